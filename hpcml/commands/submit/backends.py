@@ -44,16 +44,14 @@ class Backends:
     def this_machine(self, *, max_parallel: int | None = None) -> LocalSubmitter:
         """Return the submitter for jobs on this machine.
 
-        It shares the machine's cores and GPUs among all runs of the user, by locks in XDG_RUNTIME_DIR or, where that is
-        not set, in the temporary folder.
+        It shares the machine's cores and GPUs among all runs of the user, by locks (`lock_dir`).
         """
         # Imported here, as the others: loads what jobs are made of, and most commands ask nobody.
         from hpcml.schedulers.local.submitter import LocalSubmitter  # noqa: PLC0415
 
         return LocalSubmitter(
             submissions=self.places.submissions,
-            # Locks on cores and GPUs are this machine's: a home directory may be shared with others.
-            lock_dir=Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"hpcml-{os.getuid()}",
+            lock_dir=lock_dir(os.environ),
             pool=self._pool,
             max_parallel=max_parallel,
         )
@@ -72,3 +70,15 @@ class Backends:
         from hpcml.schedulers.registry import open_submitter  # noqa: PLC0415
 
         return open_submitter(scheduler, submissions=self.places.submissions)
+
+
+def lock_dir(environ: Mapping[str, str]) -> Path:
+    """Return where cores and GPUs are claimed: on this machine, since a home directory may be shared with others.
+
+    That is XDG_RUNTIME_DIR, or else the temporary folder: also where it cannot be used, as another user's behind su,
+    and where it is logind's, which goes with the user's last login (man pam_systemd), while queues and runs stay.
+    """
+    given = environ.get("XDG_RUNTIME_DIR", "")
+    is_lasting = given.startswith("/") and not Path(given).is_relative_to("/run/user")
+    base = given if is_lasting and os.access(given, os.W_OK | os.X_OK) else tempfile.gettempdir()
+    return Path(base) / f"hpcml-{os.getuid()}"
