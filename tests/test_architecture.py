@@ -91,6 +91,7 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.agent.turns", "hpcml.model.failure_causes"): "for an agent that cannot be loaded",
     ("hpcml.agent.turns", "hpcml.agent.lanes"): "for jobs of several runs alone",
     ("hpcml.agent.metrics.printed", "hpcml.model.metric_goal"): "for numbers with a comma, and losses that are none",
+    ("hpcml.agent.metrics.follow", "hpcml.agent.metrics.text_files"): "for files with metrics, as where one is found",
     ("hpcml.agent.metrics.trainings", "hpcml.model.metric_goal"): "for metrics whose steps begin anew",
     ("hpcml.agent.metrics.sources", "hpcml.agent.metrics.event_files"): "for the first file with metrics",
     ("hpcml.agent.metrics.sources", "hpcml.agent.metrics.mlflow_files"): "as above",

@@ -237,6 +237,36 @@ def test_columns_of_a_table_may_be_separated_otherwise(tmp_path: Path, text: str
     assert read_all(CsvTable(tmp_path, path))["loss"] == [(1, 0.5), (2, 0.25)]
 
 
+def test_a_last_line_without_its_end_counts_once_the_program_has_ended(
+    tmp_path: Path, follow: Callable[..., MetricsFollower]
+) -> None:
+    work = tmp_path / "work"
+    follower = follow("auto", "alone.jsonl", "comma.csv", "torn.csv", "torn.jsonl")
+    for name, text in {
+        "metrics.jsonl": '{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}',
+        "alone.jsonl": '{"acc": 0.9}',
+        "metrics.csv": "step,error\n1,0.5\n2,0.25",
+        "comma.csv": "step;wer\n1;0,5\n2;0,25",
+        "torn.csv": "step,a,b\n1,2,3\n2,4",
+        "torn.jsonl": '{"step": 1, "c": 0.5}\n{"step": 2, "c": 0.2',
+    }.items():
+        (work / name).write_text(text)
+
+    follower.stop(within_s=10)
+
+    points, told = journalled(tmp_path)
+    assert points == {
+        "loss": [(1, 0.5), (2, 0.25)],
+        "acc": [(0, 0.9)],
+        "error": [(1, 0.5), (2, 0.25)],
+        "wer": [(1, 0.5), (2, 0.25)],
+        "a": [(1, 2.0)],
+        "b": [(1, 3.0)],
+        "c": [(1, 0.5)],
+    }
+    assert "metrics_trouble" not in told
+
+
 def test_a_file_that_was_named_and_gave_no_number_is_told_of(
     tmp_path: Path, follow: Callable[..., MetricsFollower]
 ) -> None:

@@ -123,6 +123,7 @@ class MetricsFollower:
         """Read all that is there, in place of `look` to `stop`, once the program that began at *since* has ended."""
         self._began_at = since
         self._look(math.inf)
+        self._read_rests()
         self._sum_up()
 
     def _run(self) -> None:
@@ -132,7 +133,9 @@ class MetricsFollower:
                 looks += 1
                 self._look(_BUSY_S)
             self._search_at = 0.0
-            if not self._look(self._within_s):
+            if self._look(self._within_s):
+                self._read_rests()
+            else:
                 self._tell("the values behind that", f"reading took longer than {self._within_s:g} s")
             self._sum_up()
         except Exception as error:  # noqa: BLE001 - our own mistake: the program and its end matter more
@@ -184,11 +187,23 @@ class MetricsFollower:
         for problem_words in followed.reader.problems:
             self._tell(place, problem_words)
         followed.reader.problems.clear()
+        self._take(followed, readings)
+        return more
+
+    def _read_rests(self) -> None:
+        """Journal last lines that lack their ends, as of a table that was joined by line feeds; nobody adds to them."""
+        from hpcml.agent.metrics.text_files import CsvTable, JsonLines  # noqa: PLC0415 - as in `reader_of`
+
+        for followed in self._followed.values():
+            if isinstance(followed.reader, JsonLines | CsvTable) and not followed.is_over:
+                with suppress(OSError, Damaged):
+                    self._take(followed, followed.reader.rest())
+
+    def _take(self, followed: _Followed, readings: Sequence[Reading]) -> None:
         if readings:
             followed.has_given = True
             self._look_at_reports()
             self._write(followed.source, readings)
-        return more
 
     def _write(self, source: Source, readings: Sequence[Reading]) -> None:
         """Journal *readings*, one line for those of the same step and time."""

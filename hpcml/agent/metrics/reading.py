@@ -112,6 +112,12 @@ class Lines:
         self.file.offset += end
         return data[:end].decode("utf-8", "replace").splitlines(), is_full
 
+    def rest(self) -> str:
+        """Return a last line that lacks its end, "" without one; to be asked once nobody writes to it any more."""
+        data = self.file.piece()
+        self.file.offset += len(data)
+        return "" if b"\n" in data or len(data) == PIECE_BYTES else data.decode("utf-8", "replace")
+
     def pass_over(self) -> Iterator[Sequence[str]]:
         """Yield the complete lines that are there now, to be counted.
 

@@ -58,6 +58,14 @@ class JsonLines:
             self._count += 1
         return found, more
 
+    def rest(self) -> Sequence[Reading]:
+        """Return the numbers in a last line that lacks its end, which is whole if it is JSON."""
+        try:
+            row = parse_json(self._lines.rest())
+        except ValueError:
+            return ()
+        return list(values_of(row, number=self._count)) if isinstance(row, dict) else ()
+
 
 @dataclass(slots=True)
 class CsvTable:
@@ -90,19 +98,30 @@ class CsvTable:
         if not self._take_header():
             return (), False
         lines, more = self._lines.next()
-        separator = self._separator()
-        header = csv.reader([self._header.decode("utf-8-sig", "replace")], delimiter=separator)
-        names = [name.strip() for name in next(header, [])]
         found: list[Reading] = []
-        for cells in _rows(lines, separator):
-            row: dict[str, object] = {}
-            for name, cell in zip(names, cells, strict=False):
-                with suppress(ValueError):
-                    row[name] = float(cell.replace(",", ".") if separator == ";" else cell)
-            if row:
-                found += values_of(row, number=self._count)
+        for cells in _rows(lines, self._separator()):
+            found += self._values(cells)
             self._count += 1
         return found, more
+
+    def rest(self) -> Sequence[Reading]:
+        """Return the numbers in a last row that lacks its end, which is whole if it has all columns."""
+        if not self._take_header():
+            return ()
+        rows = _rows([self._lines.rest()], self._separator())
+        return list(self._values(rows[0])) if rows and len(rows[0]) == len(self._names()) else ()
+
+    def _values(self, cells: Sequence[str]) -> Iterator[Reading]:
+        row: dict[str, object] = {}
+        for name, cell in zip(self._names(), cells, strict=False):
+            with suppress(ValueError):
+                row[name] = float(cell.replace(",", ".") if self._separator() == ";" else cell)
+        if row:
+            yield from values_of(row, number=self._count)
+
+    def _names(self) -> Sequence[str]:
+        header = csv.reader([self._header.decode("utf-8-sig", "replace")], delimiter=self._separator())
+        return [name.strip() for name in next(header, [])]
 
     def _separator(self) -> str:
         return max(",;\t", key=lambda each: self._header.count(each.encode()))
