@@ -72,9 +72,10 @@ def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
     if row.verdict != "inconclusive":
         return said
     if row.difference is not None and row.difference.has_no_spread:
+        advice = "" if row.sd else "see that the program takes its seed, and "
         return (
-            "no verdict, since the difference is the same for each seed, and nothing says how certain it is (see that "
-            "the program takes its seed, and report the metric with all its digits)"
+            "no verdict, since the difference is the same for each seed, and nothing says how certain it is "
+            f"({advice}report the metric with all its digits)"
             if row.unit == "seeds"
             else f"no verdict, since all runs of an arm have the same {comparison.metric} (print all its digits)"
         )
