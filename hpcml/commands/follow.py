@@ -15,10 +15,11 @@ from pathlib import Path
 from hpcml.commands.reported import Reported
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
+from hpcml.runs.event_words import counted, left_words, paths_in, unread_words
 from hpcml.runs.files import read_raw
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
 from hpcml.runs.layout import RunDir, folder_of_all, is_gone, is_removed
-from hpcml.runs.state import EventName, RunEvent, RunFold, counted, left_words, paths_in, unread_words
+from hpcml.runs.state import EventName, RunEvent, RunFold
 from hpcml.store.journals import find_header
 
 _CHUNK_BYTES = 4 << 20

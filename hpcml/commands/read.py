@@ -32,12 +32,13 @@ from hpcml.model.metric_sources import READ_AFTERWARDS, MetricRule, check_metric
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.atomic import appear
+from hpcml.runs.event_words import unread_words
 from hpcml.runs.journal import READ
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.private import FOLDER
 from hpcml.runs.rest import wake
-from hpcml.runs.state import PRINTED, EventName, unread_words
+from hpcml.runs.state import PRINTED, EventName
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_run
 from hpcml.store.rows import forget_runs

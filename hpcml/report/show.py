@@ -38,7 +38,8 @@ from hpcml.report.runs import (
 )
 from hpcml.report.telemetry import cores_busy, timelines_table, usage_words, work_words
 from hpcml.report.text import duration, number, safe, shortened
-from hpcml.runs.state import AttemptFold, EventName, RunFold, counted, left_words, paths_in, told_by
+from hpcml.runs.event_words import counted, left_words, paths_in
+from hpcml.runs.state import AttemptFold, EventName, RunFold, told_by
 
 
 def run_details(

@@ -18,7 +18,6 @@ from enum import StrEnum
 from hpcml.model.state import State
 from hpcml.runs.journal import USER, Chunk, Event, Header, read_on
 from hpcml.runs.layout import RunDir, attempt_of, is_by_rank, journal_names
-from hpcml.units import one_or_many
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
@@ -87,32 +86,6 @@ def state_after(event: str, details: Mapping[str, Any]) -> State:
         return _SAID_BY_NAME[event]
     word = str(details.get("state"))
     return State(word) if word in State.__members__ else State.FAILED
-
-
-def counted(details: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return how many files, and bytes, an event "files_written" tells of; None where it is damaged."""
-    count, size_bytes = (details.get(name) for name in ("count", "bytes"))
-    return (count, size_bytes) if isinstance(count, int) and isinstance(size_bytes, int) else None
-
-
-def unread_words(details: Mapping[str, Any]) -> str:
-    """Return in words what `METRICS_TROUBLE` tells: the file, unless it is what was printed, and the problem."""
-    place = "" if details.get("file") == PRINTED else f"{details.get('file')}: "
-    return f"{place}{details.get('problem')}"
-
-
-def paths_in(details: Mapping[str, Any]) -> list[str]:
-    """Return what an event "shared_changed" names: places in the working directory."""
-    paths = details.get("paths")
-    return [str(path) for path in paths] if isinstance(paths, list) else []
-
-
-def left_words(details: Mapping[str, Any]) -> str:
-    """Return in words what `LEFT_BEHIND` tells: how many processes, and the command lines of the first."""
-    count, processes = details.get("count"), details.get("processes")
-    named = [str(each) for each in processes] if isinstance(processes, list) else []
-    more = ["..."] if isinstance(count, int) and count > len(named) else []
-    return f"{count} {one_or_many(count if isinstance(count, int) else 0, 'processes')} ({', '.join([*named, *more])})"
 
 
 def moment_ms(t0: float, t_s: float) -> int:
