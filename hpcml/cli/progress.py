@@ -24,11 +24,12 @@ from hpcml.commands.supervision import has_live_queue
 from hpcml.commands.unread_metrics import advice
 from hpcml.errors import StoreError
 from hpcml.model.failure_causes import without_numbers
-from hpcml.model.metric_goal import most_telling, shown_metric
+from hpcml.model.metric_goal import shown_metric
 from hpcml.model.secrets import masked
 from hpcml.model.state import State
 from hpcml.paths import Places
-from hpcml.report.files import written_words
+from hpcml.report import run_end
+from hpcml.report.run_end import EndedRun
 from hpcml.report.runs import short_uid
 from hpcml.report.text import duration, number, safe
 from hpcml.runs.manifest import Manifest
@@ -42,9 +43,7 @@ _ENDS_PERIOD_S = 2.0
 _SAY_AFTER_S, _SAY_PERIOD_S = 5.0, 60.0  # without a terminal: a line of what goes on and what is waited for
 _INTERRUPTED = 130
 _MOST_NAMED = 8  # of runs that failed alike
-_MOST_NAMES = 6
 _MOST_OF_COMMAND = 60  # characters of a command line: with the run's id and a metric it is a line
-_MOST_PROBLEMS = 3
 _MOST_BARS = 12  # of runs that have ended; those that run are always shown
 
 
@@ -273,25 +272,34 @@ def _detach_or_cancel(launched: Sequence[Launched], console: Console) -> int:
 
 
 def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: Console) -> int:
-    failures = [
-        (item, glimpse)
-        for item, glimpse in zip(launched, glimpses, strict=True)
-        if glimpse.state is not State.COMPLETED
-    ]
+    pairs = list(zip(launched, glimpses, strict=True))
+    failures = [(item, glimpse) for item, glimpse in pairs if glimpse.state is not State.COMPLETED]
+    ended = [_ended(item, glimpse) for item, glimpse in pairs]
     _complain_of(failures)
     console.print(_drawn(_where(launched)), soft_wrap=True)
     console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
-    if told := _written(glimpses):
+    if told := run_end.written(ended):
         console.print(_drawn(told), soft_wrap=True)
-    for line in _unread(launched, glimpses):
-        warn(line)
-    if mute := _without_metrics(launched, glimpses):
-        warn(mute)
-    if missing := _without_objective(launched, glimpses):
-        warn(missing)
-    for line in (*_changed(launched, glimpses), *_left_behind(glimpses)):
+    mute = [item for item, one in zip(launched, ended, strict=True) if one.is_mute]
+    for line in run_end.remarks(ended, advice(mute) if mute else ""):
         warn(line)
     return 1 if failures else 0
+
+
+def _ended(item: Launched, glimpse: Glimpse) -> EndedRun:
+    run, staging = item.manifest.run, item.manifest.plan.staging
+    yours = {} if staging is None else staging.shared
+    return EndedRun(
+        uid=glimpse.uid,
+        has_completed=glimpse.state is State.COMPLETED,
+        is_own=run.workload.command is not None,
+        objective=run.objective.metric,
+        metrics=tuple(glimpse.latest),
+        unread=glimpse.unread,
+        touched=tuple(yours.get(place, place) for place in glimpse.touched),
+        left_behind=glimpse.left_behind,
+        written=glimpse.written,
+    )
 
 
 def _complain_of(failures: Sequence[tuple[Launched, Glimpse]]) -> None:
@@ -321,90 +329,3 @@ def _where(launched: Sequence[Launched]) -> str:
     return (
         f"hpcml show RUN | logs RUN | files RUN, RUN from {first} to {last}; each has its folder in {_folder(launched)}"
     )
-
-
-def _unread(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> Iterator[str]:
-    """Yield a line for each rule and file of metrics of which completed runs could not be read, with where to look."""
-    told: dict[str, list[str]] = {}
-    for glimpse in glimpses:
-        if glimpse.state is State.COMPLETED:
-            for problem in glimpse.unread:
-                told.setdefault(problem, []).append(glimpse.uid)
-    for problem, uids in list(told.items())[:_MOST_PROBLEMS]:
-        yield (
-            f"in {len(uids)} of {len(launched)} runs {problem}: hpcml logs {short_uid(uids[0])} shows what was "
-            "printed, hpcml read takes another rule or file"
-        )
-
-
-def _without_metrics(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> str | None:
-    """Return in a line how many programs of the user's own ended without a metric that was found."""
-    mute = [
-        item
-        for item, glimpse in zip(launched, glimpses, strict=True)
-        if item.manifest.run.workload.command is not None and glimpse.state is State.COMPLETED
-        if not glimpse.latest and not glimpse.unread
-    ]
-    if not mute:
-        return None
-    return (
-        f"{len(mute)} of {len(launched)} runs reported no metric, so hpcml compare has nothing to judge them by: "
-        f"{advice(mute)}"
-    )
-
-
-def _without_objective(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> str | None:
-    """Return in a line how many programs of the user's own reported something, but not the metric to compare by."""
-    silent = [
-        (item.manifest.run.objective.metric, glimpse)
-        for item, glimpse in zip(launched, glimpses, strict=True)
-        if item.manifest.run.workload.command is not None and glimpse.state is State.COMPLETED and glimpse.latest
-        if item.manifest.run.objective.metric not in glimpse.latest
-    ]
-    if not silent:
-        return None
-    metric, glimpse = silent[0]
-    names = most_telling(glimpse.latest)
-    listed = ", ".join([*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])])
-    name = shlex.quote(names[0]) if len(names) == 1 else "NAME"
-    return (
-        f"{len(silent)} of {len(launched)} runs reported no {metric}, by which hpcml compare judges, but {listed}: "
-        f"objective.metric={name} says which it is, and --metric {name} judges these"
-    )
-
-
-def _changed(launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> Iterator[str]:
-    """Yield a line for each file and folder of the user's own that the runs share, and that changed meanwhile."""
-    during: dict[str, list[str]] = {}
-    for item, glimpse in zip(launched, glimpses, strict=True):
-        staging = item.manifest.plan.staging
-        for place in glimpse.touched:
-            yours = place if staging is None else staging.shared.get(place, place)
-            during.setdefault(yours, []).append(glimpse.uid)
-    for yours, uids in sorted(during.items()):
-        yield (
-            f"{yours} changed while {len(uids)} of these runs, which share it, went on: it is your own, and one run "
-            f"may have read what another wrote; hpcml show {uids[0]}"
-        )
-
-
-def _left_behind(glimpses: Sequence[Glimpse]) -> Iterator[str]:
-    """Yield a line where programs ended while something that they had started was at work, with what to do."""
-    left = [glimpse for glimpse in glimpses if glimpse.left_behind is not None]
-    if left:
-        yield (
-            f"{len(left)} of {len(glimpses)} runs ended with their program while it had left {left[0].left_behind} "
-            "at work, which was killed then: let it wait for what it starts (wait, no daemon); "
-            f"hpcml show {left[0].uid}"
-        )
-
-
-def _written(glimpses: Sequence[Glimpse]) -> str | None:
-    """Return in a line what the programs left in their working directories; None where that is nothing."""
-    wrote = [glimpse for glimpse in glimpses if glimpse.written is not None and glimpse.written[0]]
-    counts = [glimpse.written for glimpse in wrote if glimpse.written is not None]
-    if not counts:
-        return None
-    words = written_words(sum(count for count, _ in counts), sum(size_bytes for _, size_bytes in counts))
-    who = "" if len(glimpses) == 1 else f"{len(wrote)} run{'s' if len(wrote) != 1 else ''} "
-    return f"{who}{words}: hpcml files {wrote[0].uid}"

@@ -1,0 +1,108 @@
+"""What ``hpcml run`` remarks on once its runs have ended: missing metrics, files that changed, what was left behind."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hpcml.model.metric_goal import most_telling
+from hpcml.report.files import written_words
+from hpcml.report.runs import short_uid
+
+_MOST_NAMES = 6
+_MOST_PROBLEMS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRun:
+    """One run that has ended, as far as there is something to remark on."""
+
+    uid: str
+    has_completed: bool
+    is_own: bool  # a program of the user's own, and no recipe
+    objective: str  # the metric that comparisons judge by
+    metrics: tuple[str, ...]  # that it reported
+    unread: tuple[str, ...] = ()  # what was not read of metrics that it wrote or printed
+    touched: tuple[str, ...] = ()  # places of the user's that runs share, and that changed meanwhile
+    left_behind: str | None = None  # what was still at work when its program had ended, and was killed
+    written: tuple[int, int] | None = None  # files that it left in its working directory, and their bytes
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether a program of the user's own completed and no metric of it was found."""
+        return self.is_own and self.has_completed and not self.metrics and not self.unread
+
+
+def remarks(runs: Sequence[EndedRun], advice: str) -> Iterator[str]:
+    """Yield a line for each thing that looks wrong with *runs*; *advice* is what finds metrics of mute ones."""
+    yield from _unread(runs)
+    if n_mute := sum(run.is_mute for run in runs):
+        which = f"{n_mute} of {len(runs)} runs"
+        yield f"{which} reported no metric, so hpcml compare has nothing to judge them by: {advice}"
+    yield from _without_objective(runs)
+    yield from _changed(runs)
+    yield from _left_behind(runs)
+
+
+def written(runs: Sequence[EndedRun]) -> str | None:
+    """Return in a line what the programs left in their working directories; None where that is nothing."""
+    wrote = [(run.uid, run.written) for run in runs if run.written is not None and run.written[0]]
+    if not wrote:
+        return None
+    words = written_words(sum(count for _, (count, _) in wrote), sum(size_bytes for _, (_, size_bytes) in wrote))
+    who = "" if len(runs) == 1 else f"{len(wrote)} run{'s' if len(wrote) != 1 else ''} "
+    return f"{who}{words}: hpcml files {wrote[0][0]}"
+
+
+def _unread(runs: Sequence[EndedRun]) -> Iterator[str]:
+    """Yield a line for each rule and file of metrics of which completed runs could not be read, with where to look."""
+    told: dict[str, list[str]] = {}
+    for run in runs:
+        if run.has_completed:
+            for problem in run.unread:
+                told.setdefault(problem, []).append(run.uid)
+    for problem, uids in list(told.items())[:_MOST_PROBLEMS]:
+        yield (
+            f"in {len(uids)} of {len(runs)} runs {problem}: hpcml logs {short_uid(uids[0])} shows what was "
+            "printed, hpcml read takes another rule or file"
+        )
+
+
+def _without_objective(runs: Sequence[EndedRun]) -> Iterator[str]:
+    """Yield in a line how many programs of the user's own reported something, but not the metric to compare by."""
+    silent = [
+        run for run in runs if run.is_own and run.has_completed and run.metrics and run.objective not in run.metrics
+    ]
+    if silent:
+        names = most_telling(silent[0].metrics)
+        listed = ", ".join([*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])])
+        name = shlex.quote(names[0]) if len(names) == 1 else "NAME"
+        yield (
+            f"{len(silent)} of {len(runs)} runs reported no {silent[0].objective}, by which hpcml compare judges, but "
+            f"{listed}: objective.metric={name} says which it is, and --metric {name} judges these"
+        )
+
+
+def _changed(runs: Sequence[EndedRun]) -> Iterator[str]:
+    """Yield a line for each file and folder of the user's own that the runs share, and that changed meanwhile."""
+    during: dict[str, list[str]] = {}
+    for run in runs:
+        for place in run.touched:
+            during.setdefault(place, []).append(run.uid)
+    for place, uids in sorted(during.items()):
+        yield (
+            f"{place} changed while {len(uids)} of these runs, which share it, went on: it is your own, and one run "
+            f"may have read what another wrote; hpcml show {uids[0]}"
+        )
+
+
+def _left_behind(runs: Sequence[EndedRun]) -> Iterator[str]:
+    """Yield a line where programs ended while something that they had started was at work, with what to do."""
+    left = [run for run in runs if run.left_behind is not None]
+    if left:
+        yield (
+            f"{len(left)} of {len(runs)} runs ended with their program while it had left {left[0].left_behind} "
+            "at work, which was killed then: let it wait for what it starts (wait, no daemon); "
+            f"hpcml show {left[0].uid}"
+        )

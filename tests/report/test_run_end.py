@@ -1,0 +1,46 @@
+"""What is remarked on at the end of ``hpcml run``."""
+
+from dataclasses import replace
+
+from hpcml.report.run_end import EndedRun, remarks, written
+
+RUN = EndedRun(uid="20261121-083015-222abcde", has_completed=True, is_own=True, objective="acc", metrics=("acc",))
+
+
+def test_runs_of_which_all_is_well_are_not_remarked_on() -> None:
+    assert list(remarks([RUN, replace(RUN, has_completed=False, metrics=())], "")) == []
+    assert written([RUN]) is None
+
+
+def test_a_recipe_reports_its_metric_and_is_never_asked_for_another() -> None:
+    assert list(remarks([replace(RUN, is_own=False, metrics=("loss",))], "")) == []
+
+
+def test_each_thing_that_looks_wrong_is_a_line() -> None:
+    runs = [
+        replace(RUN, metrics=()),
+        replace(RUN, metrics=("epoch", "val_loss")),
+        replace(RUN, unread=("the rule for loss matched no line",)),
+        replace(RUN, touched=("/home/ada/model.pt",), left_behind="1 process (sleep 9)"),
+    ]
+
+    lines = list(remarks(runs, "say workload.metrics"))
+
+    told = "\n".join(lines)
+    assert len(lines) == 5
+    for words in (
+        "1 of 4 runs reported no metric, so hpcml compare has nothing to judge them by: say workload.metrics",
+        "1 of 4 runs reported no acc, by which hpcml compare judges, but val_loss, epoch: objective.metric=NAME",
+        "in 1 of 4 runs the rule for loss matched no line: hpcml logs 222abcde",
+        "/home/ada/model.pt changed while 1 of these runs",
+        "1 of 4 runs ended with their program while it had left 1 process (sleep 9) at work",
+    ):
+        assert words in told
+
+
+def test_files_that_were_written_are_counted_over_the_runs_that_wrote_any() -> None:
+    line = written([replace(RUN, written=(2, 10)), RUN, replace(RUN, written=(0, 0))])
+
+    assert line is not None
+    assert line.startswith("1 run ")
+    assert line.endswith("hpcml files 20261121-083015-222abcde")
