@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.workload import check_exists, check_kind
+from hpcml.commands.submit.data_path import check_exists, check_kind
 from hpcml.errors import ConfigError
 
 

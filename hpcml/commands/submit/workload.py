@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 from collections.abc import Callable
@@ -11,25 +10,30 @@ from pathlib import Path
 from typing import TypedDict
 
 from hpcml.agent.ranks import PROFILE, overrides_env
+from hpcml.commands.submit.data_path import check_kind
 from hpcml.commands.submit.launchers import mpi_start_of
+from hpcml.commands.submit.strategy_fit import (
+    Division,
+    check_strategy,
+    divide,
+    gpus_per_node,
+    processes_per_node,
+    replaced_products,
+)
 from hpcml.errors import ConfigError, require
-from hpcml.model.choices import Numerics
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.container import ContainerKind
 from hpcml.model.placeholders import MIXED_PRECISION, fill_in, names_in
 from hpcml.model.precision import (
     INFERENCE,
-    SCALED_PRODUCTS,
     Device,
-    PrecisionName,
     capability,
     decide_numerics,
     environment,
     mixed_precision,
 )
 from hpcml.model.recipe import check, check_modules, check_requirements, find_program, read_recipe
-from hpcml.model.run import Launcher, LayoutName, ProfileTool, Run
-from hpcml.model.strategy import KINDS, NVLS_NEEDS, Nccl, Processes, StrategyName
+from hpcml.model.run import Launcher, ProfileTool, Run
 from hpcml.runs.plan import Plan, stop_and_warn_after_s
 
 
@@ -55,33 +59,6 @@ class _Times(TypedDict):
     warn_after_s: int | None
 
 
-def gpus_per_node(run: Run, device: Device) -> int:
-    """Return how many GPUs of a node the run uses: what it asks for, else one.
-
-    On a *device* without a GPU it is 0, whatever is asked for; on MIG slices 1, since a process sees one.
-    """
-    if device.kind == "cpu":
-        return 0
-    if run.resources.mig is not None:
-        return 1
-    return 1 if run.resources.gpus_per_node is None else run.resources.gpus_per_node
-
-
-def processes_per_node(run: Run, device: Device) -> int:
-    """Return how many processes (ranks) the agent starts on each node.
-
-    The strategy decides: one, ``strategy.processes_per_node``, or one for each GPU. A program of one's own with Horovod
-    gets one process, since its own launcher (horovodrun) starts the ranks, unless ``workload.launcher`` does.
-    """
-    processes = KINDS[run.strategy.name].processes
-    is_launcher = run.strategy.name is StrategyName.horovod and run.workload.launcher is Launcher.auto
-    if processes is Processes.one or (is_launcher and run.workload.command is not None):
-        return 1
-    if processes is Processes.per_node:
-        return run.strategy.processes_per_node or 1
-    return run.strategy.processes_per_node or gpus_per_node(run, device)
-
-
 def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: int | None) -> Plan:
     """Return everything that the agent needs to know of *run*: numerics, command line, environment, ranks, times.
 
@@ -92,7 +69,7 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
     devices, the recipe refuses a setting, or the command cannot be split into words.
     """
     numerics = decide_numerics(run.precision.name, run.precision.numerics, device, run.model.framework)
-    if run.training.compile and (what := _replaced_products(run, numerics)) is not None:
+    if run.training.compile and (what := replaced_products(run, numerics)) is not None:
         raise ConfigError(f"training.compile=true: compiled code escapes the {what}: set it to false")
     division: Division = {}
     if run.workload.command is None:
@@ -270,222 +247,3 @@ def _environment(run: Run, device: Device, numerics: str, cpus_per_task: int | N
     if cpus_per_task is not None:
         variables |= {name: str(cpus_per_task) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     return {**variables, **run.workload.env}
-
-
-# Whether the strategy fits the other settings of a run, once its devices are known.
-
-_NOT_COMPILED = (StrategyName.fsdp, StrategyName.pipeline, StrategyName.model_parallel, StrategyName.horovod)
-_SHARED_BY_PROCESSES = (StrategyName.ddp, StrategyName.fsdp, StrategyName.horovod)
-_SHARED_BY_DEVICES = (StrategyName.mirrored, StrategyName.central_storage)
-_MICROBATCHES = 4  # the recipes' own choice, where strategy.microbatches is null
-_STAGES = 2  # the same of model_parallel without a GPU
-
-
-class Division(TypedDict, total=False):
-    """How a batch, and a model, are divided.
-
-    It is written into run.json as a part of the plan, and the recipe reads it there instead of computing it again.
-    """
-
-    part_size: int  # the samples that are computed at once
-    stages: int  # of strategies that cut the model
-
-
-def check_strategy(run: Run, device: Device, numerics: Numerics, *, cpus_per_task: int | None) -> None:
-    """Raise `ConfigError` where the strategy of *run* does not fit its device, precision, or other settings.
-
-    For a ``workload.command`` less is checked: what a program of one's own can do is not known.
-    """
-    strategy = run.strategy
-    require(
-        device.kind != "cpu" or strategy.nccl == Nccl(),
-        "strategy.nccl means nothing without GPUs, where gloo sends: leave it at null",
-    )
-    algo, capability_ = strategy.nccl.algo or "", device.compute_capability
-    require(
-        not algo.startswith("nvls") or capability_ is None or capability_ >= NVLS_NEEDS,
-        f"strategy.nccl.algo={algo} is the NVSwitches' own (NVLink SHARP), from compute capability 9.0: {device.name}",
-    )
-    require(
-        strategy.name is not StrategyName.cpu_threads or cpus_per_task is not None,
-        "strategy=cpu_threads needs resources.cpus_per_task: how many threads",
-    )
-    is_launcher = strategy.name is StrategyName.horovod and run.workload.launcher is Launcher.auto
-    require(
-        not is_launcher or run.workload.command is None or run.resources.nodes == 1,
-        f"resources.nodes={run.resources.nodes}: strategy=horovod starts one launcher for a workload.command: use 1, "
-        "or have the ranks started by MPI: workload.launcher=mpirun or srun",
-    )
-    launcher, each = run.workload.own_launcher, processes_per_node(run, device)
-    require(
-        launcher is None or each == 1 or mpi_start_of(run) is not None,
-        f"{launcher} starts the processes itself, and strategy={strategy.name.name} would start it {each} times: use "
-        f"strategy=single, or leave {launcher} out",
-    )
-    if run.workload.command is None:
-        _check_recipe(run, numerics)
-        if device.kind == "cuda" and run.resources.gpus_per_node is None:
-            _check_one_gpu(run)
-
-
-def divide(run: Run, *, processes_per_node: int, gpus_per_node: int) -> Division:
-    """Return how the recipe of *run* divides a batch and its model, or raise `ConfigError` where it cannot.
-
-    A batch of ``training.batch_size`` samples is shared by the processes (ddp, fsdp, horovod) or the devices (mirrored,
-    central_storage, multi_worker_mirrored), and each share is computed in ``training.accumulate`` parts: 256 samples on
-    4 GPUs with accumulate=2 are parts of 32. A pipeline divides it into ``strategy.microbatches`` instead, and has a
-    stage for each process. Every division must be without remainder.
-    """
-    name, training, devices = run.strategy.name, run.training, run.strategy.devices
-    processes = processes_per_node * run.resources.nodes
-    if name is StrategyName.pipeline:
-        return {"part_size": _microbatch_size(run, processes), "stages": processes}
-    shares = _shares(run, processes, gpus_per_node)
-    require(
-        training.batch_size % shares == 0,
-        f"training.batch_size={training.batch_size} cannot be shared by {shares} "
-        f"{'processes' if name in _SHARED_BY_PROCESSES else 'devices'}: use a multiple of {shares}",
-    )
-    share = training.batch_size // shares
-    require(
-        share % training.accumulate == 0,
-        f"training.accumulate={training.accumulate} does not divide the {share} samples of each share "
-        f"(training.batch_size={training.batch_size}, {shares} share(s))",
-    )
-    part_size = share // training.accumulate
-    if name is StrategyName.model_parallel:
-        return {"part_size": part_size, "stages": gpus_per_node or devices or _STAGES}
-    return {"part_size": part_size}
-
-
-def _shares(run: Run, processes: int, gpus_per_node: int) -> int:
-    """Return how many parts of a batch are computed side by side."""
-    name = run.strategy.name
-    if name in _SHARED_BY_PROCESSES:
-        return processes
-    if name in _SHARED_BY_DEVICES:
-        return gpus_per_node or run.strategy.devices or 1
-    if name is StrategyName.multi_worker_mirrored:
-        return gpus_per_node * run.resources.nodes or processes
-    return 1
-
-
-def _microbatch_size(run: Run, stages: int) -> int:
-    batch_size, parts = run.training.batch_size, run.strategy.microbatches or _MICROBATCHES
-    require(batch_size % parts == 0, f"strategy.microbatches={parts} does not divide training.batch_size={batch_size}")
-    require(
-        run.strategy.schedule != "1f1b" or parts >= stages,
-        f"strategy.microbatches={parts}: strategy.schedule=1f1b needs one for each of {stages} stages, or more",
-    )
-    return batch_size // parts
-
-
-def _check_one_gpu(run: Run) -> None:
-    try:
-        run.strategy.check(nodes=run.resources.nodes, gpus_per_node=1)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error} (resources.gpus_per_node=null is one GPU: say how many, or 0 for the CPU)"
-        ) from error
-
-
-def _check_recipe(run: Run, numerics: Numerics) -> None:
-    name, training = run.strategy.name, run.training
-    is_by_gloo = name is StrategyName.horovod and run.workload.launcher is Launcher.auto
-    require(
-        not is_by_gloo or run.model.framework != "tensorflow",
-        "strategy=horovod in TensorFlow is started by MPI: set workload.launcher=mpirun or srun",
-    )
-    require(
-        not is_by_gloo or not run.strategy.horovod.hierarchical,
-        "strategy.horovod.hierarchical=true is a part of Horovod's MPI operations: set workload.launcher=mpirun or "
-        "srun",
-    )
-    require(
-        not (training.compile and name in _NOT_COMPILED),
-        f"training.compile=true with strategy={name.name} is not supported: set it to false",
-    )
-    require(
-        not (name is StrategyName.fsdp and run.layout.name is LayoutName.nhwc),
-        "layout=nhwc with strategy=fsdp: torch shards contiguous parameters only: use layout=nchw",
-    )
-    require(
-        not (name is StrategyName.horovod and run.precision.name is PrecisionName.bf16),
-        "precision=bf16 with strategy=horovod: Horovod sends no BF16: use precision=amp_bf16 or strategy=ddp",
-    )
-    require(
-        not (name is StrategyName.horovod and run.precision.name is PrecisionName.fp8_hybrid_delayed),
-        "precision=fp8_hybrid_delayed with strategy=horovod: the ranks cannot share the maxima of their tensors: "
-        "use precision=fp8_hybrid or strategy=ddp",
-    )
-    if name is StrategyName.pipeline:
-        _check_pipeline(run, numerics)
-
-
-def _replaced_products(run: Run, numerics: Numerics) -> str | None:
-    """Return whose products hpcml computes in place of the framework's; None where it computes none."""
-    if numerics is Numerics.emulated:
-        return f"emulation of {run.precision.name.name}"
-    return f"scaled products of {run.precision.name.name}" if run.precision.name in SCALED_PRODUCTS else None
-
-
-def _check_pipeline(run: Run, numerics: Numerics) -> None:
-    precision, training = run.precision.name, run.training
-    if numerics is Numerics.emulated:
-        raise ConfigError(f"precision={precision.name} is emulated here, which strategy=pipeline does not do")
-    require(
-        precision not in SCALED_PRODUCTS,
-        f"precision={precision.name} is computed by scaled products, which strategy=pipeline does not do",
-    )
-    if precision is PrecisionName.amp_fp16 and run.precision.loss_scaling:
-        raise ConfigError(
-            "precision=amp_fp16 scales the loss, which stages of a pipeline cannot agree on: use precision=amp_bf16"
-        )
-    require(
-        training.accumulate == 1,
-        f"training.accumulate={training.accumulate}: strategy=pipeline has strategy.microbatches",
-    )
-
-
-# Checks of data.path: it exists, is of the kind that the recipe reads, and is not empty.
-
-_KINDS = {"file": "a file", "folder": "a folder", "any": "a file or a folder"}  # as recipe.toml says it
-
-
-def check_exists(path: str) -> None:
-    """Raise `ConfigError` unless *path* (``data.path``) exists and its folder may be looked into."""
-    if not _ask(Path(path), Path.exists):
-        raise ConfigError(f"data.path={path} does not exist")
-
-
-def check_kind(path: str | None, kind: str, *, data: str) -> None:
-    """Raise `ConfigError` unless *path* is what the recipe reads *data* from: of the right kind, readable, not empty.
-
-    *kind* is file, folder or any, as the recipe's recipe.toml has it. *path* must exist (`check_exists`); None is an
-    error too.
-    """
-    if path is None:
-        raise ConfigError(f"data={data} needs data.path: {_KINDS[kind]}")
-    place = Path(path)
-    is_folder = _ask(place, Path.is_dir)
-    if kind != "any" and is_folder is not (kind == "folder"):
-        found = "folder" if is_folder else "file"
-        raise ConfigError(f"data.path={path} is {_KINDS[found]}: data={data} is read from {_KINDS[kind]}")
-    if _ask(place, _is_empty):
-        raise ConfigError(f"data.path={path} is empty: data={data} is read from it")
-    if not os.access(place, os.R_OK | (os.X_OK if is_folder else 0)):
-        raise ConfigError(f"data.path={path} cannot be read by you: change its permissions")
-
-
-def _is_empty(place: Path) -> bool:
-    if place.is_dir():
-        with os.scandir(place) as entries:  # not listed: data sets have folders with millions of files
-            return next(entries, None) is None
-    return place.stat().st_size == 0
-
-
-def _ask(place: Path, question: Callable[[Path], bool]) -> bool:
-    try:
-        return question(place)
-    except OSError as error:
-        raise ConfigError(f"data.path={place} cannot be looked at: {error.strerror}") from error
