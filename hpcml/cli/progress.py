@@ -29,7 +29,7 @@ from hpcml.model.secrets import masked
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report import run_end
-from hpcml.report.run_end import EndedRun
+from hpcml.report.run_end import RunEnd
 from hpcml.report.runs import short_uid
 from hpcml.report.text import duration, number, safe
 from hpcml.runs.manifest import Manifest
@@ -286,10 +286,10 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
     return 1 if failures else 0
 
 
-def _ended(item: Launched, glimpse: Glimpse) -> EndedRun:
+def _ended(item: Launched, glimpse: Glimpse) -> RunEnd:
     run, staging = item.manifest.run, item.manifest.plan.staging
     yours = {} if staging is None else staging.shared
-    return EndedRun(
+    return RunEnd(
         uid=glimpse.uid,
         has_completed=glimpse.state is State.COMPLETED,
         is_own=run.workload.command is not None,

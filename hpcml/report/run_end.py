@@ -15,7 +15,7 @@ _MOST_PROBLEMS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndedRun:
+class RunEnd:
     """One run that has ended, as far as there is something to remark on."""
 
     uid: str
@@ -34,7 +34,7 @@ class EndedRun:
         return self.is_own and self.has_completed and not self.metrics and not self.unread
 
 
-def remarks(runs: Sequence[EndedRun], advice: str) -> Iterator[str]:
+def remarks(runs: Sequence[RunEnd], advice: str) -> Iterator[str]:
     """Yield a line for each thing that looks wrong with *runs*; *advice* is what finds metrics of mute ones."""
     yield from _unread(runs)
     if n_mute := sum(run.is_mute for run in runs):
@@ -45,7 +45,7 @@ def remarks(runs: Sequence[EndedRun], advice: str) -> Iterator[str]:
     yield from _left_behind(runs)
 
 
-def written(runs: Sequence[EndedRun]) -> str | None:
+def written(runs: Sequence[RunEnd]) -> str | None:
     """Return in a line what the programs left in their working directories; None where that is nothing."""
     wrote = [(run.uid, run.written) for run in runs if run.written is not None and run.written[0]]
     if not wrote:
@@ -55,7 +55,7 @@ def written(runs: Sequence[EndedRun]) -> str | None:
     return f"{who}{words}: hpcml files {wrote[0][0]}"
 
 
-def _unread(runs: Sequence[EndedRun]) -> Iterator[str]:
+def _unread(runs: Sequence[RunEnd]) -> Iterator[str]:
     """Yield a line for each rule and file of metrics of which completed runs could not be read, with where to look."""
     told: dict[str, list[str]] = {}
     for run in runs:
@@ -69,7 +69,7 @@ def _unread(runs: Sequence[EndedRun]) -> Iterator[str]:
         )
 
 
-def _without_objective(runs: Sequence[EndedRun]) -> Iterator[str]:
+def _without_objective(runs: Sequence[RunEnd]) -> Iterator[str]:
     """Yield in a line how many programs of the user's own reported something, but not the metric to compare by."""
     silent = [
         run for run in runs if run.is_own and run.has_completed and run.metrics and run.objective not in run.metrics
@@ -84,7 +84,7 @@ def _without_objective(runs: Sequence[EndedRun]) -> Iterator[str]:
         )
 
 
-def _changed(runs: Sequence[EndedRun]) -> Iterator[str]:
+def _changed(runs: Sequence[RunEnd]) -> Iterator[str]:
     """Yield a line for each file and folder of the user's own that the runs share, and that changed meanwhile."""
     during: dict[str, list[str]] = {}
     for run in runs:
@@ -97,7 +97,7 @@ def _changed(runs: Sequence[EndedRun]) -> Iterator[str]:
         )
 
 
-def _left_behind(runs: Sequence[EndedRun]) -> Iterator[str]:
+def _left_behind(runs: Sequence[RunEnd]) -> Iterator[str]:
     """Yield a line where programs ended while something that they had started was at work, with what to do."""
     left = [run for run in runs if run.left_behind is not None]
     if left:

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from hpcml.report.run_end import EndedRun, remarks, written
+from hpcml.report.run_end import RunEnd, remarks, written
 
-RUN = EndedRun(uid="20261121-083015-222abcde", has_completed=True, is_own=True, objective="acc", metrics=("acc",))
+RUN = RunEnd(uid="20261121-083015-222abcde", has_completed=True, is_own=True, objective="acc", metrics=("acc",))
 
 
 def test_runs_of_which_all_is_well_are_not_remarked_on() -> None:
