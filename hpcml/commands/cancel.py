@@ -89,24 +89,16 @@ def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
         unended = open_runs(store, places.runs)
         ours = runs_below(store, places.runs)
         words = read_words(store, [record.uid for record in chosen])
-    for record in chosen:
-        if record.uid not in ours and selection.references and _has_not_ended(record):
-            raise ConfigError(f"run {record.uid} is not below {places.runs}: whoever submitted it can cancel it")
+    is_named = bool(selection.references)
+    if is_named:
+        _refuse_others([record for record in chosen if record.uid not in ours], places)
     open_uids = {record.uid for record in unended}
     wanted = [record for record in chosen if record.uid in open_uids]
     wanted_uids = {record.uid for record in wanted}
-    for run_dir in (RunDir(Path(record.path)) for record in wanted):
-        if run_dir.path.exists():  # its journals say which process is told to end
-            check(run_dir.path, top=places.home)
     for record in wanted:
-        if (original := original_of(RunDir(Path(record.path)))) is not None:
-            home = shlex.quote(str(home_of(RunDir(original).manifest)))
-            raise ConfigError(
-                f"run {record.uid} is a copy of {original}, whose job this is: hpcml --home {home} cancel"
-            )
+        _check_directory(record, places)
     others = [record for record in unended if record.uid not in wanted_uids and record.job_id is not None]
     ended = [record for record in chosen if record.uid not in open_uids]
-    is_named = bool(selection.references)
     may_live = [one for one in ended if one.uid in ours and _may_have_job(one, words.get(one.uid), is_named=is_named)]
     under_way = manifests_under_way(unseen_of(places.open_submissions))
     may_come = [one for one in ended if one.uid in ours and str(RunDir(Path(one.path)).manifest) in under_way]
@@ -120,6 +112,23 @@ def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
         shared=frozenset(shared),
         broken=frozenset((record.scheduler, record.job_id) for record in others),
     )
+
+
+def _refuse_others(records: Sequence[RunRecord], places: Places) -> None:
+    """Raise `ConfigError` where one of *records*, which are not of this home, has not ended."""
+    for record in records:
+        if not record.state.is_final or not record.is_settled:
+            raise ConfigError(f"run {record.uid} is not below {places.runs}: whoever submitted it can cancel it")
+
+
+def _check_directory(record: RunRecord, places: Places) -> None:
+    """Raise `NotPrivateError` where another could have written in its directory, `ConfigError` where it is a copy."""
+    run_dir = RunDir(Path(record.path))
+    if run_dir.path.exists():  # its journals say which process is told to end
+        check(run_dir.path, top=places.home)
+    if (original := original_of(run_dir)) is not None:
+        home = shlex.quote(str(home_of(RunDir(original).manifest)))
+        raise ConfigError(f"run {record.uid} is a copy of {original}, whose job this is: hpcml --home {home} cancel")
 
 
 def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
@@ -250,10 +259,6 @@ def _may_have_job(record: RunRecord, word: tuple[Known, float] | None, *, is_nam
     if word is None or (record.t_end is not None and word[1] < record.t_end):
         return is_named
     return not word[0].state.is_final
-
-
-def _has_not_ended(record: RunRecord) -> bool:
-    return not record.state.is_final or not record.is_settled
 
 
 def _tell_webhook(record: RunRecord) -> None:
