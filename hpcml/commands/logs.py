@@ -16,7 +16,7 @@ from hpcml.model.failure_causes import printed_lines
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.files import open_inside
-from hpcml.runs.layout import RunDir
+from hpcml.runs.layout import QUEUE_LOG, RunDir
 from hpcml.runs.run_json import IMPORTED
 
 _CHUNK_BYTES = 1 << 20
@@ -100,7 +100,7 @@ def schedulers_logs(record: RunRecord, places: Places) -> list[Path]:
     They are all there is if no agent started: Slurm's output file, PBS's ``.OU``, the local queue's log.
     """
     folder = Path(record.path)
-    found = [*folder.glob("slurm*.log"), *folder.glob("queue.log"), *folder.glob("logs/*.OU")]
+    found = [*folder.glob("slurm*.log"), *folder.glob(QUEUE_LOG), *folder.glob("logs/*.OU")]
     found += RunDir(folder).agent_logs()
     token = (record.job_name or "").rpartition(".")[2]
     if token and token != record.uid:
@@ -109,7 +109,7 @@ def schedulers_logs(record: RunRecord, places: Places) -> list[Path]:
         found += [*shared.glob("slurm.log"), *shared.glob(f"slurm-{index}.log")]
         found += [path for path in shared.glob("*.OU") if f"[{index}]" in path.name or "[" not in path.name]
     if record.scheduler == "local" and token:
-        found += (places.submissions / token).glob("queue.log")
+        found += (places.submissions / token).glob(QUEUE_LOG)
     return sorted(path for path in found if _has_words(path, path.parent))
 
 

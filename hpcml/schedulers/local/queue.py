@@ -30,7 +30,7 @@ from hpcml.runs.atomic import write_text
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.dependency import Outlook
 from hpcml.runs.files import parse_json, read_json
-from hpcml.runs.layout import folder_of_all, home_of, queues_of, run_dir_of
+from hpcml.runs.layout import QUEUE_LOG, folder_of_all, home_of, queues_of, run_dir_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.lock import Lock, try_lock
 from hpcml.runs.private import FILE, check, is_ours, make_folder, open_file, read
@@ -44,7 +44,6 @@ from hpcml_client.journal import JournalWriter
 
 log = logging.getLogger(__name__)
 
-_LOG = "queue.log"  # of a run, what its agent prints
 _ITS_WORDS = "hpcml agent: "
 
 TICKET = "ticket.json"  # in the batch's folder: the queue's id
@@ -224,7 +223,7 @@ def drain(folder: str, *, on_ticket: Callable[[], None] = lambda: None) -> None:
     except (OSError, HpcmlError):
         raise
     except Exception as error:
-        why = f"the queue of this machine failed: {type(error).__name__}: {error} (see {place / 'queue.log'})"
+        why = f"the queue of this machine failed: {type(error).__name__}: {error} (see {place / QUEUE_LOG})"
         for job in batch.jobs:
             _tell_failed(job.sources, why, only=State.PENDING)
         has_ended = True
@@ -490,7 +489,7 @@ class _Queue:
         with suppress(OSError):
             if handed is None or not (left := handed.left(sources)):
                 return
-            text = (run_dir_of(Path(sources[0])).path / _LOG).read_text(encoding="utf-8", errors="replace")
+            text = (run_dir_of(Path(sources[0])).path / QUEUE_LOG).read_text(encoding="utf-8", errors="replace")
             lines = [line for line in reversed(text.splitlines()) if line.strip()]
             why = next((line.removeprefix(_ITS_WORDS) for line in lines if line.startswith(_ITS_WORDS)), None)
             _tell_failed(left, why or next(iter(lines), "see hpcml logs"), only=State.PENDING)
@@ -574,7 +573,7 @@ def _start_agent(
     if is_alone:
         check(Path(job.script), top=home_of(Path(job.sources[0])))
     argv = ["/bin/bash", job.script] if is_alone else agent_array_command(str(pack_file(folder, index)))
-    with open_file(run_dir_of(Path(job.sources[0])).path / _LOG, "ab") as log:
+    with open_file(run_dir_of(Path(job.sources[0])).path / QUEUE_LOG, "ab") as log:
         return subprocess.Popen(
             [*_ON_COMMAND, *argv],
             stdin=subprocess.PIPE,

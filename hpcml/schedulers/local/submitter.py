@@ -19,7 +19,7 @@ from pathlib import Path
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
 from hpcml.runs.copies import is_elsewhere, was_moved
-from hpcml.runs.layout import home_of, queues_of
+from hpcml.runs.layout import QUEUE_LOG, home_of, queues_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.lock import clear_one, owners
 from hpcml.runs.plan import OF_THE_RUN
@@ -217,7 +217,7 @@ def _why_not_here(batch: LocalBatch, folder: Path) -> str | None:
 
 
 def _start_queue(folder: Path) -> Started:
-    with open_file(folder / "queue.log", "ab") as log:
+    with open_file(folder / QUEUE_LOG, "ab") as log:
         subprocess.run(  # not by `call`: it finishes its work though we be killed meanwhile
             [sys.executable, "-P", "-m", _STARTER, str(folder)],  # -P: the user's queue.py is not Python's
             cwd=folder,
@@ -232,7 +232,7 @@ def _start_queue(folder: Path) -> Started:
         )
     started = read_ticket(folder)
     if started is None:
-        raise SubmissionError(f"the local queue did not start (its log is {folder / 'queue.log'})")
+        raise SubmissionError(f"the local queue did not start (its log is {folder / QUEUE_LOG})")
     return started
 
 
