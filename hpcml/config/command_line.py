@@ -84,16 +84,14 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path, is_own: b
 def set_again(words: Sequence[str]) -> list[str]:
     """Return a line for each setting that *words* set to one thing and then to another: the last one counts.
 
-    >>> set_again(["precision=fp32", "seed=1", "precision=bf16", "seed=1"])
+    What is added is another thing: ``+experiment=mine`` is a study, ``experiment=lr`` a name.
+
+    >>> set_again(["precision=fp32", "seed=1", "precision=bf16", "seed=1", "+experiment=mine", "experiment=lr"])
     ['precision=fp32 has no effect: precision=bf16 stands behind it']
     """
-    last = {_key(word): word for word in words}
-    without = [word for word in dict.fromkeys(words) if "=" in word and last[_key(word)] != word]
-    return [f"{word} has no effect: {last[_key(word)]} stands behind it" for word in without]
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+")
+    by_key = [(word.partition("=")[0], word) for word in dict.fromkeys(words) if "=" in word and word[:1] != "+"]
+    last = {word.partition("=")[0]: word for word in words}
+    return [f"{word} has no effect: {last[key]} stands behind it" for key, word in by_key if last[key] != word]
 
 
 def _goal(overrides: Sequence[str]) -> Goal | None:
