@@ -14,6 +14,7 @@ HpcmlError                 1  something hpcml was asked to do did not happen
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 
 TAKES_NOTHING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})  # a file system that can be read all the same
 # What a disk, a network file system or a system without room answers: no defect of ours, wherever it is met
@@ -98,6 +99,15 @@ def why_not(error: OSError, place: object) -> str:
     """
     where = error.filename2 or error.filename or place  # the second is what was to be replaced
     return f"{where}: {error.strerror or error}"
+
+
+# What a machine, or the limits of a session there, has no more of: neither a mistake nor a defect, and it may pass.
+USED_UP: Mapping[int, str] = {
+    errno.EAGAIN: "no more processes or threads can be started here (ulimit -u, or the limit of a session)",
+    errno.EMFILE: "no more files can be opened here (ulimit -n)",
+    errno.ENFILE: "no more files can be opened on this machine",
+    errno.ENOMEM: "no more memory is to be had here",
+}
 
 
 def require(holds: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence

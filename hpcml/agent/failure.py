@@ -27,6 +27,8 @@ def cause_of(outcome: Outcome, turn: Turn, attempt: int) -> Cause | None:
     """
     if outcome.state is State.COMPLETED:
         return None
+    if outcome.was_refused:
+        return Cause.SUBMISSION
     first = turn.node * turn.plan.processes_per_node
     causes = {
         classify(

@@ -29,6 +29,7 @@ class Outcome:
     wall_s: float
     checkpointed: bool = False  # every rank left at a checkpoint, or had nothing left to do
     interrupted: bool = False  # by a signal from outside, whose cause this process cannot know
+    was_refused: bool = False  # the machine could start nothing at that moment, whatever it was
     codes: Sequence[int] = ()  # of the ranks; below zero: ended by that signal
     suspended_s: int = 0  # for which its job was suspended, as the scheduler tells it
     stood_still_s: float = 0.0  # of `wall_s`, in which the agent did nothing either: the node was held up, say

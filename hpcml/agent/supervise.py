@@ -24,6 +24,7 @@ from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome, Stop, first_failure
 from hpcml.agent.processes import JOBS, OURS, Member, Remnant, kill, left_behind, tell_catchers
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.time_limit import TimeLimit, UnchangedLimit
+from hpcml.errors import USED_UP
 from hpcml.model.state import State
 from hpcml.runs.private import make_folder, open_file
 from hpcml.runs.state import EventName
@@ -110,8 +111,12 @@ def supervise(
         try:
             processes = _start(ranks, guard)
         except OSError as error:
-            reason = f"cannot start {error.filename or ranks[0].argv[0]}: {error.strerror}{_mounted(ranks[0], error)}"
-            return Outcome(state=State.FAILED, exit_code=_CANNOT_START, signal=None, reason=reason, wall_s=0.0)
+            reason = f"cannot start {error.filename or ranks[0].argv[0]}: {error.strerror}{_why(ranks[0], error)}"
+            is_here = (error.errno or 0) in USED_UP
+            code = None if is_here else _CANNOT_START
+            return Outcome(
+                state=State.FAILED, exit_code=code, signal=None, reason=reason, wall_s=0.0, was_refused=is_here
+            )
         try:
             from hpcml.model.secrets import masked  # noqa: PLC0415 - once the program runs, which would wait for it
 
@@ -127,8 +132,10 @@ def supervise(
         guard.dismiss()
 
 
-def _mounted(rank: Rank, error: OSError) -> str:
-    """Return what to do about a program that may not be started where it lies, as on many scratch file systems."""
+def _why(rank: Rank, error: OSError) -> str:
+    """Return what there is no more of, or that a program may not be started where it lies, as on many a scratch."""
+    if used_up := USED_UP.get(error.errno or 0):
+        return f": {used_up}"
     if isinstance(error, PermissionError):
         with suppress(OSError):
             if os.statvfs(rank.cwd / (error.filename or rank.argv[0])).f_flag & os.ST_NOEXEC:

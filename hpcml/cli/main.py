@@ -21,7 +21,7 @@ import click
 from hpcml import __version__
 from hpcml.cli.numerics import spare
 from hpcml.cli.say import SafeFormatter, complain, say
-from hpcml.errors import OF_THE_DISK, ConfigError, HpcmlError
+from hpcml.errors import OF_THE_DISK, USED_UP, ConfigError, HpcmlError
 from hpcml.paths import Places, begin_in_utf8, locate
 
 # Commands that belong together, with an example: name -> (where it lives, what it says). Listing costs no import.
@@ -116,6 +116,7 @@ GROUPS = {
     ),
 }
 COMMANDS = {name: told for _, commands in GROUPS.values() for name, told in commands.items()}
+_NO_THREAD = "can't start new thread"  # all that Python says of it
 _OF_A_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
 _INTERRUPTED = 130
 _NEW_BEFORE_A_SEARCH = 1_000_000  # objects; Python searches for cycles after 700, through all that was loaded
@@ -235,7 +236,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = cli.main(prog_name="hpcml", standalone_mode=False)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         if (code := _say(error)) is None:
             raise
         sys.exit(code)
@@ -254,8 +255,12 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(error: OSError) -> int | None:
+def _say(error: OSError | RuntimeError) -> int | None:
     """Say *error* in one line and return the exit code; None where it is our defect, which keeps its traceback."""
+    if isinstance(error, RuntimeError):
+        if str(error) != _NO_THREAD:
+            return None
+        error = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     if isinstance(error, FileNotFoundError) and _is_here_gone():
         complain("the folder that you are in was removed meanwhile: cd to one that is there")
         return ConfigError.exit_code
@@ -264,6 +269,8 @@ def _say(error: OSError) -> int | None:
     elif error.errno in OF_THE_DISK or (error.filename is not None and error.errno in _OF_A_PLACE):
         place = "" if error.filename is None else f"{error.filename}: "
         complain(f"{place}{error.strerror} (hpcml sync finishes what was begun, once that is put right)")
+    elif error.errno == errno.EAGAIN and error.strerror == os.strerror(errno.EAGAIN):  # else an output would block
+        complain(f"{USED_UP[errno.EAGAIN]}: {error.strerror}")
     else:
         return None
     return HpcmlError.exit_code

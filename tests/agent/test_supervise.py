@@ -1,5 +1,6 @@
 import math
 import os
+import resource
 import shlex
 import signal
 import subprocess
@@ -551,6 +552,23 @@ def test_a_silent_scheduler_leaves_the_limit_as_planned(run_ranks: Supervise) ->
 
     assert (outcome.state, outcome.reason) == (State.TIMEOUT, "walltime of 2 s reached")
     assert limit.asked == 2
+
+
+def test_a_program_that_could_not_be_started_for_want_of_files_or_processes_has_not_failed_by_itself(
+    tmp_path: Path,
+) -> None:
+    rank = Rank(argv=["true"], environ={}, cwd=tmp_path, stdout=tmp_path / "out", stderr=tmp_path / "err")
+    inbox, before, opened = Inbox(), resource.getrlimit(resource.RLIMIT_NOFILE), os.open(os.devnull, os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 1, before[1]))  # room for none
+    try:
+        outcome = supervise([rank], inbox, Limits(grace_s=1), tell=lambda *_words, **_details: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        os.close(opened)
+
+    assert (outcome.state, outcome.was_refused, outcome.exit_code) == (State.FAILED, True, None)
+    assert outcome.reason is not None
+    assert outcome.reason.endswith(": Too many open files: no more files can be opened here (ulimit -n)")
 
 
 def test_a_program_on_a_file_system_that_starts_none_is_told_so(tmp_path: Path) -> None:

@@ -282,6 +282,25 @@ def test_a_terminal_that_tells_no_width_or_next_to_none_gets_its_tables(hpcml: H
         assert (told.returncode, told.stdout != "") == (0, True), told.stderr
 
 
+@pytest.mark.skipif(not os.access("/sys/fs/cgroup/pids", os.W_OK), reason="needs a cgroup of processes to make")
+def test_where_no_process_can_be_started_that_is_one_line(hpcml: Hpcml) -> None:
+    group = Path("/sys/fs/cgroup/pids") / f"hpcml-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        (group / "pids.max").write_text("1")
+        inside = ["bash", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "bash", *HPCML, "run", "--", "true"]
+        done = subprocess.run(inside, env=hpcml.environ, cwd=hpcml.cwd, capture_output=True, text=True, check=False)
+    finally:
+        group.rmdir()
+
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    said = "hpcml: no more processes or threads can be started here (ulimit -u, or the limit of a session): "
+    assert done.stderr.splitlines()[-1] == f"{said}Resource temporarily unavailable"
+
+
 def test_a_limit_on_the_length_of_files_is_told_as_one(hpcml: Hpcml) -> None:
     hpcml("runs")
 

@@ -40,6 +40,7 @@ from hpcml.schedulers.local.queue import (
 from hpcml.schedulers.local.slots import Need, Pool, make_lock_dir
 from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
 
+_LOG = "queue.log"
 _START_TIMEOUT_S = 60
 _STARTER = "hpcml.schedulers.local.start"  # the queue is a fork of it: its command line is the same
 _BETWEEN_LOOKS_S = 0.1
@@ -112,7 +113,8 @@ class LocalSubmitter:
         except (OSError, subprocess.SubprocessError) as error:
             if found := self.find(batch):  # whoever started it was killed, or is slow
                 return found
-            raise SubmissionError(f"the local queue did not start: {error} (its log is in {folder})") from error
+            why = _last_words(folder) if isinstance(error, subprocess.CalledProcessError) else str(error)
+            raise SubmissionError(f"the local queue did not start: {why} (its log is in {folder})") from error
         return _tickets(batch, started)
 
     def _limit(self, batch: Batch) -> int | None:
@@ -234,6 +236,12 @@ def _start_queue(folder: Path) -> Started:
     if started is None:
         raise SubmissionError(f"the local queue did not start (its log is {folder / QUEUE_LOG})")
     return started
+
+
+def _last_words(folder: Path) -> str:
+    """Return the last line that what starts the queue of *folder* has left: of a traceback, its error."""
+    lines = (folder / _LOG).read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it did not say why")
 
 
 def _is_starting_up(folder: Path) -> bool:
