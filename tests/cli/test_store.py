@@ -102,6 +102,16 @@ def test_check_finds_nothing_then_damage_and_the_way_out_works(hpcml: Hpcml, don
     assert done_run in before
 
 
+@pytest.mark.parametrize("words", [["runs"], ["sync"]])
+def test_a_pipe_in_the_place_of_a_store_is_told_and_not_waited_for(hpcml: Hpcml, words: list[str]) -> None:
+    hpcml.home.mkdir(mode=0o700)
+    os.mkfifo(hpcml.home / "store.db")
+
+    done = hpcml(*words, timeout_s=60)
+
+    assert (done.returncode, "is no regular file" in said_in_one_line(done)) == (2, True)
+
+
 def test_check_needs_a_store(hpcml: Hpcml) -> None:
     done = hpcml("store", "check")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpcml.errors import StoreError
 from hpcml.mounts import MOUNTS, file_system_of, is_local
+from hpcml.runs.files import open_regular
 from hpcml.store.database import APPLICATION_ID
 
 _MAGIC = b"SQLite format 3\0"
@@ -40,7 +41,7 @@ class SqliteHeader:
     def of(cls, path: Path) -> SqliteHeader:
         """Return the header of *path*; an absent file is like an empty one. Raises `OSError`."""
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 head = file.read(100)
         except FileNotFoundError:
             head = b""
