@@ -21,12 +21,13 @@ import pytest
 from hpcml.agent.metrics.event_files import EventFile, masked_crc32c
 from hpcml.agent.metrics.follow import WRITER, MetricsFollower
 from hpcml.agent.metrics.mlflow_files import MlflowDatabase
+from hpcml.agent.metrics.printed import FoundMetrics
 from hpcml.agent.metrics.reading import Damaged
 from hpcml.agent.metrics.sources import reader_of, sources_in
 from hpcml.agent.metrics.text_files import CsvTable, JsonFile, JsonLines
 from hpcml.agent.metrics.wandb_log import WandbLog
 from hpcml.errors import ConfigError
-from hpcml.model.metric_sources import check_metric_files
+from hpcml.model.metric_sources import MetricRule, check_metric_files
 from hpcml.runs.journal import Event, Metrics, read_journal
 from hpcml.runs.layout import RunDir
 from hpcml.runs.plan import Staging
@@ -657,6 +658,7 @@ sys.stdout.flush(); os.kill(os.getpid(), 9)"""
     assert found == {"loss": [(7, 0.5)], "train": [(1, 0.5)], "val": [(1, 0.25)], "acc": [(0, 70.0)]}
     (trouble,) = told(run_dir, "metrics_trouble")
     assert trouble["problem"].startswith("no line matched the rule loss=(?P<loss>")
+    assert trouble["problem"].endswith(", or none with a number")
     assert told(run_dir, "metrics_read") == [{"jsonl": {"metrics": 1, "values": 1}, "told_elsewhere": []}]
 
 
@@ -738,3 +740,33 @@ def test_a_file_that_several_trainings_add_to_is_told_of(
         "loss has values of 2 trainings",
     )
     assert told["facts"] == [{"mixed_trainings": "loss"}]
+
+
+@pytest.mark.parametrize(
+    ("printed", "problems"),
+    [
+        ("epoch 1/3 acc 91.5% loss 0,21 time 0:01 lr -", [": one was printed with a comma for the decimal point"]),
+        ("epoch 1/3 acc 91.5% loss 0.21 time 0:01 lr -", [""]),
+        ("epoch 1/3 acc - loss 0.21 time 3 lr -\nepoch 2/3 acc 0.5 loss 0.2 time 3 lr -", []),
+    ],
+)
+def test_a_group_of_a_rule_that_never_was_a_number_is_told_of(
+    tmp_path: Path, follow: Callable[..., MetricsFollower], printed: str, problems: list[str]
+) -> None:
+    out = tmp_path / "out"
+    out.write_text(f"{printed}\n")
+    pattern = r"epoch (?P<epoch>\S+) acc (?P<acc>\S+) loss (?P<loss>\S+) time (?P<time>\S+) lr (?P<lr>\S+)"
+    journal = JournalWriter(str(tmp_path / "journal"), run="r", attempt=0, writer="agent")
+    found = FoundMetrics(
+        rules=[MetricRule(pattern=pattern)], printed=[out], journal=journal, files=follow("csv"), is_again=False
+    )
+
+    found.end(within_s=10)
+    journal.close()
+
+    (path,) = (tmp_path / "journal").glob("*-agent.jsonl")
+    told = [
+        one.details["problem"] for one in read_journal(path).records if getattr(one, "name", "") == "metrics_trouble"
+    ]
+    names = "loss, time" if "0,21" in printed else "time"
+    assert told == [f"the rule {pattern} found no number for {names}{more}" for more in problems]

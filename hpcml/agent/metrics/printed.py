@@ -35,6 +35,9 @@ _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000; 
 _SURELY_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d*|(?:,\d{3}){2,})")
 _COUNTED_ON = frozenset({*COUNTED_WORDS, "batch", "step", "iter", "iteration", "trial", "update"})  # 3/10: no share
 _SHARE = re.compile(r"(\d{1,15})\s?/\s?(\d{1,15})")
+_DIGIT = re.compile(r"\d")
+_WITH_COMMA = re.compile(r"[-+]?\d+,\d+\W*")
+_OF_COMMAS = ": one was printed with a comma for the decimal point"
 _AROUND_NUMBERS = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 
 
@@ -63,6 +66,9 @@ class StdoutScanner:
     counts: Counter[str] = field(default_factory=Counter)
     matched: set[int] = field(default_factory=set)  # rules that gave a value, by their places
     cut: set[int] = field(default_factory=set)  # rules that matched too often in a line, the rest of which was left out
+    unread: dict[tuple[int, str], str] = field(
+        default_factory=dict
+    )  # by rule and name the first text that is no number
     trainings: Trainings = field(default_factory=Trainings)
     _epochs: dict[str, int] = field(default_factory=dict)  # the last number of each epoch, fold ... that was printed
     _offset: int = 0
@@ -125,19 +131,23 @@ class StdoutScanner:
                 found = {name or groups.get("name"): groups["value"]} if "value" in groups else groups
                 for called, text in found.items():
                     if called and text and (called not in ("step", "name") or "value" in groups):
-                        for found_one in self._picked(called, text, groups.get("step")):
+                        for found_one in self._picked(place, called, text, groups.get("step")):
                             self.matched.add(place)
                             yield found_one
             if next(matches, None) is not None:
                 self.cut.add(place)
 
-    def _picked(self, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
+    def _picked(self, place: int, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
+        plain = _plain(text, name)
         try:
-            plain = _plain(text, name)
             value = float(plain) if name.lower() in _COUNTED_ON else _number(plain)
+        except ValueError:
+            self.unread.setdefault((place, name), text)
+            return  # the words matched, the number did not: not ours to guess
+        try:
             step = int(_plain(step_text)) if step_text else self.counts[name]
         except ValueError:
-            return  # the words matched, the number did not: not ours to guess
+            return
         if not step_text and self._drawn.get(name) == value:
             return  # drawn again
         self.counts[name] += 1
@@ -264,8 +274,17 @@ class FoundMetrics:
         cut = {place for scanner in self._scanners for place in scanner.cut}
         for place, rule in enumerate(self.rules):
             problems = []
+            unread = {
+                name: text
+                for scanner in self._scanners
+                for (of, name), text in scanner.unread.items()
+                if of == place and not scanner.counts[name] and _DIGIT.search(text) and name.lower() not in _COUNTED_ON
+            }
+            commas = _OF_COMMAS if any(map(_WITH_COMMA.fullmatch, unread.values())) else ""
             if place not in matched:
-                problems.append(f"no line matched the rule {rule.pattern}, or none with a number")
+                problems.append(f"no line matched the rule {rule.pattern}, or none with a number{commas}")
+            elif unread:
+                problems.append(f"the rule {rule.pattern} found no number for {', '.join(unread)}{commas}")
             if place in cut:
                 problems.append(
                     f"the rule {rule.pattern} matched more than {_MOST_IN_A_LINE} times in a line, the rest of which "
