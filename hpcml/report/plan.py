@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.model.planning import Design, PowerCell, PowerPlan
+from hpcml.model.told_apart import alike_words
 from hpcml.report.render.data import json_text
 from hpcml.report.render.markdown import safe_markdown
 from hpcml.report.render.rows import value_markdown, value_table
@@ -60,7 +61,7 @@ def introduction(plan: PowerPlan) -> str:
 
 
 def _heading(cell: PowerCell) -> str:
-    alike = " · ".join(f"{key.removesuffix('.name')} {value}" for key, value in cell.where.items())
+    alike = " · ".join(alike_words(cell.where))
     source = "fixed in the configuration" if cell.margin_source == "config" else "given on the command line"
     at_hand = ", ".join(f"{level} n={n}" for level, n in cell.seeds.items())
     return f"{alike} · margin {cell.margin:g}, {source} · at hand {at_hand}"

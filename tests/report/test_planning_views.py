@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -152,6 +153,15 @@ def power_plan(where: str = "digits_cnn", sd: float = 0.004) -> PowerPlan:
         cells=[cell],
         unusable=["model.name=other: fp32 n=1"],
     )
+
+
+def test_a_plan_calls_a_flag_of_the_program_as_everything_else_does() -> None:
+    plan = power_plan()
+    flagged = replace(plan.cells[0], where={"model.name": "custom", "workload.args.aug": "none"})
+
+    text = printed(lambda console: power_table(replace(plan, cells=[flagged]), console=console), width=200)
+
+    assert "model custom · aug none · margin 0.01" in text
 
 
 def test_a_power_plan_answers_first_and_tabulates_then() -> None:
