@@ -111,7 +111,7 @@ def test_hostile_names_stay_in_their_cells(field: str) -> None:
 
 _KNOWN = (
     *("textbackslash", "textasciicircum", "textasciitilde", "textless", "textgreater", "textbar", "char", "ttfamily"),
-    *("allowbreak", "shortstack"),  # of a long name
+    *("allowbreak", "shortstack", "tabularnewline"),  # of a long name
 )
 
 
@@ -120,7 +120,7 @@ def commands_of(text: str) -> set[str]:
 
 
 def rows_of(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.endswith(r" \\")]
+    return [line for line in text.splitlines() if line.endswith((r" \\", r" \tabularnewline"))]
 
 
 def columns_of(line: str) -> int:
@@ -240,6 +240,13 @@ def test_a_word_of_a_note_that_is_as_long_as_a_line_may_be_broken_at_its_joints(
 
     assert r"very\_\allowbreak{}long" in text
     assert r"and short\_one\par" in text
+
+
+def test_a_wide_table_with_a_long_name_is_still_several() -> None:
+    text = as_latex_report(report_of(table(3, 22, name="L" * 150)))
+
+    assert text.count(r"\begin{table}") > 2
+    assert "(1 of " in text
 
 
 def test_a_long_name_without_joints_may_be_broken_anywhere_and_prints_over_no_number() -> None:

@@ -119,11 +119,12 @@ def tabular(
     """
     kinds = {at: rf"p{{{share:.2f}\linewidth}}" for at, share in widths.items()} | dict.fromkeys(right, "r")
     columns = "".join(kinds.get(at, "l") for at in range(len(headings)))
-    lines = [rf"  {' & '.join(row)} \\" for row in rows]
+    end = r"\tabularnewline" if widths else r"\\"  # which has another meaning behind \raggedright
+    lines = [f"  {' & '.join(row)} {end}" for row in rows]
     return [
         rf"\begin{{tabular}}{{{columns}}}",
         r"  \toprule",
-        rf"  {' & '.join(headings)} \\",
+        f"  {' & '.join(headings)} {end}",
         r"  \midrule",
         *lines,
         r"  \bottomrule",
@@ -197,7 +198,9 @@ def _without_empty_columns(table: Table) -> Table:
 def _side_by_side(table: Table) -> Iterator[Table]:
     """Yield *table* in parts of so many columns as can be read in the width of a page, each with the first one."""
     name, *columns = [max(longest, _SHORT) for longest in _longest(table)]
-    if name + sum(columns) <= _LEGIBLE * _LINE or _widths(table):
+    running = _widths(table)
+    name = min(name, _LINE // 3) if set(running) == {0} else name  # the longest names are broken
+    if name + sum(columns) <= _LEGIBLE * _LINE or (running and set(running) != {0}):
         yield table
         return
     parts, width = [[0]], name
@@ -294,7 +297,7 @@ def _stacked(title: str, longest: int) -> str:
 
 def _broken(text: str) -> str:
     """Return *text* as a paragraph of LaTeX, which may go on in a new line behind what joins the words of a name."""
-    return rf"{{\raggedright {_jointed(text)}\par}}" if text else ""
+    return rf"\raggedright {_jointed(text)}" if text else ""
 
 
 def _running(text: str) -> str:
