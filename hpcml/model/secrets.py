@@ -16,8 +16,8 @@ _NAME = re.compile(
     r"|(?:^|_)pat$|_pwd$"
 )
 _OF_A_TEXT = re.compile(  # token: a piece of a text, by its name, and no password
-    r"(?:^|_)(?:[bes]os|pad|unk|sep|cls|mask|special|start|begin|end|stop|next|image|control|trigger|decoder|prompt)_"
-    r"(?:\w{1,20}_)?token$"
+    r"(?:^|_)(?:[bes]os|pad|padding|unk|unknown|sep|cls|class|mask|special|start|begin|end|stop|first|last|next|random|prob|"
+    r"image|audio|video|text|patch|pool|pooled|register|reg|dist|query|control|trigger|decoder|prompt)_(?:\w{1,20}_)?token$"
 )
 # How keys begin, whatever the name before them: of NGC, Hugging Face, GitHub, GitLab, AWS, OpenAI, Slack
 _KEY = re.compile(

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import ConfigError
-from hpcml.paths import locate, without_password
+from hpcml.paths import locate
 
 
 @pytest.mark.parametrize(
@@ -31,20 +31,3 @@ def test_the_command_line_goes_before_the_environment() -> None:
 def test_results_never_go_to_a_temporary_folder_silently() -> None:
     with pytest.raises(ConfigError, match="HPCML_HOME"):
         locate({"TMPDIR": "/scratch/tmp"})
-
-
-@pytest.mark.parametrize(
-    ("word", "shown"),
-    [
-        ("postgresql://ada:se@cr:et/x@db:5432/hpcml", "postgresql://ada:***@db:5432/hpcml"),
-        ("--store=postgresql+psycopg://ada:secret@/hpcml", "--store=postgresql+psycopg://ada:***@/hpcml"),
-        (
-            "postgresql://ada@db/hpcml?password=se&sslpassword=cret&a=b",
-            "postgresql://ada@db/hpcml?password=***&sslpassword=***&a=b",
-        ),
-        ("postgresql://ada@db/hpcml", "postgresql://ada@db/hpcml"),
-        ("workload.command=a://b:c@d", "workload.command=a://b:c@d"),
-    ],
-)
-def test_a_password_in_a_url_is_not_shown(word: str, shown: str) -> None:
-    assert without_password(word) == shown

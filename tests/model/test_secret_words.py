@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.secrets import is_secret_name, masked, masked_json, masked_line, masked_settings
+from hpcml.model.secrets import is_secret_name, masked, masked_json, masked_line, masked_settings, without_password
 from tests.composing import compose_run
 
 
@@ -28,6 +28,7 @@ def test_a_secret_in_a_command_line_is_hidden(line: str, shown: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        "vit --class_token data/ --pool-token mean --use_auth_token true --prob_token 0.1 --keep_first_token x",
         "python t.py --tokenizer bpe --max-tokens 512 --eos-token '</s>' --pad_token '[PAD]' --image-token <img>",
         "python t.py --lr 0.1 --key date --sort-key=name --pat 5 --tokens_per_batch=4096 --token {token}",
         "make CC=gcc-12 && ./run --passes 3 --keys a,b  --author me --use-auth",
@@ -86,3 +87,21 @@ def test_long_words_are_read_in_a_moment(piece: str) -> None:
     text = piece * 20_000
 
     assert masked_line(text).count("x") == text.count("x")
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("postgresql://ada:se@cr:et/x@db:5432/hpcml", "postgresql://ada:***@db:5432/hpcml"),
+        ("--store=postgresql+psycopg://ada:secret@/hpcml", "--store=postgresql+psycopg://ada:***@/hpcml"),
+        (
+            "postgresql://ada@db/hpcml?password=se&sslpassword=cret&a=b",
+            "postgresql://ada@db/hpcml?password=***&sslpassword=***&a=b",
+        ),
+        ("postgresql://ada@db/hpcml", "postgresql://ada@db/hpcml"),
+        ("workload.command=a://b:c@d", "workload.command=a://b:***@d"),
+        ("workload.command=a://b@c/d:e", "workload.command=a://b@c/d:e"),
+    ],
+)
+def test_a_password_in_a_url_is_not_shown(word: str, shown: str) -> None:
+    assert without_password(word) == shown
