@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import overload
 
@@ -41,6 +41,7 @@ from hpcml.images.build import OnProgress
 from hpcml.model.records import RunRecord
 from hpcml.model.run import Run
 from hpcml.paths import Places, locate
+from hpcml.report import dry_run
 
 log = logging.getLogger(__name__)
 
@@ -126,15 +127,16 @@ class ComposedRuns(Sequence[Run]):
         """The words that each run was composed with, for one point of a sweep: ``seed=0``, not ``seed=0,1``."""
         return [point.overrides for point in self._points]
 
-    def preview(self, store: Store | None = None) -> SubmissionPreview:
+    def preview(self, store: Store | None = None) -> ShownPreview:
         """Return what `submit` would do, as ``hpcml run --dry-run`` says: plans, job scripts, calls and warnings.
 
-        Nothing is written, built or submitted. Raises the `HpcmlError` that `submit` would raise; an account that is
-        not known has a placeholder.
+        ``print`` shows it. Nothing is written, built or submitted. Raises the `HpcmlError` that `submit` would raise; an
+        account that is not known has a placeholder.
         """
         places = locate(os.environ) if store is None else store.places
         planned, backends = self._planned(places, is_dry=True)
-        return preview_submission(planned, places, backends, environ=os.environ, project=self._project)
+        found = preview_submission(planned, places, backends, environ=os.environ, project=self._project)
+        return ShownPreview(**{one.name: getattr(found, one.name) for one in fields(found)})
 
     def submit(self, store: Store | None = None, *, only_missing: bool = False) -> Submission:
         """Check the runs against this machine or their cluster and submit them; return without waiting for them.
@@ -179,6 +181,19 @@ class ComposedRuns(Sequence[Run]):
             self._points, os.environ, self._project, ask=lambda _: None, is_dry=is_dry, most=most_runs(os.environ)
         )
         return planned, Backends(places=places, machine=lambda: machine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ShownPreview(SubmissionPreview):
+    """What a submission would be, whose text is what ``hpcml run --dry-run`` prints."""
+
+    def __repr__(self) -> str:
+        return f"<preview of {len(self.runs)} runs in {len(self.submissions)} submissions>"
+
+    def __str__(self) -> str:
+        warned = [f"warning: {warning}" for warning in self.warnings]
+        sent = [(each.command, each.script) for each in self.submissions]
+        return "\n".join([*warned, *self.sources, dry_run.to_text(self.runs, sent)])
 
 
 class Submission:

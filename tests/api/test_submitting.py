@@ -94,6 +94,8 @@ def test_a_preview_writes_nothing(project: Path, hpcml_environ: Mapping[str, str
 
     (submission,) = seen.submissions
     assert submission.command[0] == "sbatch"
+    assert repr(seen) == "<preview of 1 runs in 1 submissions>"
+    assert submission.script in str(seen)
     assert "--account=YOUR-ACCOUNT" in submission.script
     assert not Path(hpcml_environ["HPCML_HOME"]).exists()
     assert [path.name for path in project.iterdir()] == ["train.py"]
