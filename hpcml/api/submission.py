@@ -130,8 +130,8 @@ class ComposedRuns(Sequence[Run]):
     def preview(self, store: Store | None = None) -> ShownPreview:
         """Return what `submit` would do, as ``hpcml run --dry-run`` says: plans, job scripts, calls and warnings.
 
-        ``print`` shows it. Nothing is written, built or submitted. Raises the `HpcmlError` that `submit` would raise; an
-        account that is not known has a placeholder.
+        ``print`` shows it. Nothing is written, built or submitted. Raises the `HpcmlError` that `submit` would raise;
+        an account that is not known has a placeholder.
         """
         places = locate(os.environ) if store is None else store.places
         planned, backends = self._planned(places, is_dry=True)
