@@ -236,6 +236,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = cli.main(prog_name="hpcml", standalone_mode=False)
+    except (KeyboardInterrupt, click.Abort):  # before RuntimeError, which Abort is
+        say("hpcml: interrupted", err=True)
+        sys.exit(_INTERRUPTED)
     except (OSError, RuntimeError) as error:
         if (code := _say(error)) is None:
             raise
@@ -249,9 +252,6 @@ def main() -> None:
     except click.ClickException as error:
         complain(_answer(error))
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        say("hpcml: interrupted", err=True)
-        sys.exit(_INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 
