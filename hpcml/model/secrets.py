@@ -17,12 +17,15 @@ _NAME = re.compile(
 )
 _OF_A_TEXT = re.compile(  # token: a piece of a text, by its name, and no password
     r"(?:^|_)(?:[bes]os|pad|padding|unk|unknown|sep|cls|class|mask|special|start|begin|end|stop|first|last|next|random|prob|"
-    r"image|audio|video|text|patch|pool|pooled|register|reg|dist|query|control|trigger|decoder|prompt)_(?:\w{1,20}_)?token$"
+    r"image|audio|video|text|patch|pool|pooled|register|reg|dist|query|control|trigger|decoder|prompt|initializer|placeholder|"
+    r"modifier|instance|concept|separator|split|newline|blank|space|word|char|lang|language|src|source|tgt|target|task|time|"
+    r"response|instruction|by|per|each)_(?:\w{1,20}_)?token$"
 )
-# How keys begin, whatever the name before them: of NGC, Hugging Face, GitHub, GitLab, AWS, OpenAI, Slack
+# How keys look, whatever the name before them: of NGC, Hugging Face, GitHub, GitLab, AWS, OpenAI and its like, Slack.
+# The lengths are shorter than theirs, and longer than what names as sk-learn-forest and hf_distilbert are made of.
 _KEY = re.compile(
-    r"\b(?:nvapi-|hf_(?=[A-Za-z0-9]{16})|gh[pousr]_|github_pat_|glpat-|AKIA(?=[A-Z0-9]{12})|sk-(?=[\w-]{20})|xox[bap]-)"
-    r"[\w-]{4,}"
+    r"\b(?:nvapi-|hf_(?=[A-Za-z0-9]{30})|gh[pousr]_(?=[A-Za-z0-9]{16})|github_pat_|glpat-|AKIA(?=[A-Z0-9]{12})"
+    r"|sk-(?:(?:proj|svcacct|admin|ant|or)-(?=[\w-]{16})|(?=[A-Za-z0-9]{20}))|xox[bap]-)[\w-]{4,}"
 )
 _HEADER = re.compile(r"(?i)\b(authorization: *(?:\w{1,20} +)?|bearer +)[^\s'\"]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

@@ -18,6 +18,10 @@ from tests.composing import compose_run
         ),
         ("env WANDB_API_KEY=abc PGPASSWORD=x python -m t", "env WANDB_API_KEY=*** PGPASSWORD=*** python -m t"),
         ("git clone https://ghp_0123456789abcdefghij@github.com/a/b", "git clone https://***@github.com/a/b"),
+        (
+            f"t --a sk-proj-ab_1-{'x1Y' * 8} --b sk-{'a1' * 16} --c hf_{'aB' * 17} --d sk-ant-api03-{'x1Y' * 8}",
+            "t --a *** --b *** --c *** --d ***",
+        ),
         ('t --config \'{"api_key": "abc", "lr": 1}\'', 't --config \'{"api_key": ***, "lr": 1}\''),
     ],
 )
@@ -36,6 +40,8 @@ def test_a_secret_in_a_command_line_is_hidden(line: str, shown: str) -> None:
         "t workload.env.HF_TOKEN=${oc.env:HF_TOKEN} 'it is' --x='' --password",
         "it's unbalanced --lr 3",
         "x'a b'y z=x'a b'y",
+        "t --model sk-learn-random-forest-classifier --data runs/sk-learn-gradient-boosting-v2 --ckpt ghs_model_v1",
+        "t --model hf_distilbertbaseuncased --initializer_token toy --tgt_lang_token de_DE --separator-token tab",
     ],
 )
 def test_what_is_no_secret_stays(line: str) -> None:
