@@ -240,7 +240,7 @@ def _supervise(
         job=replace(_hooks_of(turn, hold.attempt, environ, part, tell), on_end_asked=tell_beforehand),
     )
     with unharmed("metrics"):
-        found().end(within_s=_READS_WITHIN_S)
+        found().end(within_s=_READS_WITHIN_S, has_completed=outcome.state is State.COMPLETED)
     outcome = _told_to_other_nodes(turn, hold.attempt, outcome, part, unharmed)
     return out_of_memory(outcome, kills_before, read_kills(job_id))
 

@@ -30,6 +30,7 @@ from hpcml.config.quoting import value_in
 from hpcml.errors import ConfigError, HpcmlError, require, why_not
 from hpcml.model.metric_sources import READ_AFTERWARDS, MetricRule, check_metric_files
 from hpcml.model.records import RunRecord
+from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.atomic import appear
 from hpcml.runs.event_words import unread_words
@@ -228,7 +229,7 @@ def _add_files(found: _Found, record: RunRecord, run_dir: RunDir, files: Sequenc
             attempt=record.attempt,
             start_at=os.path.relpath(manifest.plan.cwd, root),
             picked=lambda: picked,
-        ).read_left(record.t_start or 0.0)
+        ).read_left(record.t_start or 0.0, has_completed=record.state is State.COMPLETED)
         if before == (len(found.rows), len(found.known), len(found.problems)):
             found.problems.append("no file of metrics is among what it wrote")
 

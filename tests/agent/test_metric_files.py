@@ -253,7 +253,7 @@ def test_a_last_line_without_its_end_counts_once_the_program_has_ended(
     }.items():
         (work / name).write_text(text)
 
-    follower.stop(within_s=10)
+    follower.stop(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
     assert points == {
@@ -266,6 +266,18 @@ def test_a_last_line_without_its_end_counts_once_the_program_has_ended(
         "c": [(1, 0.5)],
     }
     assert "metrics_trouble" not in told
+
+
+def test_a_last_row_that_a_killed_program_has_left_may_end_within_a_number(
+    tmp_path: Path, follow: Callable[..., MetricsFollower]
+) -> None:
+    follower = follow("auto")
+    (tmp_path / "work/metrics.csv").write_text("step,loss\n1,0.5\n2,12.")  # of 12.25
+    (tmp_path / "work/metrics.jsonl").write_text('{"step": 1, "acc": 0.5}\n{"step": 2, "acc": 0.25}')
+
+    follower.stop(within_s=10, has_completed=False)
+
+    assert journalled(tmp_path)[0] == {"loss": [(1, 0.5)], "acc": [(1, 0.5), (2, 0.25)]}
 
 
 def test_a_file_that_was_named_and_gave_no_number_is_told_of(
@@ -284,7 +296,7 @@ def test_a_file_that_was_named_and_gave_no_number_is_told_of(
     }.items():
         (work / name).write_text(text)
 
-    follower.stop(within_s=10)
+    follower.stop(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
     assert points == {"loss": [(0, 0.5)], "acc": [(0, 0.5)]}
@@ -520,7 +532,7 @@ def follow(tmp_path: Path) -> Iterator[Callable[..., MetricsFollower]]:
 
     yield begin
     for follower in begun:
-        follower.stop(within_s=10)
+        follower.stop(within_s=10, has_completed=True)
 
 
 def journalled(tmp_path: Path) -> tuple[Points, dict[str, list[dict[str, Any]]]]:
@@ -551,7 +563,7 @@ def test_values_come_while_the_program_runs_and_the_last_at_its_end(
     with path.open("a") as file:
         file.write('{"step": 2, "loss": 0.25}\n')
 
-    follower.stop(within_s=10)
+    follower.stop(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
     assert points == {"loss": [(1, 0.5), (2, 0.25)]}
@@ -568,7 +580,7 @@ def test_what_was_there_before_is_of_no_interest(tmp_path: Path, follow: Callabl
     with (work / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "loss": 0.25}\n')
 
-    follower.stop(within_s=10)
+    follower.stop(within_s=10, has_completed=True)
 
     assert journalled(tmp_path)[0] == {"loss": [(2, 0.25)]}
 
@@ -580,7 +592,7 @@ def test_of_two_writers_of_a_metric_one_counts(tmp_path: Path, follow: Callable[
     (tmp_path / "work" / "metrics.jsonl").write_text('{"step": 1, "loss": 9, "acc": 0.5, "odd \\"name\\"": 2}\n')
     (tmp_path / "work" / "metrics.csv").write_text("step,loss,acc,lr\n1,9,0.75,0.1\n")
 
-    follower.stop(within_s=10)
+    follower.stop(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
     assert points == {"acc": [(1, 0.5)], "lr": [(1, 0.1)]}
@@ -596,7 +608,7 @@ def test_trainings_beside_each_other_keep_their_names_apart(
         folder.mkdir(parents=True)
         (folder / "metrics.csv").write_text(f"step,loss\n1,{number}\n")
 
-    follower.stop(within_s=10)
+    follower.stop(within_s=10, has_completed=True)
 
     assert journalled(tmp_path)[0] == {"loss": [(1, 0.0)], "version_1/loss": [(1, 1.0)]}
 
@@ -616,7 +628,7 @@ def test_traps_are_stepped_around(tmp_path: Path, follow: Callable[..., MetricsF
     (work / "train_log.jsonl").write_text("\n".join(json.dumps({f"m{i}": i, "n" * 999: 1}) for i in range(600)))
     begun = time.monotonic()
 
-    follower.stop(within_s=10)
+    follower.stop(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
     assert time.monotonic() - begun < 10
@@ -731,13 +743,13 @@ def test_a_file_that_several_trainings_add_to_is_told_of(
     rows = [{"step": step, "loss": of / (step + 1), **row} for of in (1, 3) for step in range(6)]
     (tmp_path / "work" / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
 
-    follower.stop(within_s=10)
+    follower.stop(within_s=10, has_completed=True)
 
     _, told = journalled(tmp_path)
     (trouble,) = told["metrics_trouble"]
     assert (trouble["file"], trouble["problem"].partition(",")[0]) == (
         "metrics.jsonl",
-        "loss has values of 2 trainings",
+        "loss has values of 2 trainings in one series",
     )
     assert told["facts"] == [{"mixed_trainings": "loss"}]
 
@@ -761,7 +773,7 @@ def test_a_group_of_a_rule_that_never_was_a_number_is_told_of(
         rules=[MetricRule(pattern=pattern)], printed=[out], journal=journal, files=follow("csv"), is_again=False
     )
 
-    found.end(within_s=10)
+    found.end(within_s=10, has_completed=True)
     journal.close()
 
     (path,) = (tmp_path / "journal").glob("*-agent.jsonl")

@@ -88,6 +88,7 @@ class MetricsFollower:
     _search_at: float = 0.0
     _stop: threading.Event = field(default_factory=threading.Event)
     _within_s: float = 0.0
+    _has_completed: bool = False  # else what it wrote may end anywhere, within a number too
     _thread: threading.Thread | None = None
     _began_at: float = 0.0
 
@@ -111,17 +112,17 @@ class MetricsFollower:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 
-    def stop(self, *, within_s: float) -> None:
-        """Read what is left, for at most *within_s* seconds, and close the journal."""
+    def stop(self, *, within_s: float, has_completed: bool) -> None:
+        """Read what is left by a program that *has_completed* or not, for at most *within_s* s; close the journal."""
         if self._thread is None:
             return
-        self._within_s = within_s
+        self._within_s, self._has_completed = within_s, has_completed
         self._stop.set()
         self._thread.join(within_s + _BUSY_S)  # a file system that does not answer must not keep the run
 
-    def read_left(self, since: float) -> None:
+    def read_left(self, since: float, *, has_completed: bool) -> None:
         """Read all that is there, in place of `look` to `stop`, once the program that began at *since* has ended."""
-        self._began_at = since
+        self._began_at, self._has_completed = since, has_completed
         self._look(math.inf)
         self._read_rests()
         self._sum_up()
@@ -191,11 +192,15 @@ class MetricsFollower:
         return more
 
     def _read_rests(self) -> None:
-        """Journal last lines that lack their ends, as of a table that was joined by line feeds; nobody adds to them."""
+        """Journal last lines that lack their ends, as of a table that was joined by line feeds; nobody adds to them.
+
+        A row of a table that a killed program has left may end within its last number, which looks whole.
+        """
         from hpcml.agent.metrics.text_files import CsvTable, JsonLines  # noqa: PLC0415 - as in `reader_of`
 
+        whole = JsonLines | CsvTable if self._has_completed else JsonLines
         for followed in self._followed.values():
-            if isinstance(followed.reader, JsonLines | CsvTable) and not followed.is_over:
+            if isinstance(followed.reader, whole) and not followed.is_over:
                 with suppress(OSError, Damaged):
                     self._take(followed, followed.reader.rest())
 

@@ -304,8 +304,8 @@ class FoundMetrics:
         if name is not None or self.is_again:  # which takes back what an earlier attempt has said
             self.journal.event("facts", {PRINTED_LOSS: "" if name is None else f"{name} nan or infinite"})
 
-    def end(self, *, within_s: float) -> None:
-        """Journal all that is left, of files within so many seconds; the program has ended."""
+    def end(self, *, within_s: float, has_completed: bool) -> None:
+        """Journal all that is left, of files within so many seconds; the program has ended, and well or not."""
         try:
             if all(path.exists() for path in self.printed):  # else it could not be started
                 self.pick(to_the_end=True)
@@ -313,4 +313,4 @@ class FoundMetrics:
                 self._tell_of_trainings()
                 self._tell_of_losses()
         finally:
-            self.files.stop(within_s=within_s)
+            self.files.stop(within_s=within_s, has_completed=has_completed)
