@@ -130,6 +130,8 @@ def test_a_dry_run_of_the_script_alone_is_a_script(hpcml: Hpcml, tmp_path: Path)
 
 
 def test_an_unknown_run_is_one_line(hpcml: Hpcml) -> None:
+    assert hpcml("run", program("pass")).returncode == 0  # else the home itself is asked about
+
     for words in (["show", "nosuchrun"], ["cancel", "nosuchrun"], ["logs", "nosuchrun"], ["status", "nosuchrun"]):
         done = hpcml(*words)
         assert done.returncode == 2
