@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import overload
 
 from hpcml.api.store import Runs, Store, open_store
@@ -34,12 +34,13 @@ from hpcml.commands.submit.dry_run import SubmissionPreview, preview_submission
 from hpcml.commands.submit.planned import Planned, are_in_rounds
 from hpcml.commands.submit.run import FoundRepeats, submit_points
 from hpcml.config.compose import Composed, compose_command
-from hpcml.config.from_python import setting_word, sweep_word
+from hpcml.config.from_python import argument_word, arguments, setting_word, sweep_word
 from hpcml.config.sweep.size import most_runs
 from hpcml.errors import ConfigError, require
 from hpcml.images.build import OnProgress
 from hpcml.model.records import RunRecord
 from hpcml.model.run import Run
+from hpcml.model.secrets import masked
 from hpcml.paths import Places, locate
 from hpcml.report import dry_run
 
@@ -47,21 +48,31 @@ log = logging.getLogger(__name__)
 
 # Hydra keeps what it composes in variables of the process, sys.argv among them.
 _composing = threading.Lock()
+_MULTIRUN = frozenset({"-m", "--multirun"})
+_ASKED_OTHERWISE = {
+    "-n": "preview()",
+    "--dry-run": "preview()",
+    "--missing": "submit(only_missing=True)",
+    "--as-is": "compose(as_is=True)",
+    "--detach": "what submit() does",
+    "--": "compose(program=...)",
+}
 
 
 def compose(
     *words: str,
     settings: Mapping[str, object] | None = None,
     sweep: Mapping[str, Iterable[object]] | None = None,
-    program: str | Sequence[str] | None = None,
+    program: str | Sequence[str | PurePath] | None = None,
     as_is: bool = False,
 ) -> ComposedRuns:
     """Compose the runs that ``hpcml run`` would with these words; nothing is written or submitted.
 
     *words* are those of the command line, one each: ``"+cluster=karolina"``, ``"-m"``, ``"seed=0,1"``. *settings* and
     *sweep* say the same with Python's values: each of *settings* has one, and all combinations of those of *sweep* are
-    made, the last changing fastest. *program* is a command line of your own, what stands behind ``--``: words, or a
-    text that is split as a shell would. *as_is*: none of its words is a sweep. The folder is the current one, as for
+    made, the last changing fastest, and settings of the program (``args.lr``) faster than others. *program* is a
+    command line of your own, what stands behind ``--``: words, or a text that is split as a shell would. *as_is*: none
+    of its words is a sweep; else lists with commas are, where there is another. The folder is the current one, as for
     the command: ``./conf`` may add options, and the program is found from there.
 
     Raises an `HpcmlError` where a configuration is wrong: one bad point of a sweep refuses all. Whether this machine or
@@ -70,16 +81,21 @@ def compose(
         hpcml.compose("model=mnist_cnn", settings={"training.steps": 50}, sweep={"precision": ["fp32", "tf32"]})
         hpcml.compose(program="python train.py --lr {lr}", sweep={"args.lr": [0.1, 0.01], "seed": range(3)})
     """
-    typed = [_word(word) for word in words]
-    typed += [setting_word(key, value) for key, value in (settings or {}).items()]
-    swept = [sweep_word(key, values) for key, values in (sweep or {}).items()]
-    is_sweep = any(several for _, several in swept) and not {"-m", "--multirun"} & set(typed)
-    typed = [*(["-m"] if is_sweep else []), *typed, *(word for word, _ in swept)]
     behind = None if program is None else _program_words(program)
+    settings, sweep = settings or {}, sweep or {}
+    given = {} if behind is None else arguments(settings, sweep)
+    typed = [_word(word) for word in words]
+    typed += [setting_word(key, value) for key, value in settings.items() if key not in given]
+    swept = [sweep_word(key, values) for key, values in sweep.items() if key not in given]
+    is_sweep = any(several for _, several in swept) or any(len(values) > 1 for _, values in given.values())
+    typed = [*(["-m"] if is_sweep and not _MULTIRUN & {*typed} else []), *typed, *(word for word, _ in swept)]
     most, project = most_runs(os.environ), Path.cwd()
     with _composing:
-        points, remarks = compose_command(typed, behind, project=project, is_literal=as_is, most=most)
+        points, remarks = compose_command(
+            typed, behind, arguments=dict(given.values()), project=project, is_literal=as_is, most=most
+        )
     require(bool(points), f"{' '.join(typed)} asks Hydra to print something: there is no run")
+    typed += [argument_word(key, values, is_sweep=bool(_MULTIRUN & {*typed})) for key, (_, values) in given.items()]
     flags = ["--as-is"] if as_is else []
     return ComposedRuns(
         points,
@@ -111,7 +127,7 @@ class ComposedRuns(Sequence[Run]):
         return len(self._points)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} composed runs: {shlex.join(self._command_line)}>"
+        return f"<{len(self)} composed runs: {shlex.join(masked(self._command_line))}>"
 
     def __add__(self, other: ComposedRuns) -> ComposedRuns:
         """Return the runs of both, to be submitted together: points that are no product of lists."""
@@ -299,13 +315,20 @@ class _Told:
 
 def _word(word: object) -> str:
     require(isinstance(word, str), f"{word!r} is no word of hpcml run: each is a text, such as 'precision=tf32'")
-    return str(word)
+    flag = str(word)
+    require(flag not in _ASKED_OTHERWISE, f"{word} is {_ASKED_OTHERWISE.get(flag)} in Python")
+    return flag
 
 
-def _program_words(program: str | Sequence[str]) -> list[str]:
+def _program_words(program: str | Sequence[str | PurePath]) -> list[str]:
     try:
-        words = shlex.split(program) if isinstance(program, str) else [_word(word) for word in program]
+        words = shlex.split(program) if isinstance(program, str) else [_program_word(word) for word in program]
     except ValueError as error:
         raise ConfigError(f"program={program!r}: {error}") from error
     require(bool(words), "program= has no words: give a command line, such as 'python train.py'")
     return words
+
+
+def _program_word(word: object) -> str:
+    require(isinstance(word, str | PurePath), f"program= has {word!r}: each of its words is a text or a path")
+    return str(word)

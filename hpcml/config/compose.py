@@ -149,9 +149,17 @@ def compose_from_cli(
 
 
 def compose_command(
-    settings: Sequence[str], program_words: Sequence[str] | None, *, project: Path, is_literal: bool, most: int
+    settings: Sequence[str],
+    program_words: Sequence[str] | None,
+    *,
+    arguments: Mapping[str, Sequence[str]] | None = None,
+    project: Path,
+    is_literal: bool,
+    most: int,
 ) -> tuple[list[Composed], list[str]]:
     """Compose the runs of ``hpcml run *settings* -- *program_words*``, None without the ``--``.
+
+    *arguments* fill placeholders of the program, as for `read_program`.
 
     Their overrides have no secrets, and nothing that was added for programs of the user's own.
     With them come lines for the user: what is set twice, what the program sweeps, and what looks like a mistake. They
@@ -160,7 +168,7 @@ def compose_command(
     """
     program, words = None, list(settings)
     if program_words is not None:
-        program, words = read_program(program_words, words, is_literal=is_literal, most=most)
+        program, words = read_program(program_words, words, arguments=arguments, is_literal=is_literal, most=most)
     points = compose_from_cli(words, project=project, most=most, program=program)
     points = [replace(point, overrides=_for_people(point)) for point in points]
     said = program or common_program([point.run for point in points])

@@ -1,9 +1,12 @@
-"""Settings that are Python's values, as the words of ``hpcml run`` that say the same: `setting_word`, `sweep_word`."""
+"""Settings that are Python's values, as the words of ``hpcml run`` that say the same: `setting_word`, `sweep_word`.
+
+What fills a placeholder of the user's own program is no word for Hydra, which would take its quotes away: `arguments`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
 
@@ -12,6 +15,8 @@ from hpcml.errors import ConfigError, require
 
 _NAME = re.compile(r"[A-Za-z_][\w./-]*")  # needs no quotes, unless it is one of those
 _READ_AS_OTHER = frozenset({"null", "true", "false", "nan", "inf"})
+_ARGUMENT = re.compile(r"(?:\+{0,2}workload\.)?args\.([^\s=]+)")
+_COMMA_THAT_IS_MEANT = r"\,"
 _KEY = re.compile(r"[A-Za-z_][\w./@-]*")  # of a mapping: Hydra's grammar has no quotes there
 
 
@@ -36,11 +41,45 @@ def sweep_word(key: str, values: Iterable[object]) -> tuple[str, bool]:
     ('seed=0,1,2', True)
     """
     _check_key(key)
+    written = [_written(key, value) for value in _listed(key, values)]
+    return f"{key}={','.join(written)}", len(written) > 1
+
+
+def arguments(
+    settings: Mapping[str, object], sweep: Mapping[str, Iterable[object]]
+) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return what fills placeholders of a program: by the key (``args.lr``) the placeholder's name and its values.
+
+    Texts are as they are; other values are written as settings are.
+
+    >>> arguments({"args.name": "it's"}, {"args.lr": [0.1, 1], "seed": range(3)})
+    {'args.name': ('name', ("it's",)), 'args.lr': ('lr', ('0.1', '1'))}
+    """
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for key, values in [*((key, [value]) for key, value in settings.items()), *sweep.items()]:
+        if isinstance(key, str) and (match := _ARGUMENT.fullmatch(key)):
+            require(key not in found, f"{key} is in settings and in sweep: leave one of them out")
+            found[key] = match[1], tuple(_argument(key, value) for value in _listed(key, values))
+    return found
+
+
+def argument_word(key: str, values: Sequence[str], *, is_sweep: bool) -> str:
+    """Return the word that says of `arguments` on a command line; one with ``-m`` splits it at commas (*is_sweep*)."""
+    return f"{key}={','.join(value.replace(',', _COMMA_THAT_IS_MEANT) if is_sweep else value for value in values)}"
+
+
+def _listed(key: str, values: object) -> list[object]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise ConfigError(f"sweep[{key!r}]={values!r}: a list of values is asked for")
-    written = [_written(key, value) for value in values]
-    require(bool(written), f"sweep[{key!r}] has no values")
-    return f"{key}={','.join(written)}", len(written) > 1
+    listed = list(values)
+    require(bool(listed), f"sweep[{key!r}] has no values")
+    return listed
+
+
+def _argument(key: str, value: object) -> str:
+    if isinstance(value, Enum):
+        return value.name
+    return str(value) if isinstance(value, str | PurePath) else _written(key, value)
 
 
 def _check_key(key: object) -> None:

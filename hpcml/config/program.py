@@ -152,14 +152,19 @@ class Program:
 
 
 def read_program(
-    words: Sequence[str], settings: Sequence[str], *, is_literal: bool = False, most: int = MOST_RUNS
+    words: Sequence[str],
+    settings: Sequence[str],
+    *,
+    arguments: Mapping[str, Sequence[str]] | None = None,
+    is_literal: bool = False,
+    most: int = MOST_RUNS,
 ) -> tuple[Program, list[str]]:
     """Return the program of *words*, those behind ``--``, and the words in front of it that are left for Hydra.
 
     *settings* are the words in front: ``-m`` among them makes lists in *words* sweeps, unless *is_literal*;
-    ``args.NAME=a,b`` gives the values of the placeholder ``{NAME}``, and is taken out. Raises `ConfigError` for a list
-    with an empty part, for two sweeps of one name, where values are given for a placeholder that is nowhere, and
-    for more than *most* values.
+    ``args.NAME=a,b`` gives the values of the placeholder ``{NAME}``, and is taken out; *arguments* has such values as
+    they are, by the names. Raises `ConfigError` for a list with an empty part, for two sweeps of one name, where values
+    are given for a placeholder that is nowhere, and for more than *most* values.
     """
     is_sweep = any(word.startswith(MULTIRUN) for word in settings)
     if not words:
@@ -176,10 +181,13 @@ def read_program(
         name, sign, value = word.removeprefix(_ARGUMENT).partition("=")
         if not (word.startswith(_ARGUMENT) and sign):
             rest.append(word)
-        elif not names_in(template, [name]):
-            raise ConfigError(f"{word}: no word behind -- has {{{name}}}, which it would fill in")
         else:
+            _check_named(name, word, template)
             reading.sweep(name, _values(value, word, most) if is_sweep else [value], word)
+    for name, values in (arguments or {}).items():
+        word = f"{_ARGUMENT}{name}={','.join(values)}"
+        _check_named(name, word, template)
+        reading.sweep(name, list(values), word)
     if not is_literal:
         _check_placeholders(template, reading.sweeps)
     if reading.seeds:
@@ -273,6 +281,11 @@ def _sources(words: Sequence[str], project: Path, endings: tuple[str, ...]) -> I
         if word.endswith(endings):
             with suppress(OSError, ValueError):
                 yield read_whole(project / word)
+
+
+def _check_named(name: str, word: str, template: Sequence[str]) -> None:
+    if not names_in(template, [name]):
+        raise ConfigError(f"{word}: no word behind -- has {{{name}}}, which it would fill in")
 
 
 def _check_placeholders(words: Sequence[str], filled_in: Collection[str]) -> None:

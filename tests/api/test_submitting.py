@@ -17,6 +17,7 @@ from hpcml.api.submission import ComposedRuns, Submission
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.precision import PrecisionName
 from hpcml.model.state import State
+from hpcml.runs.layout import RunDir
 
 TRAIN = """
 import sys, time
@@ -63,6 +64,38 @@ def test_runs_are_composed_as_on_the_command_line(project: Path) -> None:
     assert runs.overrides[1] == ("model=mnist_cnn", "training.steps=7", "precision=tf32", "seed=3")
     assert repr(runs) == "<2 composed runs: hpcml run -m model=mnist_cnn training.steps=7 precision=fp32,tf32 seed=3>"
     assert [run.seed for run in hpcml.compose("-m", "seed=0,1")] == [0, 1]
+
+
+def test_a_program_gets_texts_as_they_are(project: Path) -> None:
+    (project / "say.py").write_text("import sys\nprint(repr(sys.argv[1:]))\n")
+    texts = ["it's", "a, b", "[0,1)", "", "x=y", "1..3", 'say "hi"', "{seed}", "${oc.env:HOME}", r"a\,b", "null"]
+
+    runs = hpcml.compose(program=["python", Path("say.py"), "-{text}"], sweep={"args.text": texts})
+    one = hpcml.compose(program="python say.py {text} {flag}", settings={"args.text": "a, b", "args.flag": True})
+
+    assert [run.workload.args["text"] for run in runs if run.workload.args] == texts
+    assert [run.workload.args for run in one] == [{"text": "a, b", "flag": "true"}]
+    for run, text in zip(runs.submit().wait(timeout_s=120), texts, strict=True):
+        assert RunDir(Path(run.path)).stdout(0, 0).read_text().strip() == repr([f"-{text}"])
+
+
+def test_what_is_asked_otherwise_in_python_is_said(project: Path) -> None:
+    del project
+
+    with pytest.raises(ConfigError, match=r"--missing is submit\(only_missing=True\) in Python"):
+        hpcml.compose("model=mnist_mlp", "--missing")
+    with pytest.raises(ConfigError, match=r"program= has 0.1: each of its words is a text or a path"):
+        hpcml.compose(program=["python", 0.1])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"args.x is in settings and in sweep"):
+        hpcml.compose(program="python {x}", settings={"args.x": 1}, sweep={"args.x": [1, 2]})
+
+
+def test_composed_runs_show_no_secrets(project: Path) -> None:
+    del project
+    runs = hpcml.compose("model=mnist_mlp", settings={"workload.env.HF_TOKEN": "abc"})
+
+    assert runs[0].workload.env == {"HF_TOKEN": "abc"}
+    assert repr(runs) == "<1 composed runs: hpcml run model=mnist_mlp 'workload.env.HF_TOKEN=***'>"
 
 
 def test_a_hydra_of_the_users_own_is_left_alone(project: Path) -> None:
