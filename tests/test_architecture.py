@@ -73,6 +73,7 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.summary"): "loaded once the program runs",
     ("hpcml.agent.supervise", "hpcml.model.secrets"): "as above",
     ("hpcml.agent.processes", "hpcml.model.secrets"): "for processes that are left behind alone",
+    ("hpcml.store.parse", "hpcml.model.secrets"): "for runs that are new: each answer loads the former",
     (
         "hpcml.agent.telemetry.control",
         "hpcml.agent.telemetry.host",

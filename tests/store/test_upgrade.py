@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from alembic import command
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine
 
 from hpcml.errors import StoreError
 from hpcml.model.failure_causes import Cause
 from hpcml.model.state import State
 from hpcml.store.database import APPLICATION_ID, Database
 from hpcml.store.ingest import ingest_all
+from hpcml.store.manifest_rows import _of_group
 from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
 from hpcml.store.query import find_runs, get_run
@@ -141,6 +142,38 @@ def test_a_store_without_usage_has_it_after_the_next_ingest(store: Database, run
     assert usage is not None
     assert (usage.energy_j, usage.co2_g) == (2500.0, 0.25)
     assert len(timelines(store, UID)) == 2
+
+
+def test_secrets_that_an_earlier_hpcml_kept_are_hidden_and_their_runs_alike(
+    store: Database, runs: Path, tmp_path: Path
+) -> None:
+    lines = ["python t.py --api-key abc1 --lr 1", "python t.py --api-key abc2 --lr 1", "python t.py --lr 1"]
+    for uid, line in zip((UID, FAILED, WAITS), lines, strict=True):
+        run_dir = make_run_dir(runs, uid)
+        manifest = json.loads(run_dir.manifest.read_text())
+        manifest["run"]["workload"] |= {"command": line, "env": {"HF_TOKEN": line[-9:]}}
+        run_dir.manifest.write_text(json.dumps(manifest))
+        Journal(run_dir, writer="agent", attempt=0).event("workload_started", argv=line.split(), pids=[1])
+    with pytest.MonkeyPatch.context() as before:
+        before.setattr("hpcml.model.secrets._masked_words", lambda words, _: [*words])
+        before.setattr("hpcml.store.manifest_rows.masked_settings", dict)
+        before.setattr("hpcml.store.manifest_rows._of_group", _of_group.__wrapped__)  # which would keep it
+        ingest_all(store, runs)
+    with store.writing() as connection, connection.begin():
+        assert {line.split()[3] for line in _commands(connection)} >= {"abc1", "abc2"}
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0010'")
+        upgrade(connection)
+
+        assert _commands(connection) == {"python t.py --api-key *** --lr 1", "python t.py --lr 1"}
+        told = connection.exec_driver_sql("SELECT details FROM event WHERE name = 'workload_started'").scalars()
+        assert [text for text in told if "abc" in text] == []
+    assert contents(store) == fresh(tmp_path, runs)
+    assert {get_run(store, uid).params["workload.env.HF_TOKEN"] for uid in (UID, FAILED, WAITS)} == {"***"}
+
+
+def _commands(connection: Connection) -> set[str]:
+    rows = connection.exec_driver_sql("SELECT value FROM setting WHERE key = 'workload.command'").scalars()
+    return {json.loads(value) for value in rows}
 
 
 @pytest.mark.parametrize("is_there", [True, False])
