@@ -13,11 +13,11 @@ from pathlib import PurePath
 from hpcml.config.command_line import in_quotes
 from hpcml.errors import ConfigError, require
 
-_NAME = re.compile(r"[A-Za-z_][\w./-]*")  # needs no quotes, unless it is one of those
+_NAME = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)  # needs no quotes, unless it is one of those
 _READ_AS_OTHER = frozenset({"null", "true", "false", "nan", "inf"})
 _ARGUMENT = re.compile(r"(?:\+{0,2}workload\.)?args\.([^\s=]+)")
 _COMMA_THAT_IS_MEANT = r"\,"
-_KEY = re.compile(r"[A-Za-z_][\w./@-]*")  # of a mapping: Hydra's grammar has no quotes there
+_KEY = re.compile(r"[A-Za-z_][\w./@-]*", re.ASCII)  # of a mapping: Hydra's grammar has no quotes there
 
 
 def setting_word(key: str, value: object) -> str:

@@ -49,6 +49,7 @@ def test_kinds_of_values_that_notebooks_have() -> None:
     assert setting_word("training.learning_rate", np.float64(0.1)) == "training.learning_rate=0.1"
     assert setting_word("tags", ("a", "1")) == 'tags=[a,"1"]'
     assert setting_word("x", np.array([1, 2])) == "x=[1,2]"
+    assert setting_word("name", "\u00e9t\u00e9") == 'name="\u00e9t\u00e9"'  # Hydra's words are in ASCII
     assert sweep_word("seed", range(3)) == ("seed=0,1,2", True)
     assert sweep_word("seed", np.arange(1)) == ("seed=0", False)
     assert math.isnan(read_by_hydra(setting_word("x", math.nan)))
