@@ -119,8 +119,9 @@ _WHERE_IT_ENDED = re.compile(
     r"|Node\.js v\d|\.\.\. \d+ more$|at (?:.{1,200} \()?\S{1,200}:\d+\)?$"
     r"|at \S{1,200}\((?:[\w$.]{1,100}:\d+|Native Method|Unknown Source)\)$"  # Java
     r"|at .{1,200} in .{1,200}:line \d+$"  # .NET
-    r"|Stacktrace:$|in expression starting at |\[\d+\] (?:[\w!.#]+\(|top-level scope|macro expansion)"  # Julia
-    r"|@ \S+.*:\d+$"
+    r"|Stacktrace:$|in expression starting at "  # Julia
+    r"|\[\d+\] (?:[\w!.#]+\(.*(?:\)|:\d+)$|top-level scope|macro expansion)"
+    r"|@ \S.*:\d+$"
     r"|stack traceback:$|\[C\]: in |\S+:\d+: in (?:main chunk|(?:local|upvalue|function|method|field)\b)"  # Lua
     r"|from \S+:\d+:in "  # Ruby
     r"|Last (?:command|input line): |FOAM exiting"  # LAMMPS; OpenFOAM

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception, last_line
@@ -356,6 +358,7 @@ in expression starting at /home/u/train.jl:3
         ("a.rb:1:in `f': bad (Error)\n\tfrom a.rb:3:in `<main>'\n", "a.rb:1:in `f': bad (Error)"),
         ("ERROR: Unknown pair style\nLast command: pair_style lj\n", "ERROR: Unknown pair style"),
         ('[1] "bad (rate)"\n[1] 0.5\n', "[1] 0.5"),
+        ("[1] loaded\nrank 0 ended\n[2] assert(x > 0) failed\n", "[2] assert(x > 0) failed"),
         ("done\nat step 5 (loss 3)\n", "at step 5 (loss 3)"),
         ("at line 3 column 5\n", "at line 3 column 5"),
         ("no such deck\nsrun: error: n1: task 1: Exited with exit code 9\n", "no such deck"),
@@ -364,6 +367,19 @@ in expression starting at /home/u/train.jl:3
 )
 def test_the_last_line_tells_something(printed: str, line: str | None) -> None:
     assert last_line(printed) == line
+
+
+@pytest.mark.parametrize("begin", ["@ ", "at ", "from ", "[1] f(", "[a:1] ", "Calls: ", "Error in ", "#1", ""])
+@pytest.mark.parametrize("piece", ["x", ":1", ")", "a (", " -> ", "1:"])
+def test_long_lines_are_read_in_a_moment(begin: str, piece: str) -> None:
+    text = begin + piece * 50_000
+
+    began = time.monotonic()
+    last_exception(text)
+    ended_because(text)
+
+    assert last_line(f"why it ended\n{text} and more") is not None
+    assert time.monotonic() - began < 5
 
 
 # As nbconvert and papermill end, where a cell of the notebook raised
