@@ -329,3 +329,13 @@ def test_a_seed_without_a_name_is_asked_about(source: str, words: str, name: str
     said = [line for line in program.remarks(seeds, [PrecisionName.own], project=tmp_path) if "if it is the" in line]
 
     assert [line.partition(" ")[0] for line in said] == ([] if name is None else [name])
+
+
+@pytest.mark.parametrize("words", [["t.py", "--fusion_token", "mean,max"], ["t.py", "--api-key=a,b", "--lr", "1,2"]])
+def test_a_sweep_whose_values_would_be_recorded_alike_is_refused(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"_token sounds like a secret|api-key sounds like a secret"):
+        read_program(["python", *words], ["-m"])
+
+    named, _ = read_program(["python", "t.py", "--fusion_token", "{kind}"], ["-m", "args.kind=mean,max"])
+    assert named.sweeps == {"kind": ("mean", "max")}
+    assert read_program(["python", "t.py", "--token", "0..3", "--pad_token", "a,b"], ["-m"])[0].count == 8
