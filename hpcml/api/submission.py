@@ -43,6 +43,7 @@ from hpcml.model.run import Run
 from hpcml.model.secrets import masked
 from hpcml.paths import Places, locate
 from hpcml.report import dry_run
+from hpcml.units import one_or_many
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ class ComposedRuns(Sequence[Run]):
         return len(self._points)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} composed runs: {shlex.join(masked(self._command_line))}>"
+        return f"<{len(self)} composed {one_or_many(len(self), 'runs')}: {shlex.join(masked(self._command_line))}>"
 
     def __add__(self, other: ComposedRuns) -> ComposedRuns:
         """Return the runs of both, to be submitted together: points that are no product of lists."""
@@ -204,7 +205,8 @@ class ShownPreview(SubmissionPreview):
     """What a submission would be, whose text is what ``hpcml run --dry-run`` prints."""
 
     def __repr__(self) -> str:
-        return f"<preview of {len(self.runs)} runs in {len(self.submissions)} submissions>"
+        runs, sent = len(self.runs), len(self.submissions)
+        return f"<preview of {runs} {one_or_many(runs, 'runs')} in {sent} {one_or_many(sent, 'submissions')}>"
 
     def __str__(self) -> str:
         warned = [f"warning: {warning}" for warning in self.warnings]
@@ -244,6 +246,9 @@ class Submission:
         return (
             f"<submission {self.id} with {len(self)} runs>" if self.id else f"<{len(self)} runs, none submitted anew>"
         )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.uids)
 
     def runs(self) -> Runs:
         """Return the records of the runs, as their journals tell by now; no scheduler is asked."""

@@ -170,7 +170,7 @@ def compose_command(
     if program_words is not None:
         program, words = read_program(program_words, words, arguments=arguments, is_literal=is_literal, most=most)
     points = compose_from_cli(words, project=project, most=most, program=program)
-    points = [replace(point, overrides=_for_people(point)) for point in points]
+    points = _without_secrets(points)
     said = program or common_program([point.run for point in points])
     again = set_again(masked(words)) if points else []
     if said is None or not points:
@@ -183,10 +183,26 @@ def compose_command(
     return points, remarks if several is None or is_literal else [*remarks, several.said]
 
 
-def _for_people(point: Composed) -> tuple[str, ...]:
-    """Return its overrides without secrets, and without what nobody has typed."""
-    is_own = point.run.workload.command is not None
-    return tuple(masked([word for word in point.overrides if not (is_own and word in OF_OWN_PROGRAMS)]))
+def _without_secrets(points: Sequence[Composed]) -> list[Composed]:
+    """Return *points* with overrides that have no secrets, and nothing that nobody has typed.
+
+    Raises `ConfigError` where two would be recorded alike: they would be taken for one arm.
+    """
+    told: dict[tuple[str, ...], Composed] = {}
+    shown = []
+    for point in points:
+        is_own = point.run.workload.command is not None
+        words = tuple(masked([word for word in point.overrides if not (is_own and word in OF_OWN_PROGRAMS)]))
+        other = told.setdefault(words, point)
+        if other.overrides != point.overrides:
+            pairs = zip(point.overrides, other.overrides, strict=True)
+            name = next(word.partition("=")[0] for word, before in pairs if word != before)
+            raise ConfigError(
+                f"{name} sounds like a secret: its values would be recorded as ***, and their runs not told apart; "
+                "call them otherwise: args.kind=FIRST,SECOND in front of the --, and {kind} where the program takes it"
+            )
+        shown.append(replace(point, overrides=words))
+    return shown
 
 
 def _at(composed: Composed, args: dict[str, str]) -> Composed:

@@ -22,7 +22,6 @@ from hpcml.errors import ConfigError
 from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, names_in
 from hpcml.model.precision import PrecisionName, environment
 from hpcml.model.run import Run
-from hpcml.model.secrets import masked_settings
 from hpcml.runs.files import read_whole
 
 _SEED = "seed"
@@ -189,7 +188,6 @@ def read_program(
         word = f"{_ARGUMENT}{name}={','.join(values)}"
         _check_named(name, word, template)
         reading.sweep(name, list(values), word)
-    _check_told_apart(reading.sweeps)
     if not is_literal:
         _check_placeholders(template, reading.sweeps)
     if reading.seeds:
@@ -288,17 +286,6 @@ def _sources(words: Sequence[str], project: Path, endings: tuple[str, ...]) -> I
 def _check_named(name: str, word: str, template: Sequence[str]) -> None:
     if not names_in(template, [name]):
         raise ConfigError(f"{word}: no word behind -- has {{{name}}}, which it would fill in")
-
-
-def _check_told_apart(sweeps: Mapping[str, Sequence[str]]) -> None:
-    """Raise `ConfigError` for a sweep whose values are recorded alike, as `***`: its runs would seem one arm."""
-    for name, values in sweeps.items():
-        recorded = {masked_settings({name: value})[name] for value in values}
-        if len(recorded) < len(set(values)):
-            raise ConfigError(
-                f"{name} sounds like a secret: its values would be recorded as ***, and their runs not told apart; "
-                "call them otherwise: args.kind=FIRST,SECOND in front of the --, and {kind} in the place of the list"
-            )
 
 
 def _check_placeholders(words: Sequence[str], filled_in: Collection[str]) -> None:

@@ -95,7 +95,7 @@ def test_composed_runs_show_no_secrets(project: Path) -> None:
     runs = hpcml.compose("model=mnist_mlp", settings={"workload.env.HF_TOKEN": "abc"})
 
     assert runs[0].workload.env == {"HF_TOKEN": "abc"}
-    assert repr(runs) == "<1 composed runs: hpcml run model=mnist_mlp 'workload.env.HF_TOKEN=***'>"
+    assert repr(runs) == "<1 composed run: hpcml run model=mnist_mlp 'workload.env.HF_TOKEN=***'>"
 
 
 def test_a_hydra_of_the_users_own_is_left_alone(project: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_preview_writes_nothing(project: Path, hpcml_environ: Mapping[str, str
 
     (submission,) = seen.submissions
     assert submission.command[0] == "sbatch"
-    assert repr(seen) == "<preview of 1 runs in 1 submissions>"
+    assert repr(seen) == "<preview of 1 run in 1 submission>"
     assert submission.script in str(seen)
     assert "--account=YOUR-ACCOUNT" in submission.script
     assert not Path(hpcml_environ["HPCML_HOME"]).exists()
@@ -185,7 +185,7 @@ def test_waiting_has_an_end_and_runs_can_be_cancelled(project: Path) -> None:
     with pytest.raises(TimeoutError, match="1 run has not ended in time"):
         submission.wait(timeout_s=0.5)
     assert submission.cancel() == {submission.uids[0]: "cancelling"}
-    assert [run.state for run in submission.wait(timeout_s=120)] == [State.CANCELLED]
+    assert [run.state for run in hpcml.open_store().wait(submission, timeout_s=120)] == [State.CANCELLED]
 
 
 def test_the_store_can_be_asked_while_runs_are_waited_for(project: Path) -> None:

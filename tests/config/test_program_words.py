@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcml.config.compose import Composed, compose_from_cli
+from hpcml.config.compose import Composed, compose_command, compose_from_cli
 from hpcml.config.program import Program, read_program
 from hpcml.errors import ConfigError
 from hpcml.model.placeholders import fill_in
@@ -331,11 +331,26 @@ def test_a_seed_without_a_name_is_asked_about(source: str, words: str, name: str
     assert [line.partition(" ")[0] for line in said] == ([] if name is None else [name])
 
 
-@pytest.mark.parametrize("words", [["t.py", "--fusion_token", "mean,max"], ["t.py", "--api-key=a,b", "--lr", "1,2"]])
-def test_a_sweep_whose_values_would_be_recorded_alike_is_refused(words: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"_token sounds like a secret|api-key sounds like a secret"):
-        read_program(["python", *words], ["-m"])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ([], ["--fusion_token", "mean,max"]),
+        ([], ["--api-key=a,b", "--lr", "1,2"]),
+        (["+workload.env.HF_TOKEN=one,other"], []),
+    ],
+)
+def test_a_sweep_whose_values_would_be_recorded_alike_is_refused(
+    settings: list[str], words: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"(_token|api-key|_TOKEN) sounds like a secret"):
+        compose_command(["-m", *settings], ["true", *words], project=tmp_path, is_literal=False, most=100)
 
-    named, _ = read_program(["python", "t.py", "--fusion_token", "{kind}"], ["-m", "args.kind=mean,max"])
-    assert named.sweeps == {"kind": ("mean", "max")}
-    assert read_program(["python", "t.py", "--token", "0..3", "--pad_token", "a,b"], ["-m"])[0].count == 8
+
+def test_a_sweep_of_what_is_no_secret_or_has_another_name_is_none(tmp_path: Path) -> None:
+    def count(settings: list[str], words: list[str]) -> int:
+        points, _ = compose_command(["-m", *settings], ["true", *words], project=tmp_path, is_literal=False, most=100)
+        return len(points)
+
+    assert count(["args.kind=mean,max"], ["--fusion_token", "{kind}"]) == 2
+    assert count([], ["--token", "0..3", "--pad_token", "a,b"]) == 8
+    assert count(["+workload.env.HF_TOKEN=one", "seed=0,0"], []) == 2
