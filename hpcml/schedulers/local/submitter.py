@@ -40,7 +40,6 @@ from hpcml.schedulers.local.queue import (
 from hpcml.schedulers.local.slots import Need, Pool, make_lock_dir
 from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
 
-_LOG = "queue.log"
 _START_TIMEOUT_S = 60
 _STARTER = "hpcml.schedulers.local.start"  # the queue is a fork of it: its command line is the same
 _BETWEEN_LOOKS_S = 0.1
@@ -240,7 +239,7 @@ def _start_queue(folder: Path) -> Started:
 
 def _last_words(folder: Path) -> str:
     """Return the last line that what starts the queue of *folder* has left: of a traceback, its error."""
-    lines = (folder / _LOG).read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = (folder / QUEUE_LOG).read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "it did not say why")
 
 
