@@ -151,9 +151,11 @@ def test_an_end_that_there_is_no_room_for_is_written_once_there_is(small: Hpcml)
 def test_an_end_that_there_never_was_room_for_is_no_success(small: Hpcml) -> None:
     uid = start_filling(small, whose="agent")
     (journal,) = small.home.glob("runs/*/*/journal/*-agent.jsonl")
+    (ticket,) = small.home.glob("submissions/*/ticket.json")
     agent = json.loads(journal.read_text().splitlines()[1])["d"]["pid"]
+    queue = json.loads(ticket.read_text())["queue"]["pid"]
     (small.cwd / "may_end").touch()
-    until(lambda: not psutil.pid_exists(agent))
+    until(lambda: not psutil.pid_exists(agent) and not psutil.pid_exists(queue))
     fill_up(small)  # what its agent and its queue gave back when they went
     until(lambda: "could not be written" in small("status").stderr)  # there is no room to say that it is gone
     make_room(small)
