@@ -15,6 +15,7 @@ A typical notebook:
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
@@ -27,6 +28,7 @@ from pathlib import Path, PurePath
 from typing import overload
 
 from hpcml.api.store import Runs, Store, open_store
+from hpcml.codec import encode
 from hpcml.commands.status import Standing
 from hpcml.commands.submit import validate
 from hpcml.commands.submit.backends import Backends
@@ -131,7 +133,11 @@ class ComposedRuns(Sequence[Run]):
         return f"<{len(self)} composed {one_or_many(len(self), 'runs')}: {shlex.join(masked(self._command_line))}>"
 
     def __add__(self, other: ComposedRuns) -> ComposedRuns:
-        """Return the runs of both, to be submitted together: points that are no product of lists."""
+        """Return the runs of both, to be submitted together: points that are no product of lists.
+
+        Raises `ConfigError` where they were composed in different folders.
+        """
+        require(self._project == other._project, f"composed in {self._project} and in {other._project}: not together")
         return ComposedRuns(
             [*self._points, *other._points],
             remarks=dict.fromkeys([*self.remarks, *other.remarks]),
@@ -175,13 +181,13 @@ class ComposedRuns(Sequence[Run]):
             told,
             environ=os.environ,
             project=self._project,
-            command_line=[*self._command_line, *(["--missing"] if only_missing else [])],
+            command_line=[*self._command_line[:2], *(["--missing"] if only_missing else []), *self._command_line[2:]],
             only_missing=only_missing,
         )
-        found = [(item.overrides, item.run_dir.uid) for item in launched]
+        found = [(_place(item.manifest.run, item.overrides), item.run_dir.uid) for item in launched]
         if told.repeats is not None and only_missing:
-            found += [(item.overrides, uid) for item, uid in told.repeats.done]
-        order = {point.overrides: at for at, point in enumerate(self._points)}
+            found += [(_place(item.run, item.overrides), uid) for item, uid in told.repeats.done]
+        order = {_place(point.run, point.overrides): at for at, point in enumerate(self._points)}
         return Submission(
             store,
             backends,
@@ -243,9 +249,8 @@ class Submission:
         return len(self.uids)
 
     def __repr__(self) -> str:
-        return (
-            f"<submission {self.id} with {len(self)} runs>" if self.id else f"<{len(self)} runs, none submitted anew>"
-        )
+        runs = f"{len(self)} {one_or_many(len(self), 'runs')}"
+        return f"<submission {self.id} with {runs}>" if self.id else f"<{runs}, none submitted anew>"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.uids)
@@ -316,6 +321,11 @@ class _Told:
     def building(self, base: str) -> AbstractContextManager[OnProgress]:
         self.note(f"an image is built from {base}, or read: this may take long")
         return nullcontext(lambda _: None)
+
+
+def _place(run: Run, overrides: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    """Return what tells a run from the others that it was composed with, before and after its site had a say in it."""
+    return overrides, json.dumps(encode(run.workload), sort_keys=True)
 
 
 def _word(word: object) -> str:

@@ -122,6 +122,22 @@ def test_runs_that_are_added_are_submitted_together(project: Path) -> None:
     assert submission.runs().values("seed", "val_accuracy") == [(2, 0.32), (1, 0.11)]
 
 
+def test_programs_that_are_swept_alike_keep_the_order_in_which_they_were_added(project: Path) -> None:
+    (project / "other.py").write_text(TRAIN.replace("val_accuracy={lr", "val_accuracy={10 + lr"))
+    words = {"settings": {"workload.metrics": METRICS, "telemetry.enabled": False}, "sweep": {"seed": [0, 1]}}
+
+    each = [
+        hpcml.compose(program=[sys.executable, name, "0", "{seed}", "0"], **words) for name in ("train.py", "other.py")
+    ]
+    submission = (each[0] + each[1]).submit(only_missing=True)
+
+    assert submission.wait(timeout_s=120).values("val_accuracy") == [0.0, 0.01, 10.0, 10.01]
+    again = (each[0] + each[1]).submit(only_missing=True)
+    assert again.uids == submission.uids
+    recorded = json.loads((Path(submission.runs()[0].path) / "run.json").read_text())["provenance"]["command_line"]
+    assert recorded[:3] == ["hpcml", "run", "--missing"]
+
+
 def test_a_preview_writes_nothing(project: Path, hpcml_environ: Mapping[str, str]) -> None:
     seen = hpcml.compose("+cluster=karolina", "model=mnist_cnn", "resources.walltime=1h").preview()
 
@@ -293,6 +309,8 @@ def test_runs_are_submitted_from_the_folder_where_they_were_composed(
 
     with pytest.raises(ConfigError, match=f"composed in {project}"):
         runs.submit()
+    with pytest.raises(ConfigError, match="not together"):
+        runs + hpcml.compose("model=mnist_mlp")
 
 
 def test_an_account_that_nobody_said_is_an_error(project: Path) -> None:
