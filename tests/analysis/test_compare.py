@@ -545,12 +545,13 @@ def test_equivalent_is_only_said_where_the_interval_lies_inside_the_margin(
     [
         (["valid logloss"], r"they have valid logloss \(--metric 'valid logloss' judges by it\)"),
         (["Loss/test", "Loss/train"], r"they have Loss/test, Loss/train \(--metric NAME judges by one of them\)"),
+        (["loss", "val_acc"], r"they have loss, val_acc \(--metric NAME judges by one of them\)"),  # nobody typed it
     ],
 )
 def test_runs_without_their_metric_are_judged_by_another_that_is_named(known: list[str], remedy: str) -> None:
     metrics = {name: summary(name, 0.5) for name in known}
 
-    with pytest.raises(ComparisonError, match=f"no run recorded val_accuracy: {remedy}"):
+    with pytest.raises(ComparisonError, match=f"no run recorded val_accuracy, their objective.metric: {remedy}"):
         compare([run(metrics=metrics), run("tf32", metrics=metrics)], {})
 
 

@@ -75,13 +75,13 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
     if not runs:
         raise ComparisonError("no runs to judge: none matches the selection")
     distinct = with_distinct_settings(runs)
-    metric = metric or _agreed_metric(runs)
+    asked, metric = metric, metric or _agreed_metric(runs)
     if not any(metric in run.metrics for run in runs):
         known = sorted({name for run in runs for name in run.metrics})
         if not known and not any(run.state.is_final for run in runs):
             raise ComparisonError(f"no run recorded {metric} yet: {not_ended(runs)}")
-        near = suggest(metric, known) or (_offered(known) if known else f"they have {_NO_METRICS}")
-        raise ComparisonError(f"no run recorded {metric}: {near}")
+        near = (suggest(metric, known) if asked else None) or (_offered(known) if known else f"they have {_NO_METRICS}")
+        raise ComparisonError(f"no run recorded {metric}{'' if asked else ', their objective.metric'}: {near}")
     if goal is not None:
         if goal not in Goal.__members__:
             raise ComparisonError(f"goal={goal}: choose max or min")

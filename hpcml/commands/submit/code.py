@@ -27,6 +27,7 @@ from hpcml.runs.layout import RunDir, program_packages
 from hpcml.runs.original import names_folder
 from hpcml.runs.plan import Plan, Staging
 from hpcml.runs.private import FOLDER, make_folder
+from hpcml.units import one_or_many
 
 _SUBMODULE = b"160000 "
 _MOST_SHOWN = 80  # characters of a command
@@ -346,7 +347,7 @@ def _decisions(tree: WorkTree) -> Iterator[str]:
 def _line(folder: Path, count: int | None, places: Places) -> str:
     if count is None:
         return f"code: what lies in {folder} when the job starts"
-    return f"code: a copy of {count} files of {folder}, kept in {places.code}"
+    return f"code: a copy of {count} {one_or_many(count, 'files')} of {folder}, kept in {places.code}"
 
 
 def _files_of(folder: Path) -> list[File]:
