@@ -26,7 +26,7 @@ LEVELS: dict[str, int] = {  # a module knows its own room and the levels below; 
     **dict.fromkeys(("config", "images", "schedulers", "agent", "store", "analysis", "report", "interop"), 4),
     "runs": 3,
     **dict.fromkeys(("model", "bundled_commands"), 2),
-    **dict.fromkeys(("paths", "mounts", "units", "moments", "codec", "formulas", "plugins", "bundled"), 1),
+    **dict.fromkeys(("paths", "mounts", "units", "moments", "codec", "formulas", "plugins", "bundled", "spelling"), 1),
     "errors": 0,
 }
 OWNERS: dict[str, set[str]] = {

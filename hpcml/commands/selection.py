@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
+from hpcml.spelling import maybe_meant
 from hpcml.store import query
 from hpcml.store.conditions import Condition, Either, Filter, parse_condition
 from hpcml.store.database import Database
@@ -115,6 +115,5 @@ def _state(word: str) -> State:
     try:
         return State[word.upper()]
     except KeyError:
-        near = difflib.get_close_matches(word.upper(), State.__members__)
-        guess = f"did you mean {' or '.join(near)}?" if near else f"choose {', '.join(State.__members__)}"
+        guess = maybe_meant(word, State.__members__) or f"choose {', '.join(State.__members__)}"
         raise StoreError(f"{word!r} is no state: {guess}") from None

@@ -8,10 +8,9 @@ a statistic of a metric (``val_loss.min``), and a flag of the user's own program
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcml.errors import StoreError
@@ -33,11 +32,11 @@ from hpcml.model.record_keys import (
 )
 from hpcml.model.records import missing_records
 from hpcml.model.state import State
+from hpcml.spelling import maybe_meant
 from hpcml.store.loading import COLUMNS, YES_OR_NO, load_measured
 from hpcml.store.reading import StoreReader
 from hpcml.store.settings import known_settings, values_of
 
-_SHOWN = 5  # candidates in an error's one line
 _COUNTED = ("bad_lines", "lost_records")  # over all journals of a run
 # a total too large for a float is no mean
 _MEAN = "CASE WHEN abs(total) <= 1.7976931348623157e308 THEN total END / nullif(n - n_nonfinite, 0)"
@@ -97,7 +96,7 @@ class Keyed:
         known = known_keys(reading)
         if key.startswith("metrics."):
             known = {f"metrics.{name}" for name in reading.column("SELECT name FROM metric")}
-        raise StoreError(f"no run has anything called {key!r}{near(key, known)}")
+        raise StoreError("; ".join(filter(None, (f"no run has anything called {key!r}", maybe_meant(key, known)))))
 
     def _incomplete(self) -> Values:
         lost, bad = self("lost_records"), self("bad_lines")
@@ -125,18 +124,6 @@ def known_keys(reading: StoreReader) -> set[str]:
     flags = {key.removeprefix(ARGUMENTS) for key in params if key.startswith(ARGUMENTS)}
     measured = {name for names in MEASURED.values() for name in names} | set(SCALED)
     return {*COLUMNS, *_COUNTED, INCOMPLETE, "tag", "note", AGE, *params, *groups, *flags, *facts, *metrics, *measured}
-
-
-def near(word: str, known: Collection[str]) -> str:
-    """Return "; did you mean ...?" with those of *known* that are similar to *word*; "" where none is.
-
-    Similar are words by `difflib`; where none is, words that contain *word*. At most five are shown.
-
-    >>> near("sed", {"seed", "state"})
-    '; did you mean seed?'
-    """
-    found = difflib.get_close_matches(word, sorted(known), n=_SHOWN) or sorted(k for k in known if word and word in k)
-    return f"; did you mean {', '.join(found[:_SHOWN])}?" if found else ""
 
 
 def _truth(value: object) -> bool | None:

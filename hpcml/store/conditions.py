@@ -15,7 +15,6 @@ A value without quotes ends at the next ``and`` or ``or``, at the bracket that c
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
 import re
@@ -28,6 +27,7 @@ from hpcml.errors import ConfigError, StoreError
 from hpcml.model.precision import ALIASES
 from hpcml.model.record_keys import unix_time
 from hpcml.model.state import State
+from hpcml.spelling import alike
 from hpcml.units import parse_walltime_s
 
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -67,7 +67,7 @@ class Filter:
             except (re.error, RecursionError, OverflowError) as error:
                 raise StoreError(f"filter {str(self)!r}: {self.value!r} is no regular expression: {error}") from error
         if self.key == "state" and self.op in ("=", "!=") and self.value.upper() not in State.__members__:
-            near = difflib.get_close_matches(self.value.upper(), State.__members__) or State.__members__
+            near = alike(self.value, State.__members__) or State.__members__
             raise StoreError(f"filter {str(self)!r}: {self.value!r} is no state: choose {', '.join(near)}")
 
     def __str__(self) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from hpcml.model.record_keys import AGE, flag_setting, setting_value
+from hpcml.spelling import maybe_meant
 from hpcml.store.columns import Keyed
 from hpcml.store.conditions import MOMENTS, Condition, Every, Filter, is_missing, meets
 from hpcml.store.database import Database
@@ -55,11 +55,5 @@ def _known(asked: str, known: Mapping[int, Any]) -> str:
     words = sorted({str(value) for value in several if not is_missing(value) and value != ""})
     if 0 < len(words) <= _LISTED:
         return f"; there {'is only' if len(words) == 1 else 'are'} {', '.join(words)}"
-    near = _alike(asked, words)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
-
-
-def _alike(word: str, known: Collection[str]) -> list[str]:
-    lower = {each.lower(): each for each in known if not each.replace(".", "").isdecimal()}
-    near = difflib.get_close_matches(word.lower(), lower, n=2) or [each for each in lower if word.lower() in each]
-    return [lower[each] for each in near[:2]] if word else []
+    meant = maybe_meant(asked, [word for word in words if not word.replace(".", "").isdecimal()])
+    return f"; {meant}" if meant else ""

@@ -6,7 +6,6 @@ A factor is a config group (precision, model), a single setting (training.batch_
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from hpcml.model.precision import ALIASES, PrecisionName
 from hpcml.model.record_keys import ARGUMENTS
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import GROUPS, factor_name, setting_of, show, swept
+from hpcml.spelling import maybe_meant
 
 CELL_GROUPS = tuple(group for group in GROUPS if group != "precision")
 
@@ -168,7 +168,7 @@ def _find_one(by: str, runs: Sequence[RunRecord]) -> Factor:
             f"--by {by} is no setting of these runs, but a word of their commands, which differ: --by {_COMMAND}"
         )
     differ = _differing(runs)
-    near = suggest(by, known) or (f"what differs is {', '.join(differ)}" if differ else f"one is {known[0]}")
+    near = maybe_meant(by, known) or (f"what differs is {', '.join(differ)}" if differ else f"one is {known[0]}")
     raise ComparisonError(f"--by {by} is no setting of these runs; {near}")
 
 
@@ -178,20 +178,6 @@ def with_distinct_settings(runs: Iterable[RunRecord]) -> list[RunRecord]:
     Runs that were loaded together share the settings that they have alike: of ten thousand a few are left.
     """
     return list({(id(run.params), run.seed): run for run in runs}.values())
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return "did you mean ...?" with up to three of *known* that are near *word*, or "" where none is.
-
-    A name is near if it is spelled alike, or if its last part is *word*.
-
-    >>> suggest("batch_size", ["training.batch_size", "seed"])
-    'did you mean training.batch_size?'
-    """
-    known = list(known)
-    tails = [key for key in known if key.rpartition(".")[2] == word or word in key.split(".")]
-    near = list(dict.fromkeys(tails + difflib.get_close_matches(word, known, n=3, cutoff=0.5)))[:3]
-    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def find_levels(factor: Factor, runs: Sequence[RunRecord]) -> tuple[str, ...]:
@@ -258,7 +244,7 @@ def find_reference(factor: Factor, levels: Sequence[str], wanted: str | None) ->
     if factor.group == "precision" and wanted in ALIASES:
         wanted = ALIASES[wanted].name
     if wanted not in levels:
-        near = suggest(wanted, levels)
+        near = maybe_meant(wanted, levels)
         raise ComparisonError(f"reference {wanted} is none of {', '.join(levels)}{f'; {near}' if near else ''}")
     return wanted
 

@@ -23,7 +23,6 @@ from hpcml.analysis.compare.factor import (
     PRECISION_EFFECTIVE,
     SOFTWARE,
     Factor,
-    suggest,
     with_distinct_settings,
 )
 from hpcml.errors import ComparisonError
@@ -32,6 +31,7 @@ from hpcml.model.identity import changes_results
 from hpcml.model.record_keys import flag_setting
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import factor_name, setting_of, show
+from hpcml.spelling import maybe_meant
 
 _BOOKKEEPING = frozenset({"seed", "experiment"})  # seeds are what is averaged over
 _JUDGEMENT = "objective."  # how runs are judged, not what they are; checked where it is used
@@ -152,7 +152,7 @@ def find_allowed(words: Collection[str], runs: Sequence[RunRecord]) -> frozenset
     for word in words:
         keys = [key for key in (word, f"{word}.name", flag_setting(word)) if key in known]
         if not keys:
-            near = suggest(word, sorted({*map(factor_name, known)})) or f"facts are {', '.join(_BINDING_FACTS)}"
+            near = maybe_meant(word, sorted({*map(factor_name, known)})) or f"facts are {', '.join(_BINDING_FACTS)}"
             raise ComparisonError(f"allow={word}: no setting of these runs and no fact that forbids; {near}")
         found.add(_WORDS.get(keys[0], keys[0]))
     return frozenset(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -30,6 +29,7 @@ from hpcml.model.precision import (
     contradicts,
     is_proven,
 )
+from hpcml.spelling import alike
 
 _BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
@@ -135,7 +135,7 @@ def _doubts(arm: Arm, terms: Terms) -> list[str]:
 def _other_names(arm: Arm, metric: str) -> list[str]:
     """Return the flag about runs that recorded other metrics and not the compared one, with the nearest names."""
     names = sorted({name for run in arm.without_metric for name in run.metrics})
-    near = difflib.get_close_matches(metric, names, n=_NEAREST, cutoff=0.5) or names[:_NEAREST]
+    near = alike(metric, names) or names[:_NEAREST]
     n = len(arm.without_metric)
     return (
         [f"{n} run{'s'[: n != 1]} recorded no {metric}, but {', '.join(near)}: is it called so there?"] if near else []

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hpcml.analysis.compare.factor import suggest, with_distinct_settings
+from hpcml.analysis.compare.factor import with_distinct_settings
 from hpcml.errors import ComparisonError
 from hpcml.model.choices import Goal
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import show
+from hpcml.spelling import maybe_meant
 from hpcml.units import one_or_many
 
 _NO_METRICS = (
@@ -80,7 +81,9 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
         known = sorted({name for run in runs for name in run.metrics})
         if not known and not any(run.state.is_final for run in runs):
             raise ComparisonError(f"no run recorded {metric} yet: {not_ended(runs)}")
-        near = (suggest(metric, known) if asked else None) or (_offered(known) if known else f"they have {_NO_METRICS}")
+        near = (maybe_meant(metric, known) if asked else None) or (
+            _offered(known) if known else f"they have {_NO_METRICS}"
+        )
         raise ComparisonError(f"no run recorded {metric}{'' if asked else ', their objective.metric'}: {near}")
     if goal is not None:
         if goal not in Goal.__members__:

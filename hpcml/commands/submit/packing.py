@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,9 +19,9 @@ from hpcml.model.run import Run
 from hpcml.runs.manifest import Manifest, Provenance
 from hpcml.runs.run_json import FORMAT
 from hpcml.schedulers.request import PACK_MARGIN_S, Request, request_for
+from hpcml.spelling import maybe_meant
 from hpcml.units import format_walltime, parse_walltime_s
 
-_SHOWN = 3  # near names of a factor that does not exist
 _NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
 
 
@@ -140,8 +139,7 @@ def _keys(factor: str, settings: dict[str, Any], run: Run) -> list[str]:
     if keys:
         return keys
     groups = {key.partition(".")[0] for key in settings}
-    near = difflib.get_close_matches(factor, [*settings, *groups], n=_SHOWN)
-    hint = f"did you mean {' or '.join(near)}?" if near else "name settings such as precision or training.batch_size"
+    hint = maybe_meant(factor, [*settings, *groups]) or "name settings such as precision or training.batch_size"
     raise ConfigError(f"schedule.pack={run.schedule.pack}: no setting that tells runs apart is called {factor}: {hint}")
 
 

@@ -5,7 +5,6 @@ A profile may leave them to the scheduler (``cluster.asks_scheduler``), which is
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from hpcml.model.run import Run
 from hpcml.schedulers.commands import Answer, call
 from hpcml.schedulers.discover import Found, describe
 from hpcml.schedulers.registry import backend_of, find_programs
+from hpcml.spelling import maybe_meant
 from hpcml.units import parse_walltime_s
 
 log = logging.getLogger(__name__)
@@ -109,10 +109,8 @@ def unknown_queue(run: Run) -> str | None:
     site, name = run.cluster, run.resources.partition_or_queue
     if name is None or not site.queues or name in site.queues:
         return None
-    near = difflib.get_close_matches(name, site.queues, n=1)
-    return f"resources.partition={name}: the profile of {site.name} lists no such queue; " + (
-        f"did you mean {near[0]}?" if near else f"it lists {', '.join(site.queues)}"
-    )
+    instead = maybe_meant(name, site.queues) or f"it lists {', '.join(site.queues)}"
+    return f"resources.partition={name}: the profile of {site.name} lists no such queue; {instead}"
 
 
 def routed(run: Run) -> Run:
