@@ -506,9 +506,9 @@ def test_of_many_values_those_are_told_that_are_alike(store: Database, runs: Pat
         make_run_dir(runs, f"20260528-20264{number}-aaaaa{number}", experiment=f"study-{number}")
     ingest_all(store, runs)
 
-    assert unmet_words(store, experiment="Study-1", conditions=[])[0].endswith(
-        "'Study-1'; did you mean study-1 or study-5?"
-    )
+    (told,) = unmet_words(store, experiment="Study-9", conditions=[])
+    assert told.endswith("'Study-9'; did you mean study-5 or study-4 or study-3?")
+    assert unmet_words(store, experiment="Study-1", conditions=[])[0].endswith("'Study-1'; did you mean study-1?")
     assert unmet_words(store, experiment="xyz", conditions=[]) == ["no run is of the experiment 'xyz'"]
 
 
