@@ -108,6 +108,25 @@ def test_a_checkpoint_that_git_ignores_is_nobodys_beginning(project: Path, place
     assert names_of(read_work_tree(project, places)) == {"ckpt_tools.py"}
 
 
+@pytest.mark.parametrize("ignored", ["", "old\n", "*.db\nwork\n", None])
+@pytest.mark.parametrize("home", ["old", "my/old", "."])
+def test_what_hpcml_keeps_in_another_home_is_no_code(
+    project: Path, places: Places, home: str, ignored: str | None
+) -> None:
+    run = f"{home}/runs/default/20261127-080448-hv9zdajc"
+    fill(project, f"{run}/run.json", f"{run}/job.sh", f"{run}/journal/x.jsonl", f"{run}/work/project/model.py")
+    fill(project, f"{home}/code/7559992082017268/train.py", f"{home}/submissions/x/batch.json", f"{home}/looks/x")
+    fill(project, f"{home}/store.db", f"{home}/store.db-wal", f"{home}/helper.py")
+    fill(project, "kaggle/runs/tb/events", "kaggle/submissions/final.csv")
+    if ignored is not None:
+        under_git(project, ignored)
+
+    tree = read_work_tree(project, places)
+
+    assert names_of(tree) - {"kaggle/runs/tb/events"} == {str(Path(home) / "helper.py"), "kaggle/submissions/final.csv"}
+    assert (tree.homes, tree.shared, tree.copied) == ([home], {}, {})
+
+
 def test_a_file_in_an_ignored_folder_that_is_all_of_another_folder_is_taken_once(project: Path, places: Places) -> None:
     fill(project, "python/module/fast/a.py", "lib/fast/out/b", "lib/fast/data/c")
     under_git(project, "fast\n")

@@ -337,6 +337,7 @@ def _decisions(tree: WorkTree) -> Iterator[str]:
     for what, found in (
         ("shared by all runs (links to your own)", shared),
         ("empty in each run", tree.empty),
+        ("left out, as what hpcml keeps in another home", tree.homes),
         ("large, copied for each run", [*tree.copied]),
     ):
         if found:

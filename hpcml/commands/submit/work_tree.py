@@ -8,12 +8,15 @@ entries that git ignores, and those of a folder without git, are decided one by 
 - everything else is copied for each run, up to 64 MiB and 2,000 files together;
 - what is larger is shared, but for files of weights and databases, which are copied for each run whatever their size.
 
+What hpcml keeps in a home, this one's or another that lies in the tree, is left out, whether or not git keeps it.
+
 So nothing that a program is likely to overwrite is shared, neither with other runs nor with the user's own folder.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +28,7 @@ from pathlib import Path, PurePosixPath
 from hpcml.commands.submit.code_store import File, Link
 from hpcml.errors import ConfigError
 from hpcml.paths import Places
+from hpcml.runs.layout import is_home
 from hpcml.runs.working_directory import is_environment
 
 _TIMEOUT_S = 60
@@ -49,6 +53,7 @@ _WRITTEN_WHOLE = frozenset(  # files that programs write again under the same na
         *(".msgpack", ".db", ".sqlite", ".sqlite3", ".log"),
     }
 )
+_OF_A_HOME = re.compile(r"(.*?)(?:^|/)runs/[^/]+/[^/]+/(?:run\.json|job\.sh)$")
 _SOURCES = frozenset({".py", ".ipynb", ".sh", ".jl", ".r", ".c", ".cc", ".cpp", ".cu", ".h", ".f90", ".rs", ".go"})
 
 
@@ -67,6 +72,7 @@ class WorkTree:
     copied: dict[str, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)  # by git
+    homes: list[str] = field(default_factory=list)  # other homes of hpcml, of which nothing is in any of these
 
     @property
     def size_bytes(self) -> int:
@@ -112,6 +118,7 @@ def read_work_tree(folder: Path, places: Places) -> WorkTree:
             return tree
     tree = WorkTree(top=Path(os.path.realpath(folder)))
     sorter = _Sorter(tree, without, is_code=True)
+    sorter.leave_out_home(PurePosixPath())
     for name in sorter.names_in(PurePosixPath()):
         sorter.take(PurePosixPath(name))
     _refuse_too_large(tree)
@@ -133,12 +140,13 @@ class _Sorter:
     """Decides what becomes of each entry that git does not keep, and notes it in *tree*."""
 
     tree: WorkTree
-    without: Sequence[str]
+    without: list[str]
     is_code: bool = False  # nobody but this decides what is code
     bytes_left: int = _MOST_OTHER_BYTES
     files_left: int = _MOST_OTHER_FILES
 
     def take(self, path: PurePosixPath) -> None:
+        """Decide on what lies at *path*; what hpcml keeps there is left out."""
         place = self.tree.top / path
         if _is_like(path.name, _CACHES) or any(_lies_in(place, own) for own in self.without):
             return
@@ -152,6 +160,10 @@ class _Sorter:
             self._take_folder(path, place)
 
     def _take_folder(self, path: PurePosixPath, place: Path) -> None:
+        if self.leave_out_home(path):
+            for name in self.names_in(path):
+                self.take(path / name)
+            return
         is_shared = place.is_symlink() or _is_like(path.name, _DATA) or path.name == ".venv" or is_environment(place)
         if _is_like(path.name, _OUTPUTS) and not is_environment(place) and not (self.is_code and _has_source(place)):
             self.tree.empty.append(str(path))
@@ -166,6 +178,15 @@ class _Sorter:
                 self.take(path / name)
         else:
             self.tree.empty.append(str(path))
+
+    def leave_out_home(self, path: PurePosixPath) -> bool:
+        """Tell whether the folder at *path* is a home of hpcml, which is noted and taken nothing of then."""
+        place = self.tree.top / path
+        if not is_home(str(place)):
+            return False
+        self.tree.homes.append(str(path))
+        self.without.extend(_kept_in(place))
+        return True
 
     def names_in(self, path: PurePosixPath) -> list[str]:
         """Return the names in a folder, small files first, folders last."""
@@ -275,12 +296,20 @@ def _left_out(folder: Path, places: Places) -> list[str]:
                 f"the code folder {folder} lies in {own}, which is hpcml's: start from a folder of your own, or set "
                 "schedule.snapshot=none"
             )
-    return [os.path.realpath(path) for path in (*places.own, *places.home.glob("store.db*"))]
+    return _kept_in(places.home)
 
 
-def _read(tree: WorkTree, prefix: PurePosixPath, without: Sequence[str]) -> None:
-    """Add the repository at *prefix* to *tree*, and those inside it."""
-    for name in sorted(_listed(tree.top / prefix, "-co")):
+def _kept_in(home: Path) -> list[str]:
+    """Return the real paths of what hpcml keeps in *home*."""
+    places = Places(home=home, store_url="")
+    return [os.path.realpath(path) for path in (*places.own, *home.glob("store.db*"))]
+
+
+def _read(tree: WorkTree, prefix: PurePosixPath, without: list[str]) -> None:
+    """Add the repository at *prefix* to *tree*, and those inside it; what hpcml keeps in homes is *without* then."""
+    names = sorted(_listed(tree.top / prefix, "-co"))
+    _leave_out_homes(tree, prefix, names, without)
+    for name in names:
         path = prefix / name
         place = tree.top / path
         try:
@@ -301,6 +330,13 @@ def _read(tree: WorkTree, prefix: PurePosixPath, without: Sequence[str]) -> None
         path = prefix / name
         if not tree.is_ignored(path):  # git names a folder and one in it, where the inner one is all that the outer has
             tree.ignored.add(str(path))
+
+
+def _leave_out_homes(tree: WorkTree, prefix: PurePosixPath, names: Sequence[str], without: list[str]) -> None:
+    for home in sorted({prefix / told[1] for name in names if (told := _OF_A_HOME.match(name))}):
+        if is_home(str(tree.top / home)) and not any(_lies_in(tree.top / home / "runs", own) for own in without):
+            tree.homes.append(str(home))
+            without += _kept_in(tree.top / home)
 
 
 def _listed(folder: Path, *flags: str) -> set[str]:
