@@ -172,9 +172,7 @@ class PostgresStore(Database):
         """
         if self._is_read_only:
             raise StoreError(f"the store {self.name} may only be read with these rights")
-        # not the server's default, which may be another: what a lock was waited for must then be seen
-        writer = self._engine.execution_options(isolation_level="READ COMMITTED", **{WRITE: True})
-        with self.translated(), writer.connect() as connection:
+        with self.translated(), self._writer().execution_options(**{WRITE: True}).connect() as connection:
             yield connection
 
     def close(self) -> None:
@@ -203,6 +201,10 @@ class PostgresStore(Database):
                 raise
             raise self._explained(error) from error
 
+    def _writer(self) -> Engine:
+        # not the server's default, which may be another: what a lock was waited for must then be seen
+        return self._engine.execution_options(isolation_level="READ COMMITTED")
+
     def _explained(self, told: BaseException | None) -> StoreError:
         primary = getattr(getattr(told, "diag", None), "message_primary", None)
         words = " ".join(str(primary or told).split())
@@ -225,7 +227,7 @@ class PostgresStore(Database):
         # Imported here, since Alembic would double the start-up time of every command that finds nothing to upgrade.
         from hpcml.store.upgrade import known_revisions, upgrade  # noqa: PLC0415
 
-        with self._engine.connect() as connection, connection.begin():
+        with self._writer().connect() as connection, connection.begin():
             hold_schema(connection)
             revision = self._revision(connection)  # again: somebody else may have been faster
             if revision == REVISION:
