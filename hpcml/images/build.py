@@ -267,6 +267,9 @@ class _Work:
         kept = [self.cache.layers] if is_ours(self.cache.layers) else []  # another's, where people share the folder
         with open_file(self.log, encoding="utf-8") as log:
             print(first_words, file=log)
+            for name in ("tmp", "var/tmp"):
+                (self.scratch / "of-post" / name).mkdir(parents=True)
+                (self.scratch / "of-post" / name).chmod(0o1777)
             for layers in (*kept, self.folder / "layers"):  # the last: see _TORN
                 variables = build_environment(
                     self.environ, scratch=self.scratch, layers=layers, login=login, plain_http=definition.plain_http

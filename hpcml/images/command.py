@@ -197,8 +197,13 @@ def distinct(binds: Sequence[Bind]) -> Iterator[Bind]:
 def _bind_words(bind: Bind) -> list[str]:
     if not _NEEDS_MOUNT.search(bind.source + bind.destination):
         return ["--bind", f"{bind.source}:{bind.destination}:{_mode(bind)}"]
+    return ["--mount", mount_of(bind)]
+
+
+def mount_of(bind: Bind) -> str:
+    """Return *bind* as ``--mount`` and APPTAINER_MOUNT take it, since Apptainer 1.0 and SingularityCE 3.10."""
     fields = ["type=bind", _csv(f"src={bind.source}"), _csv(f"dst={bind.destination}"), *(["ro"] * bind.read_only)]
-    return ["--mount", ",".join(fields)]  # Apptainer 1.0, SingularityCE 3.10
+    return ",".join(fields)
 
 
 def _csv(field: str) -> str:

@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from hpcml.errors import ConfigError, require
 from hpcml.images.dockerfile_context import Context, is_pattern, is_source
@@ -36,13 +37,14 @@ from hpcml.images.registry import host_architecture
 from hpcml.model.container import breaks_line
 
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S+))?\s+")
-_PAIR = re.compile(
-    r"""("[\w./-]+"|[A-Za-z_][\w.-]*)=((?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])*)(?:\s+|$)""", re.DOTALL
-)
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?:(:?[-+])([^}]*))?\}|(\w+))")
+_VALUE = r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])*"""
+_PAIR = re.compile(rf"""("[\w./-]+"|[A-Za-z_][\w.-]*)=({_VALUE})(?:\s+|$)""", re.DOTALL)
+_ARG = re.compile(rf"([A-Za-z_]\w*)(?:=({_VALUE}))?(?:\s+|$)", re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?:(:?[-+?])((?:\\.|\$\{[^}]*\}|[^}\\])*))?\}|(\w+))")
 _BASE = re.compile(r"[\w./:@-]+", re.ASCII)
 _REMOTE = re.compile(r"(?i)(https?://|git[:@]|ssh:|ftp:)")
 _CHMOD = re.compile(r"[0-7]{3,4}|[ugoa]*[-+=][rwxXst]*(,[ugoa]*[-+=][rwxXst]*)*")
+_TARGETS = ("target", "dst", "destination")
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"})  # known to Docker without ARG
 # What has no meaning where no daemon runs the image, and what is done instead.
 _WITHOUT_MEANING = {
@@ -61,6 +63,13 @@ class Converted:
     text: str
     remarks: tuple[str, ...]
     context: Path  # the folder that sources of %files are relative to
+
+
+class _Piece(NamedTuple):
+    """A part of a value: what it is, or what the shell of the image has to say."""
+
+    text: str
+    is_shell: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,22 +212,64 @@ class _Reader:
 
     def _expanded(self, words: str, known: Mapping[str, str | None], unset: Iterable[str] = ()) -> str:
         """Return *words* with the variables of ARG and ENV in place; those that are not known here are refused."""
+        there = {name: value for name, value in known.items() if name not in unset}
+        return "".join(piece.text for piece in self._pieces(words, there, (), has_quotes=False, of_image=False))
 
-        def value(match: re.Match[str]) -> str:
-            name, sign, other = match[1] or match[4], match[2], match[3]
-            found = None if name in unset else known.get(name)
-            is_there = found is not None if sign in ("-", "+") else bool(found)
-            if sign in ("+", ":+"):
-                return self._expanded(other, known, unset) if is_there else ""
-            if not is_there and sign in ("-", ":-"):
-                return self._expanded(other, known, unset)
-            hint = f"set container.build_args.{name}" if name in self._declared else f"write it, or ARG {name}=..."
-            self._require(found is not None, f"the value of ${name} is not known here: {hint}")
-            return str(found)
+    def _pieces(
+        self,
+        words: str,
+        known: Mapping[str, str | None],
+        unset: Iterable[str],
+        *,
+        has_quotes: bool = True,
+        of_image: bool = True,
+    ) -> Iterator[_Piece]:
+        """Yield the parts of *words* as Docker reads them, without quotes and backslashes where it *has_quotes*.
 
-        rest = next((part for part in _VARIABLE.split(words)[::5] if "${" in part), None)
-        self._require(rest is None, f"{words}: of ${{NAME...}}, :-, :+, - and + are read: write the value")
-        return _VARIABLE.sub(value, words)
+        With *of_image*, variables that are not known here are left to the shell of the image, else they are refused.
+        """
+        quote, at = "", 0
+        while at < len(words):
+            sign = words[at]
+            if has_quotes and sign in "'\"" and quote in ("", sign):
+                quote = "" if quote else sign
+            elif has_quotes and sign == "\\" and quote != "'" and at + 1 < len(words):
+                at += 1
+                yield _Piece(f"\\{words[at]}" if quote and words[at] not in '$"\\' else words[at])
+            elif sign == "$" and quote != "'" and (match := _VARIABLE.match(words, at)):
+                yield from self._variable(match, known, unset, has_quotes=has_quotes, of_image=of_image)
+                at = match.end() - 1
+            else:
+                is_read = not words.startswith("${", at) or quote == "'"
+                self._require(is_read, f"{words}: of ${{NAME...}}, :-, :+, :?, -, + and ? are read: write the value")
+                yield _Piece(sign)
+            at += 1
+
+    def _variable(
+        self,
+        match: re.Match[str],
+        known: Mapping[str, str | None],
+        unset: Iterable[str],
+        *,
+        has_quotes: bool,
+        of_image: bool,
+    ) -> Iterator[_Piece]:
+        name, sign, other = match[1] or match[4], match[2] or "", match[3] or ""
+        value = known.get(name)
+        others = [*self._pieces(other, known, unset, has_quotes=has_quotes, of_image=of_image)]
+        if value is None and of_image:
+            inner = _in_double_quotes(others, closing="\\}")
+            yield _Piece(f"${{{name}{sign}{inner}}}" if sign else match[0], is_shell=True)
+            return
+        hint = f"set container.build_args.{name}" if name in self._declared else f"write it, or ARG {name}=..."
+        is_known = value is not None or (bool(sign) and name not in known)
+        self._require(is_known, f"the value of ${name} is not known here: {hint}")
+        is_there = value is not None and name not in unset and (bool(value) or not sign.startswith(":"))
+        self._require(is_there or not sign.endswith("?"), f"${name} has no value: {other or hint}")
+        if sign and is_there == sign.endswith("+"):
+            yield from others
+        elif not sign.endswith("+"):
+            yield _Piece(value or "")
 
     def _here(self, words: str) -> str:
         """Return *words* with the variables of this stage in place."""
@@ -228,10 +279,13 @@ class _Reader:
         flags, words = self._flags(words)
         match = re.fullmatch(r"(\S+)(?:\s+(?i:as)\s+(\S+))?", words)
         label, name = f"stage{len(self.stages)}", match[2] if match else None
-        earlier = self._above(match[1], self.stages) if match and not match[1].isdigit() else None
-        self.stages.append(Stage(label=label, base="", name=name) if earlier is None else earlier.after(label, name))
+        self.stages.append(Stage(label=label, base="", name=name))
         self._require(match is not None, f"FROM {words}: write FROM IMAGE:TAG, or FROM IMAGE:TAG AS NAME")
         assert match is not None
+        image = self._image(match[1])
+        earlier = self._above(image, self.stages[:-1]) if not image.isdigit() else None
+        if earlier is not None:
+            self.stages[-1] = earlier.after(label, name)
         ours = self._global["TARGETPLATFORM"]
         for flag, value in flags:
             self._require(
@@ -239,8 +293,8 @@ class _Reader:
                 f"--{flag}={value}: the image is made for the processor that builds it, {ours}: leave it out",
             )
         if earlier is None:
-            self._stage.base = self._image(match[1])
-            self._require(self._stage.base != "scratch", "FROM scratch is an empty image: begin from one with a shell")
+            self._stage.base = image
+            self._require(image != "scratch", "FROM scratch is an empty image: begin from one with a shell")
 
     def _image(self, words: str) -> str:
         image = self._expanded(words, self._global)
@@ -256,17 +310,18 @@ class _Reader:
         return stages[int(name)] if name.isdigit() and int(name) < len(stages) else None
 
     def _arg(self, words: str) -> None:
-        try:
-            declared = shlex.split(words)
-        except ValueError:
-            declared = [words]
-        if not all("=" in word or re.fullmatch(r"\w+", word) for word in declared):
-            declared = [words]  # as Docker had it once: one, whose value has spaces
-        for each in declared:
-            self._arg_of(*each.partition("=")) if len(declared) > 1 else self._arg_of(*words.partition("="))
+        declared, at = [], 0
+        while match := _ARG.match(words, at):
+            declared.append((match[1], match[2]))
+            at = match.end()
+        if at < len(words):  # as Docker had it once: one, whose value has spaces
+            name, sign, value = words.partition("=")
+            self._require(re.fullmatch(r"[A-Za-z_]\w*", name) is not None, f"ARG {name}: write ARG NAME=value")
+            declared = [(name, value if sign else None)]
+        for name, value in declared:
+            self._arg_of(name, value)
 
-    def _arg_of(self, name: str, sign: str, value: str) -> None:
-        self._require(re.fullmatch(r"[A-Za-z_]\w*", name) is not None, f"ARG {name}: write ARG NAME=value")
+    def _arg_of(self, name: str, written: str | None) -> None:
         self._declared.add(name)
         if self.stages and name in self._stage.variables:
             return  # ENV overrides ARG
@@ -274,9 +329,9 @@ class _Reader:
         given = self._build_args.get(name)
         if given is not None:
             value = given
-        elif sign:
+        elif written is not None:
             unset = self._stage.unset if self.stages else ()
-            value = self._expanded(unquoted(value), known, unset)
+            value = "".join(piece.text for piece in self._pieces(written, known, unset, of_image=False))
         elif self.stages and self._global.get(name) is not None:
             value = str(self._global[name])
         else:
@@ -291,33 +346,34 @@ class _Reader:
             self._stage.post.append(f"export {name}={quoted(value)}")
 
     def _env(self, words: str) -> None:
-        pairs = [*self._pairs("ENV", words)]  # all of them with the variables as they are before it
-        for name, value in pairs:
-            plain = re.fullmatch(r'"([^$`\\"]*)"', value)
-            self._stage.known[name] = plain[1] if plain else None
+        known, unset = {**self._stage.known}, {*self._stage.unset}  # for all of them as they are before it
+        pairs = [(name, [*self._pieces(value, known, unset)]) for name, value in self._pairs("ENV", words)]
+        for name, pieces in pairs:
+            is_known = not any(piece.is_shell for piece in pieces)
+            self._stage.known[name] = "".join(piece.text for piece in pieces) if is_known else None
             self._stage.unset.discard(name)
             self._stage.variables.add(name)
-        line = f"export {' '.join(f'{name}={value}' for name, value in pairs)}"
+        line = " ".join(["export", *(f'{name}="{_in_double_quotes(pieces)}"' for name, pieces in pairs)])
         self._stage.environ.append(line)
         self._stage.post.append(line)
 
     def _label(self, words: str) -> None:
         for name, value in self._pairs("LABEL", words):
             self._require(not name.startswith("org.hpcml."), f"LABEL {name} is set by hpcml: choose another name")
-            plain = value[1:-1].replace('{""{', "{{")
+            pieces = self._pieces(value, self._stage.known, self._stage.unset, of_image=False)
+            plain = "".join(piece.text for piece in pieces)
             self._require("{{" not in plain, f"LABEL {name}: Apptainer reads {{{{ as its own: write it otherwise")
-            plain = re.sub(r'\\([$"`\\])', r"\1", plain)
-            self._stage.labels.append((name, " ".join(self._here(plain).split())))
+            self._stage.labels.append((name, " ".join(plain.split())))
 
     def _pairs(self, what: str, words: str) -> Iterator[tuple[str, str]]:
-        """Yield the names and values of ENV or LABEL, each value for a shell, in double quotes."""
+        """Yield the names and values of ENV or LABEL, each value as it is written."""
         names = r"[A-Za-z_][\w./-]*" if what == "LABEL" else r"[A-Za-z_]\w*"
         if "=" not in words.split(maxsplit=1)[0]:  # the old form: one name, and the rest of the line
             name, _, value = words.partition(" ")
             self._require(
                 re.fullmatch(names, name) is not None and bool(value.strip()), f"{what} {words}: write NAME=value"
             )
-            yield name, _for_shell(value.strip(), self._stage.known)
+            yield name, value.strip()
             return
         at = 0
         while at < len(words):
@@ -326,12 +382,12 @@ class _Reader:
             assert match is not None
             name = unquoted(match[1]) if what == "LABEL" else match[1]
             self._require(re.fullmatch(names, name) is not None, f"{name} is no variable's name")
-            yield name, _for_shell(match[2], self._stage.known)
+            yield name, match[2]
             at = match.end()
 
     def _run(self, words: str, heredocs: Sequence[Heredoc]) -> None:
         flags, words = self._flags(words)
-        bound = [place for flag, value in flags if (place := self._run_flag(flag, value)) is not None]
+        undone = [line for flag, value in flags if (line := self._run_flag(flag, value)) is not None]
         argv = self._list(words)
         if argv:
             line = f"(exec {quoted(*argv)})"  # no words of the shell, nor of definitions
@@ -342,39 +398,47 @@ class _Reader:
             line = f'{quoted(*self._stage.shell)} "$({printing(text)})"'
         else:
             line = quoted(*self._stage.shell, words)
-        self._stage.post += [line, *(f"hpcml_unbind {place}" for place in bound)]
+        self._stage.post += [line, *reversed(undone)]
 
     def _script(self, text: str) -> str:
         """Return the line that carries out *text*, by the program that its first line names, else by the shell."""
         if not text.startswith("#!"):
             return f'{quoted(*self._stage.shell)} "$({printing(text)})"'
         file = f"{STAGED}-script"
-        return f"{printing(text)} >{file} && chmod 755 {file} && {file} && rm {file}"
+        return f"{printing(text)} >{file}; chmod 755 {file}; {file}; rm {file}"
 
     def _run_flag(self, flag: str, value: str) -> str | None:
-        """Take a flag of RUN; return the place, a word of the shell, that is to be cleared after it."""
+        """Take a flag of RUN; return the line of the shell that takes it back after it, if there is one."""
         facts = dict(part.partition("=")[::2] for part in value.split(","))
         kind = facts.get("type", "bind") if flag == "mount" else ""
-        if kind == "cache":
-            self._remark("--mount=type=cache is left out: nothing is kept from one build to the next")
-        elif kind == "bind":
-            target = next((facts[name] for name in ("target", "dst", "destination") if facts.get(name)), "")
+        if kind in ("cache", "tmpfs"):
+            target = next((facts[name] for name in _TARGETS if facts.get(name)), "")
+            self._require(bool(target), f"--{flag}={value}: write target=/where")
+            place = self._place(target)
+            key = facts.get("id") or place.word if kind == "cache" else self._count()
+            store = f"{STAGED}/mounted-{self._stage.mounted.setdefault(key, len(self._stage.mounted))}"
+            self._stage.functions.add("hpcml_mount")
+            self._stage.post.append(f"hpcml_mount {store} {place.word}")
+            if kind == "cache":
+                self._remark("--mount=type=cache begins empty: nothing is kept from one build to the next")
+            return f"hpcml_unmount {store} {place.word}"
+        if kind == "bind":
+            target = next((facts[name] for name in _TARGETS if facts.get(name)), "")
             self._require(bool(target), f"--{flag}={value}: write target=/where")
             place = self._place(target)
             source = facts.get("source") or facts.get("src") or ("." if "from" not in facts else "/")
             for number, name in self._staged(source, facts.get("from"), _Place(word="", is_folder=False, path=None)):
                 self._stage.post.append(f"hpcml_bind {number} {quoted(_last(name))} {place.word}")
             self._stage.functions.add("hpcml_bind")
-            return place.word
-        else:
-            is_nothing = kind == "tmpfs" or (flag, value) in {("network", "default"), ("security", "sandbox")}
-            self._require(is_nothing, f"--{flag}={value} is nothing that a build here can do")
+            return f"hpcml_unbind {place.word}"
+        is_nothing = (flag, value) in {("network", "default"), ("security", "sandbox")}
+        self._require(is_nothing, f"--{flag}={value} is nothing that a build here can do")
         return None
 
     def _workdir(self, words: str) -> None:
         place = self._place(unquoted(words))
         self._stage.directory = place.path
-        self._stage.post.append(f"mkdir -p {place.word} && cd {place.word}")
+        self._stage.post.append(f"mkdir -p {place.word}; cd {place.word}")
         self._remark(
             f"WORKDIR {place.path or words} counts while the image is built; runs begin in their own directory"
         )
@@ -417,9 +481,7 @@ class _Reader:
                 self._chmod(mode, number)
                 letter = self._context.packed(name) if unpacks and stage is None else None
                 if letter is not None:
-                    self._stage.post.append(
-                        f"mkdir -p {place.word} && tar -x{letter}f {STAGED}/{number} -C {place.word}"
-                    )
+                    self._stage.post.append(f"mkdir -p {place.word}; tar -x{letter}f {STAGED}/{number} -C {place.word}")
                 elif stage is not None and is_pattern(name):  # of each folder that it names what is in it
                     put = f'hpcml_put "{number}/${{each##*/}}" "${{each##*/}}" {place.word}'
                     self._stage.post.append(f"for each in {STAGED}/{number}/*; do {put}; done")
@@ -446,14 +508,14 @@ class _Reader:
         text = heredoc.text if heredoc.is_quoted else self._here_unescaped(heredoc.text)
         number = self._count()
         self._stage.functions.add("hpcml_put")
-        self._stage.post.append(f"mkdir -p {STAGED} && {printing(text)} >{STAGED}/{number}")
+        self._stage.post.append(f"mkdir -p {STAGED}; {printing(text)} >{STAGED}/{number}")
         self._chmod(mode, number)
         self._stage.post.append(f"hpcml_put {number} {heredoc.word} {place.word}")
 
     def _chmod(self, mode: str | None, number: str) -> None:
         if mode is None:
             return
-        for_all = "" if mode.isdigit() and int(mode[-1], 8) & 4 else f" && chmod -R go+rX {STAGED}/{number}"
+        for_all = "" if mode.isdigit() and int(mode[-1], 8) & 4 else f"; chmod -R go+rX {STAGED}/{number}"
         if for_all:
             self._remark(f"--chmod={mode}: everybody may read these files, for an image is read as yourself")
         self._stage.post.append(f"chmod -R {mode} {STAGED}/{number}{for_all}")
@@ -471,17 +533,22 @@ class _Reader:
             self._require_name(name, may_be_pattern=True)
             self._require(".." not in PurePosixPath(name).parts, f"{source} lies outside of the stage")
             pairs = self._stage.from_stages.setdefault(self._label_of(stage), [])
-            pairs.append((name, f"{STAGED}/{number}{'/' if is_pattern(name) else ''}"))
+            above = self._above(stage, self.stages[:-1])
+            source = name if above is None else above.outlasting(name)
+            pairs.append((source, f"{STAGED}/{number}{'/' if is_pattern(name) else ''}"))
             yield number, name
             return
         for found in self._sources(source, place):
             number = self._count()
-            for name in self._parts(found):
+            parts = self._parts(found)
+            for name in parts:
                 self._require_name(name)
                 self._require_inside(name)
                 below = PurePosixPath(name).relative_to(found) if name != found else None
                 self._stage.files.append((name, f"{STAGED}/{number}" + (f"/{below}" if below else "")))
             self._stage.post += self._removals(found, number)
+            if self._context.is_closed(parts):  # by a umask of 077: Docker's programs read it as root
+                self._stage.post.append(f"chmod -R go+rX {STAGED}/{number}")
             yield number, found
 
     def _require_name(self, name: str, *, may_be_pattern: bool = False) -> None:
@@ -623,23 +690,7 @@ def _platforms() -> Iterator[tuple[str, str]]:
         }.items()
 
 
-def _for_shell(value: str, known: Mapping[str, str | None]) -> str:
-    """Return a value of ENV in double quotes: what Docker leaves literal is, and variables stay those of the shell."""
-    out, quote, at = "", "", 0
-    while at < len(value):
-        sign = value[at]
-        if sign in "'\"" and quote in ("", sign):
-            quote = "" if quote else sign
-        elif sign == "\\" and quote != "'" and at + 1 < len(value):
-            at += 1
-            out += f"\\{value[at]}" if value[at] in '$`"\\' else value[at] if not quote else f"\\\\{value[at]}"
-        elif sign == "$" and quote != "'" and (match := _VARIABLE.match(value, at)):
-            name = match[1] or match[4]
-            plain = known.get(name)
-            is_plain = plain is not None and not match[2] and re.fullmatch(r'[^$`\\"]*', plain)
-            out += str(plain) if is_plain else re.sub(r'([`"\\]|\$(?![\w{]))', r"\\\1", match[0])
-            at = match.end() - 1
-        else:
-            out += f"\\{sign}" if sign in '$`"\\' else sign
-        at += 1
-    return f'"{out}"'.replace("{{", '{""{')
+def _in_double_quotes(pieces: Iterable[_Piece], *, closing: str = "}") -> str:
+    """Return a value as it stands between double quotes of a shell: variables are those of the shell."""
+    texts = (each.text if each.is_shell else in_double_quotes(each.text).replace("}", closing) for each in pieces)
+    return "".join(texts).replace("{{", '{""{')

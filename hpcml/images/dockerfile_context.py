@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -68,6 +69,11 @@ class Context:
             if not (led_to.exists() and is_in):
                 yield link, led_to
 
+    def is_closed(self, names: Iterable[str]) -> bool:
+        """Tell whether others may not read something of *names*, or below them."""
+        modes = (_mode(path) for name in names for path in _all(self.folder / name))
+        return any(~mode & (0o005 if stat.S_ISDIR(mode) else 0o004) for mode in modes)
+
     def packed(self, name: str) -> str | None:
         """Return tar's letter for how the archive *name* is packed, by what is in it; None for another file."""
         path = self.folder / name
@@ -87,8 +93,21 @@ def is_pattern(name: str) -> bool:
     return re.search(r"[*?\[]", name) is not None
 
 
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0o777  # it is said where its content is read
+
+
 def _with_links(path: Path) -> Iterator[Path]:
     """Yield *path*, and the links below it."""
     yield path
+    yield from (found for found in _all(path) if found != path and found.is_symlink())
+
+
+def _all(path: Path) -> Iterator[Path]:
+    """Yield *path*, and what is below it."""
+    yield path
     for place, folders, files in os.walk(path):
-        yield from (link for name in sorted([*folders, *files]) if (link := Path(place) / name).is_symlink())
+        yield from (Path(place) / name for name in sorted([*folders, *files]))

@@ -12,9 +12,11 @@ from spython.logger import bot
 from spython.main.parse.parsers import DockerParser
 
 from hpcml.errors import ConfigError, require
+from hpcml.images.dockerfile_context import is_pattern
 from hpcml.images.dockerfile_lines import quoted
 
 STAGED = "/.hpcml-copy"  # where %files lays down what %post puts in place
+_KEPT = "/.hpcml-kept"  # where %post keeps what other stages copy from /tmp, which is not in the image
 _PUT = f"""hpcml_put() {{
     [ ! -d "{STAGED}/$1" ] || {{ mkdir -p "$3"; cp -a "{STAGED}/$1/." "$3/"; return; }}
     case $3 in */) mkdir -p "$3";; *) mkdir -p "$(dirname "$3")";; esac
@@ -35,6 +37,17 @@ hpcml_unbind() {{
     if [ -d "$1" ]; then rm -rf "$1"/* "$1"/.[!.]*; else rm -f "$1"; fi
     [ ! -e "$1.hpcml-kept" ] || mv "$1.hpcml-kept" "$1"
 }}"""
+# What Docker's kinds `cache` and `tmpfs` show for one RUN; a place that the runtime has mounted (/tmp) stays as it is.
+_MOUNT = """hpcml_mount() {
+    mkdir -p "$1" "$(dirname "$2")"
+    [ ! -e "$2" ] || mv "$2" "$2.hpcml-kept" 2>/dev/null || return 0
+    mv "$1" "$2"
+}
+hpcml_unmount() {
+    [ ! -d "$1" ] || return 0
+    mv "$2" "$1"
+    if [ -e "$2.hpcml-kept" ]; then mv "$2.hpcml-kept" "$2"; else mkdir "$2"; fi
+}"""
 _FETCH = """hpcml_fetch() {
     mkdir -p "$(dirname "$2")"
     if command -v curl >/dev/null; then curl -fsSL -o "$2" "$1"
@@ -48,10 +61,19 @@ _HOME_OF_BASE = (
     "[ ! -f /.singularity.d/env/10-docker2singularity.sh ] || "
     '{ unset HOME; . /.singularity.d/env/10-docker2singularity.sh; export HOME="${HOME:-/root}"; }'
 )
+# A run is neither root nor another user of the image, and Docker starts programs as these: what installers have put
+# into their homes is to be read. Where a folder of the host's is bound there, as APPTAINER_BINDPATH may do, nothing is.
+_OPEN_HOMES = """hpcml_open_homes() {
+    [ ! -L /home ] || return 0
+    while read -r _ _ _ _ place _; do case $place in /root*|/home*) return 0;; esac; done </proc/self/mountinfo
+    for each in /root /home/*; do [ ! -d "$each" ] || [ -L "$each" ] || chmod -R go+rX "$each"; done
+}"""
 _NAMES_HOME = re.compile(r"\$\{?HOME\b|(?<![\w/])~(?=/|\s|$)")
+_OF_TMP = re.compile(r"/+(var/+)?tmp(/|$)")
 _FUNCTIONS = {
     "hpcml_put": _PUT.splitlines(),
     "hpcml_bind": _BIND.splitlines(),
+    "hpcml_mount": _MOUNT.splitlines(),
     "hpcml_fetch": _FETCH.splitlines(),
 }
 
@@ -69,6 +91,8 @@ class Stage:
     files: list[tuple[str, str]] = field(default_factory=list)
     from_stages: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # by label
     functions: set[str] = field(default_factory=set)  # of the shell, that post calls
+    kept: list[str] = field(default_factory=list)  # of /tmp, for other stages
+    mounted: dict[str, int] = field(default_factory=dict)  # the number of what is shown for a RUN, by id or place
     entrypoint: list[str] | None = None
     command: list[str] | None = None
     directory: str | None = "/"  # None: the image's variables say
@@ -92,12 +116,21 @@ class Stage:
             files=[*self.files],
             from_stages={label: [*pairs] for label, pairs in self.from_stages.items()},
             functions={*self.functions},
+            mounted={**self.mounted},
+            kept=[],
             known={**self.known},
             unset={*self.unset},
             variables={*self.variables},
             has_command=False,
             remarks=[*self.remarks],
         )
+
+    def outlasting(self, name: str) -> str:
+        """Return where *name* is once the stage is built, which has not the /tmp that %post has."""
+        if not _OF_TMP.match(name):
+            return name
+        self.kept.append(name)
+        return f"{_KEPT}/{len(self.kept) - 1}{'/*' if is_pattern(name) else ''}"
 
     def form(self) -> Iterator[str]:
         """Yield the lines of a Dockerfile that spython reads as they are meant."""
@@ -153,9 +186,14 @@ def definition(stage: Stage, stages: Sequence[Stage]) -> Iterator[str]:
         yield from ["", "%environment", *(f"    {line}" for line in stage.environ)]
     if stage.post:
         yield from ["", "%post", *(line for name in _FUNCTIONS if name in stage.functions for line in _FUNCTIONS[name])]
+        yield from _OPEN_HOMES.splitlines() if stage is stages[-1] else []
         yield from [_HOME_OF_BASE] if any(_NAMES_HOME.search(line) for line in stage.post) else []
         yield from ["cd /", *stage.post]
         yield from [f"rm -rf {STAGED}"] if stage.functions else []
+        for number, name in enumerate(stage.kept):
+            is_several = is_pattern(name)
+            yield f"mkdir -p {_KEPT}/{number if is_several else ''}; cp -aH {name} {_KEPT}/{number}"
+        yield from ["hpcml_open_homes"] if stage is stages[-1] else []
     if stage is stages[-1] and (stage.entrypoint or stage.command):
         yield from ["", "%runscript", *_runscript(stage.entrypoint or [], stage.command or [])]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +11,18 @@ from urllib.parse import urlsplit
 
 from spython.utils import run_command
 
-from hpcml.errors import ImageError
+from hpcml.errors import ImageError, require
+from hpcml.images.command import mount_of
 from hpcml.images.logins import Login
 from hpcml.images.runtimes import ContainerRuntime, runtime_named
+from hpcml.model.container import Bind
 from hpcml.model.image import LOGIN_VARIABLES, without_login
 
 NAMES = ("apptainer", "singularity")
 _STARTER = b"#!/usr/bin/env run-singularity\n"
 _SQUASHFS = b"hsqs"
 _HEAD_BYTES = 2048
+_BINDS = re.compile(r"(APPTAINER|SINGULARITY)_(BIND|BINDPATH|MOUNT)")
 _PACKAGES = ("python:", "deb:")
 _LIST_PACKAGES = r"""
 python3 -I -c '
@@ -77,6 +81,32 @@ def looks_like_an_image(path: Path) -> bool:
     )
 
 
+def bytes_cut_off(path: Path) -> int:
+    """Return how many bytes a SIF or squashfs lacks at its end, as what was copied in part does; 0 where none is known.
+
+    Its own head says how long it is: https://github.com/apptainer/sif, and squashfs 4.0. Raises `OSError` as above.
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    at: tuple[int, ...] = ()
+    if head[32:41] == b"SIF_MAGIC":
+        at = (112, 120)  # where its data begins, and their size
+    elif head.startswith(_SQUASHFS):
+        at = (40,)
+    says = sum(int.from_bytes(head[first : first + 8], "little") for first in at)
+    return max(0, says - path.stat().st_size)
+
+
+def require_whole(path: Path) -> None:
+    """Raise `ConfigError` for a file of ``container.path`` that is no image, or not a whole one."""
+    require(
+        looks_like_an_image(path),
+        f"container.path={path} is no image that Apptainer can start (no SIF, squashfs or ext3)",
+    )
+    cut_off = bytes_cut_off(path)
+    require(cut_off == 0, f"container.path={path} is cut off: {cut_off} bytes are missing at its end: copy it again")
+
+
 def is_squashfs(path: Path) -> bool:
     """Tell whether a file begins as squashfs does, the format of enroot's images; raise `OSError` as above."""
     with path.open("rb") as file:
@@ -126,10 +156,16 @@ def build_environment(
     """Return the environment of a build: folders with room, and the login, under the names of both programs.
 
     Folders that the user has chosen stay: APPTAINER_TMPDIR on a local disk helps where the file system of the images
-    does not support files of other owners. *scratch* is for temporary files, *layers* for downloads; without a *login*
-    the registry is asked as anybody. The messages of the program are in English, since failures are recognised by them.
+    does not support files of other owners. *scratch* is for temporary files, of %post, too: its /tmp would be that of
+    the host, where others may have files of the same name. What is bound into every container here (APPTAINER_BIND, as
+    sites set it) is not into one that is built: it need not have these places. *layers* is for downloads; without a
+    *login* the registry is asked as anybody. The messages of the program are in English, since failures are recognised
+    by them.
     """
-    found = without_login(environ)
+    of_post = scratch / "of-post"
+    temporary = [Bind(source=str(of_post / name), destination=f"/{name}") for name in ("tmp", "var/tmp")]
+    found = {name: value for name, value in without_login(environ).items() if not _BINDS.fullmatch(name)}
+    found |= {f"{name.upper()}_MOUNT": "\n".join(map(mount_of, temporary)) for name in NAMES}
     words = {"TMPDIR": str(scratch), "CACHEDIR": str(layers)}
     if plain_http:
         words["NOHTTPS"] = "1"

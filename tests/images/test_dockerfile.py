@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -129,7 +130,10 @@ def test_a_dockerfile_is_built_as_it_is_meant(user: ImageUser, registry: Registr
         ('COPY ["a;b", "/x"]', "a;b: names with signs of a shell are not read: rename it"),
         ("COPY a[[]b /x", "a[b: names with signs of a shell are not read: rename it"),
         ("FROM alpine:3;x", "'alpine:3;x' is no image: write NAME:TAG"),
-        ("FROM alpine:${NAME#x}", "of ${NAME...}, :-, :+, - and + are read: write the value"),
+        ("ENV V=${A%.*}", "of ${NAME...}, :-, :+, :?, -, + and ? are read: write the value"),
+        ("ARG V=${A:?is wanted}", "$A has no value: is wanted"),
+        ("RUN --mount=type=cache,id=x true", "write target=/where"),
+        ("FROM alpine:${NAME#x}", "of ${NAME...}, :-, :+, :?, -, + and ? are read: write the value"),
         ("LABEL org.hpcml.base=mine", "LABEL org.hpcml.base is set by hpcml: choose another name"),
         ("LABEL a={{b}}", "LABEL a: Apptainer reads {{ as its own"),
         ("SHELL bash", 'write SHELL ["/bin/bash", "-c"]'),
@@ -170,7 +174,7 @@ def test_what_a_definition_cannot_say_is_refused_by_line(tmp_path: Path, line: s
         ("MAINTAINER eva", "MAINTAINER is left out: write LABEL"),
         ("USER 1000:1000", "USER 1000:1000 is left out"),
         ("WORKDIR /app", "WORKDIR /app counts while the image is built"),
-        ("RUN --mount=type=cache,target=/root/.cache pip install x", "--mount=type=cache is left out"),
+        ("RUN --mount=type=cache,target=/root/.cache pip install x", "--mount=type=cache begins empty"),
         ("ARG KEY", "ARG KEY has no value: container.build_args.KEY gives it one"),
         ("COPY --chmod=640 Dockerfile /app/", "--chmod=640: everybody may read these files"),
         ("COPY nothing* /app/", "nothing* is nothing in "),
@@ -196,7 +200,7 @@ def test_an_archive_is_unpacked_where_it_is_said_and_nothing_else_is_done(tmp_pa
 
     text = convert(write(tmp_path, "FROM alpine\nARG TO='/opt/x;touch'\nADD packed empty.tar.gz $TO/\n")).text
 
-    assert "mkdir -p '/opt/x;touch/' && tar -xJf /.hpcml-copy/0 -C '/opt/x;touch/'\n" in text
+    assert "mkdir -p '/opt/x;touch/'; tar -xJf /.hpcml-copy/0 -C '/opt/x;touch/'\n" in text
     assert "hpcml_put 1 empty.tar.gz '/opt/x;touch/'\n" in text
 
 
@@ -215,17 +219,25 @@ def test_an_archive_is_unpacked_where_it_is_said_and_nothing_else_is_done(tmp_pa
             "ENV A=1\nENV A=2 B=$A PATH=/a:$PATH OLD=$PATH",
             'export A="1"\nexport A="2" B="1" PATH="/a:$PATH" OLD="$PATH"',
         ),
-        ("ENV A=1\nARG A=2\nWORKDIR /$A", 'export A="1"\nmkdir -p /1 && cd /1'),
+        ("ENV A=1\nARG A=2\nWORKDIR /$A", 'export A="1"\nmkdir -p /1; cd /1'),
         ("ENV A='{{b}}' B=${C:-`d`}", """export A="{""{b}}" B="${C:-\\`d\\`}\""""),
         ("ARG A={{b}}\nRUN echo $A", """export A='{''{b}}'\n/bin/sh -c 'echo $A'"""),
-        ("WORKDIR /{{b}}", "mkdir -p '/{''{b}}' && cd '/{''{b}}'"),
+        ("WORKDIR /{{b}}", "mkdir -p '/{''{b}}'; cd '/{''{b}}'"),
+        (
+            "ARG A=1\nENV B=${A:-2}${A:+3} C=${NONE:-$A} D=${NONE:-${A:-4}}",
+            'export A=1\nexport B="13" C="${NONE:-1}" D="${NONE:-1}"',
+        ),
+        ("ARG A='say \"x\"'\nENV B=$A", """export A='say "x"'\nexport B="say \\"x\\"\""""),
+        ('ENV A="${B:-c\\}d}"', 'export A="${B:-c\\}d}"'),
+        ('ENV A="\\`x"', 'export A="\\\\\\`x"'),
+        ('ARG A=\'x y\' B=$A C\nARG D="$B\\""', """export A='x y'\nexport B='x y'\nexport D='x y"'"""),
         ("ARG A\nARG B=${A-b}${A:-c}${B:+d}${UNKNOWN+e}${UNKNOWN-f}", "export B=bcf"),
     ],
 )
 def test_words_are_read_as_docker_reads_them(tmp_path: Path, lines: str, post: str) -> None:
     text = convert(write(tmp_path, f"FROM alpine\n{lines}\n")).text
 
-    assert text.partition("%post\ncd /\n")[2] == f"{post}\n"
+    assert text.partition("\n}\ncd /\n")[2] == f"{post}\nhpcml_open_homes\n"
 
 
 @pytest.mark.parametrize(
@@ -242,6 +254,113 @@ def test_what_an_image_runs_is_what_docker_would(tmp_path: Path, lines: str, scr
     text = convert(write(tmp_path, f"FROM alpine AS one\n{lines}\n")).text
 
     assert text.partition("%runscript\n")[2] == script
+
+
+@pytest.mark.parametrize("line", ["RUN <<EOF\n#!/bin/sh\necho wrong\nexit 3\nEOF", "WORKDIR /file/below"])
+@pytest.mark.apptainer
+def test_what_fails_ends_the_build(user: ImageUser, registry: Registry, line: str) -> None:
+    prepared = "/bin/busybox --install -s /bin || true; touch /file"
+    write(user.folder, f"FROM {registry.host}/nvidia/pytorch:24.12-py3\nRUN {prepared}\n{line}\nRUN true\n")
+
+    done = user("build", "--dockerfile", "Dockerfile")
+
+    assert done.returncode == 4
+    assert "a command of %post failed with exit status" in done.stderr
+    assert user.listed() == []
+
+
+_OF_ROOT = """FROM {host}/nvidia/pytorch:24.12-py3
+ARG WHO=eva
+ENV PATH=/root/bin:$PATH WHO=${WHO:-nobody}
+RUN /bin/busybox --install -s /bin || true; rm -f /bin/mount
+RUN mkdir -p -m 700 /root/bin /home/app && echo 'echo tool' >/root/bin/tool && chmod -R go= /root && echo x >/home/app/x
+RUN --mount=type=cache,target=/root/cache --mount=type=tmpfs,target=/scratch echo $WHO | tee /root/cache/a >/scratch/b
+RUN --mount=type=cache,target=/root/cache --mount=type=tmpfs,target=/etc cat /root/cache/a >/seen; touch /etc/c
+COPY private /private/
+"""
+
+
+@pytest.mark.apptainer
+def test_what_only_root_might_read_is_read_in_a_run_and_mounts_are_not_in_the_image(
+    user: ImageUser, registry: Registry
+) -> None:
+    (user.folder / "private").mkdir(mode=0o700)
+    (user.folder / "private" / "file").write_text("copied\n")
+    shutil.chown(user.folder / "private", "hpcuser")
+    shutil.chown(user.folder / "private" / "file", "hpcuser")
+    (user.folder / "private" / "file").chmod(0o600)
+    write(user.folder, _OF_ROOT.replace("{host}", registry.host))
+    shut = user.folder / "shut"
+    shut.mkdir(mode=0o700)
+    shutil.chown(shut, "hpcuser")
+
+    done = user("build", "--dockerfile", "Dockerfile")
+
+    assert done.returncode == 0, done.stderr
+    (image,) = user.listed()
+    script = "sh /root/bin/tool; cat /home/app/x /private/file /seen; echo $WHO; ls -A /root/cache /scratch /etc/c"
+    seen = user.account.run(
+        ["apptainer", "exec", image["path"], "sh", "-c", script], cwd=user.folder, environ=user.variables()
+    ).stdout.decode()
+    assert seen == "tool\nx\ncopied\neva\neva\n/root/cache:\n\n/scratch:\n"
+
+    definition = Path(image["path"]).with_suffix(".def")
+    bound = {"APPTAINER_BINDPATH": f"{shut}:/root", "APPTAINER_NOHTTPS": "1"}
+    by_hand = user.account.run(
+        ["apptainer", "build", "x.sif", str(definition)], cwd=user.folder, environ=user.variables(**bound)
+    )
+    assert by_hand.returncode == 0, by_hand.stderr
+    assert (shut / "bin").stat().st_mode & 0o077 == 0  # of the host: its mode is nothing of an image's
+
+
+_OF_TMP = """FROM {host}/nvidia/pytorch:24.12-py3 AS made
+RUN /bin/busybox --install -s /bin || true; mkdir -p /tmp/out /var/tmp/d
+RUN echo one >/tmp/out/a.whl; echo two >/tmp/out/b.whl; echo three >/var/tmp/d/c; ln -s /var/tmp/d/c /tmp/link
+FROM {host}/nvidia/pytorch:24.12-py3
+RUN /bin/busybox --install -s /bin || true
+COPY --from=made /tmp/out/*.whl /wheels/
+COPY --from=made /var/tmp/d /d/
+COPY --from=made /tmp/link /link
+COPY Dockerfile /tmp/hpcml-of-a-build
+"""
+
+
+@pytest.mark.apptainer
+def test_a_build_has_a_tmp_of_its_own_and_other_stages_take_from_it(user: ImageUser, registry: Registry) -> None:
+    write(user.folder, _OF_TMP.replace("{host}", registry.host))
+
+    done = user("build", "--dockerfile", "Dockerfile")
+
+    assert done.returncode == 0, done.stderr
+    assert not Path("/tmp/hpcml-of-a-build").exists()  # noqa: S108 - the host's, as others have it
+    seen = user.inside(
+        user.listed()[0]["path"],
+        "sh",
+        "-c",
+        "cat /wheels/a.whl /wheels/b.whl /d/c /link; ls -d /.hpcml* || true",
+    )
+    assert seen == "one\ntwo\nthree\nthree\n"
+
+
+@pytest.mark.apptainer
+def test_what_a_site_binds_into_every_container_does_not_disturb_a_build(user: ImageUser, registry: Registry) -> None:
+    done = user.build(
+        registry,
+        "container.post=['test ! -e /scratch']",
+        APPTAINER_BIND=f"{user.folder}:/scratch",
+        SINGULARITY_BINDPATH="/nowhere:/x",
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_stage_may_be_named_by_a_variable(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "ARG KIND=gpu\nFROM alpine:1 AS on-cpu\nFROM alpine:2 AS on-gpu\nRUN true\nFROM on-${KIND}\n"
+    )
+
+    assert "From: alpine:2\n" in convert(path).text
+    assert "From: alpine:1\n" in convert(path, build_args={"KIND": "cpu"}).text
 
 
 def test_names_of_labels_may_stand_in_quotes(tmp_path: Path) -> None:
@@ -299,8 +418,8 @@ def test_a_stage_goes_on_from_another_one_and_what_nobody_needs_is_left_out(tmp_
     assert found.text.count("Bootstrap: docker\nFrom: alpine\n") == 1
     assert "Stage:" not in found.text
     assert "    one /.hpcml-copy/0\n" in found.text
-    assert 'export WHO=eva\nexport A="1"\nhpcml_put 0 one /one\nmkdir -p /app && cd /app\n' in found.text
-    assert found.text.index("/bin/sh -c 'echo $WHO'\nmkdir -p /app/sub && cd /app/sub") > 0
+    assert 'export WHO=eva\nexport A="1"\nhpcml_put 0 one /one\nmkdir -p /app; cd /app\n' in found.text
+    assert found.text.index("/bin/sh -c 'echo $WHO'\nmkdir -p /app/sub; cd /app/sub") > 0
     assert [remark.partition(" counts")[0] for remark in found.remarks] == [
         "Dockerfile:5: WORKDIR /app", "Dockerfile:10: WORKDIR /app/sub",
     ]  # fmt: skip

@@ -10,6 +10,7 @@ from hpcml.images.runtime import (
     Runtime,
     build_command,
     build_environment,
+    bytes_cut_off,
     find_runtime,
     looks_like_an_image,
     secrets_in,
@@ -126,3 +127,23 @@ def test_an_image_is_known_by_how_it_begins(tmp_path: Path, head: bytes, is_one:
     (tmp_path / "x").write_bytes(head)
 
     assert looks_like_an_image(tmp_path / "x") == is_one
+
+
+def test_what_a_squashfs_lacks_at_its_end_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqsh"
+    path.write_bytes(b"hsqs" + bytes(36) + (5000).to_bytes(8, "little") + bytes(4952))
+
+    assert bytes_cut_off(path) == 0
+    path.write_bytes(path.read_bytes()[:-1000])
+    assert bytes_cut_off(path) == 1000
+
+
+def test_a_build_has_temporary_folders_of_its_own_and_nothing_of_a_site_is_bound() -> None:
+    told = build_words({"APPTAINER_BIND": "/scratch", "SINGULARITY_BINDPATH": "/work", "APPTAINER_MOUNT": "x"})
+
+    assert [name for name in told if "BIND" in name] == []
+    assert told["APPTAINER_MOUNT"].splitlines() == [
+        'type=bind,"src=/images/tmp/of-post/tmp","dst=/tmp"',
+        'type=bind,"src=/images/tmp/of-post/var/tmp","dst=/var/tmp"',
+    ]
+    assert told["SINGULARITY_MOUNT"] == told["APPTAINER_MOUNT"]
