@@ -95,7 +95,7 @@ def _alone(manifest: Manifest) -> str:
     """Return what a run is that differs from no other: its program's command line, else its model and precision."""
     if manifest.run.workload.command is None:
         return f"{manifest.run.model.name} {manifest.run.precision.name.name}"
-    command = " ".join(shlex.join(masked(manifest.plan.argv)).split())
+    command = " ".join(shlex.join(masked(manifest.plan.program)).split())
     return command if len(command) <= _MOST_OF_COMMAND else f"{command[:_MOST_OF_COMMAND]}..."
 
 

@@ -50,7 +50,7 @@ def _show(places: Places, reference: str, *, is_all: bool, form: str | None) -> 
             console=console,
             word=word,
             timelines=timelines,
-            asked=Asked(overrides=shown.overrides, argv=shown.argv, code=code),
+            asked=Asked(overrides=shown.overrides, argv=shown.argv, code=code, image=shown.image),
             is_all=is_all,
         )
         terminal.show(details)

@@ -20,7 +20,7 @@ from hpcml.images import inventory, registry
 from hpcml.images.cache import Cache, Checksums
 from hpcml.images.inventory import Stocked, claims_in
 from hpcml.images.packing import Packing, processors_on
-from hpcml.images.runtime import find_builder, looks_like_an_image
+from hpcml.images.runtime import find_builder, require_whole
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.image import Definition, ImageRecord
@@ -123,8 +123,8 @@ def _local_base(path: str) -> registry.Base:
     found = Path(path)
     if not found.exists():
         raise ConfigError(f"container.path={path} does not exist")
-    if found.is_file() and not looks_like_an_image(found):
-        raise ConfigError(f"container.path={path} is no image that Apptainer can start (no SIF, squashfs or ext3)")
+    if found.is_file():
+        require_whole(found)
     return registry.Base(digest="", size_bytes=found.stat().st_size if found.is_file() else 0)
 
 

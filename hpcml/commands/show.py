@@ -25,7 +25,8 @@ class Shown:
 
     `word` is what its scheduler said last and when (unix seconds), None if it was never asked; `code` is the folder of
     the copy of its code, None without a copy. `overrides` are the settings that were typed for it, None where that was
-    not recorded; `argv` is the command line of a program of the user's own, None for a recipe.
+    not recorded; `argv` is the command line of a program of the user's own, None for a recipe; `image` is what the
+    program was started in, None without a container.
     """
 
     record: RunRecord
@@ -35,6 +36,7 @@ class Shown:
     code: str | None
     overrides: Sequence[str] | None
     argv: Sequence[str] | None
+    image: str | None
 
 
 def show_run(places: Places, reference: str) -> Shown:
@@ -43,7 +45,7 @@ def show_run(places: Places, reference: str) -> Shown:
         collect(store, places)
         record = query.get_run(store, reference)
         code = RunDir(Path(record.path)).code
-        overrides, argv = _asked(record)
+        overrides, argv, image = _asked(record)
         return Shown(
             record=record,
             events=query.events(store, record.uid),
@@ -52,18 +54,24 @@ def show_run(places: Places, reference: str) -> Shown:
             code=str(code.resolve()) if code.exists() else None,
             overrides=overrides,
             argv=argv,
+            image=image,
         )
 
 
-def _asked(record: RunRecord) -> tuple[list[str] | None, list[str] | None]:
-    """Return the settings that were typed for the run, and the command line of a program of the user's own."""
+def _asked(record: RunRecord) -> tuple[list[str] | None, list[str] | None, str | None]:
+    """Return the settings that were typed for the run, the command line of a user's own program, and the image."""
     try:
         manifest = read_manifest(RunDir(Path(record.path)).manifest)
     except HpcmlError:  # its directory is gone or damaged, or another tool ran it: the store alone answers
-        return None, None
+        return None, None, None
     is_own = manifest.run.workload.command is not None
     typed = manifest.provenance.overrides
-    return None if typed is None else masked(typed), masked(manifest.plan.argv) if is_own else None
+    image = manifest.plan.image
+    return (
+        None if typed is None else masked(typed),
+        masked(manifest.plan.program) if is_own else None,
+        None if image is None else image.path,
+    )
 
 
 def events_of(places: Places, reference: str) -> list[StoredEvent]:

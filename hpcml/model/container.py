@@ -188,6 +188,9 @@ class Container:
             )
         for name in ("path", "dockerfile", "context"):
             value = getattr(self, name)
+            is_file = value is None or "://" not in value
+            hint = _instead_of(value or "") if name == "path" else "download it"
+            require(is_file, f"container.{name}={value} is no file: {hint}")
             require(
                 value is None or value.startswith("/"),
                 f"container.{name}={value} must be absolute: the run starts elsewhere",
@@ -271,6 +274,17 @@ def holds_login(words: str) -> bool:
 def breaks_line(value: str) -> bool:
     """Tell whether *value* would end its line in the definition: it has a line break or a null character."""
     return "\0" in value or len(value.splitlines()) > 1 or value != value.rstrip("\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029")
+
+
+def _instead_of(url: str) -> str:
+    """Return what to do in place of giving the address of an image as a file."""
+    kind, _, name = url.partition("://")
+    image, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "latest")
+    host, _, rest = image.partition("/")
+    registry = f"container.registry={host} " if rest and set(host) & set(".:") else ""
+    words = f"{registry}container.image={rest if registry else image} container.tag={tag}"
+    pulled = f"apptainer pull image.sif {url}, then container=sif container.path=/where/it/is/image.sif"
+    return f"write container=docker {words}" if kind == "docker" else pulled
 
 
 def _parse_bind(words: str) -> Bind:

@@ -63,7 +63,7 @@ def run_details(
     asked = asked or Asked(overrides=None)
     typed = asked.words
     parts: list[RenderableType] = [Text(safe(f"{run.uid}  {title(run)}".rstrip()), style="bold")]
-    head = {"asked": typed, "command": asked.command, **dict(_result(run))}
+    head = {"asked": typed, "command": asked.command, "image": asked.image, **dict(_result(run))}
     place = {
         "code": asked.code,
         **_files(run, events),
@@ -97,11 +97,12 @@ def run_details(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What was submitted: the settings that were typed, None where that was not recorded, the program and its code."""
+    """What was submitted: the settings that were typed (None: not recorded), the program, its code and its image."""
 
     overrides: Sequence[str] | None
     argv: Sequence[str] | None = None  # the command line of a program of the user's own
     code: str | None = None  # the folder with the copy of its code
+    image: str | None = None  # that the program was started in
 
     @property
     def words(self) -> str | None:

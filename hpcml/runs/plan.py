@@ -64,6 +64,7 @@ class Plan:
     stop_grace_s: int
     warn_after_s: int | None = None  # when the workload is asked for a checkpoint; None: only after a signal
     image: Image | None = None  # what argv starts the program in; None: the environment that hpcml itself runs in
+    program_words: int = 0  # the last ones of argv, which are not of what starts the image; 0: all
     env_prefixes: list[str] = field(default_factory=list)  # put before names of variables for inside the image
     passed_on: list[str] = field(default_factory=list)  # patterns of the agent's variables that go inside: SLURM_*
     runtime_environment: dict[str, str] = field(default_factory=dict)  # of what starts the image
@@ -75,6 +76,11 @@ class Plan:
     profiled: list[str] = field(default_factory=list)  # in place of argv, of the processes that a profiler starts
     needs_login: bool = False  # to a registry: only a job that builds an image gets the login
     mpi: MpiStart | None = None  # None: the agent of each node starts its ranks itself
+
+    @property
+    def program(self) -> list[str]:
+        """The command line of the program itself, without what starts the image that it is in."""
+        return self.argv[-self.program_words :]
 
 
 def stop_and_warn_after_s(walltime_s: int, *, grace_s: int, notice_s: int, is_alone: bool = True) -> tuple[int, int]:

@@ -225,6 +225,28 @@ def test_what_cannot_work_is_refused_before_anything_happens(user: ImageUser, wo
     assert not (user.folder / "hpcml" / "runs").exists()
 
 
+def test_an_image_that_is_cut_off_is_refused_before_anything_is_submitted(user: ImageUser, image: Path) -> None:
+    part = user.folder / "part.sif"
+    part.write_bytes(image.read_bytes()[:-5000])
+
+    done = user("run", "+container=sif", f"container.path={part}", "--", "true")
+
+    assert done.returncode == 2
+    assert "part.sif is cut off: 5000 bytes are missing at its end: copy it again" in one_line(done)
+    assert not (user.folder / "hpcml" / "runs").exists()
+
+
+def test_a_run_is_called_after_its_program_and_not_after_what_starts_the_image(user: ImageUser, image: Path) -> None:
+    done = user("run", "+container=sif", f"container.path={image}", "--", "echo", "of the program")
+
+    shown = user("show", ended(user)["uid"])
+
+    assert "  echo 'of the program'  COMPLETED" in done.stdout
+    rows = dict(line.strip().split(maxsplit=1) for line in shown.stdout.splitlines() if len(line.split()) > 1)
+    assert rows["command"] == "echo 'of the program'"
+    assert rows["image"] == str(image)
+
+
 def test_a_folder_is_an_image_too_and_every_rank_finds_its_place(user: ImageUser, image: Path) -> None:
     done = user(
         "run",

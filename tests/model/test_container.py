@@ -69,6 +69,21 @@ def test_everything_can_be_set_on_the_command_line_and_survives_json(compose_one
         (FILE, {"path": None}, "container=sif needs container.path=/where/the/image.sif is"),
         (FILE, {"kind": ContainerKind.sandbox, "path": None}, "container.path=/where/the/directory is"),
         (FILE, {"path": "x.sif"}, "container.path=x.sif must be absolute"),
+        (
+            FILE,
+            {"path": "docker://debian:12"},
+            "=docker://debian:12 is no file: write container=docker container.image=debian container.tag=12",
+        ),
+        (
+            FILE,
+            {"path": "docker://quay.io:443/a/b"},
+            "write container=docker container.registry=quay.io:443 container.image=a/b container.tag=latest",
+        ),
+        (
+            FILE,
+            {"path": "oras://ghcr.io/a/b:1"},
+            "is no file: apptainer pull image.sif oras://ghcr.io/a/b:1, then container=sif container.path=/where",
+        ),
         (FILE, {"tag": "1"}, "container.tag is of an image to build"),
         (FILE, {"pip": ["timm"]}, "container.pip is of an image to build"),
         (FILE, {"environment": {"A": "1"}}, "container.environment is of an image to build"),

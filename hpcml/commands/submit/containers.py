@@ -12,7 +12,7 @@ from hpcml.errors import ConfigError
 from hpcml.images import releases
 from hpcml.images.command import PASSED_ON, gpu_for
 from hpcml.images.definition import reference_of
-from hpcml.images.runtime import NAMES, is_squashfs, looks_like_an_image
+from hpcml.images.runtime import NAMES, is_squashfs, require_whole
 from hpcml.images.runtimes import ContainerRuntime, Start, runtime_named
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Bind, Container, ContainerBuild, ContainerGpu, ContainerKind
@@ -144,6 +144,7 @@ def put_inside(
         argv=runtime.words_for(start, plan.environment),
         profiled=runtime.words_for(replace(start, command=plan.profiled), plan.environment) if plan.profiled else [],
         image=image,
+        program_words=len(plan.argv),
         env_prefixes=list(runtime.env_prefixes),
         passed_on=list(PASSED_ON),
         runtime_environment=dict(runtime.environment),
@@ -206,8 +207,8 @@ def _check_own(container: Container, runtime: ContainerRuntime) -> None:
         raise ConfigError(f"container.path={path} is {what}: choose container={other}")
     if not os.access(path, os.R_OK):
         raise ConfigError(f"container.path={path} cannot be read")
-    if is_file and not looks_like_an_image(path):
-        raise ConfigError(f"container.path={path} is no image that Apptainer can start (no SIF, squashfs or ext3)")
+    if is_file:
+        require_whole(path)
     if is_file and not runtime.builds and not is_squashfs(path):
         raise ConfigError(f"container.path={path}: {runtime.name} takes {runtime.takes}, and this is none")
 
