@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -249,6 +250,8 @@ def _start_of_last(file: BinaryIO, lines: int) -> int:
 
 _LAST_WORDS_BYTES = 4096
 _TAIL_BYTES = 16_384
+_DRAWN_BYTES = 1 << 20  # that are looked at for as much: bars of progress draw one line a thousand times
+_LONGEST_DRAWN = 2_000  # characters that are kept of a line, the last ones
 
 
 def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
@@ -267,10 +270,22 @@ def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
 
 
 def last_printed(run_dir: RunDir) -> str:
-    """Return the end (16 KiB) of what rank 0 of the last attempt printed: standard error, then standard output."""
+    """Return the end (16 KiB) of what rank 0 of the last attempt printed: standard error, then standard output.
+
+    Of a line that was drawn over and over it is what was drawn last.
+    """
     found = list(run_dir.logs.glob("*-rank0.*"))
     last = max((_attempt_of(path)[0] for path in found), default=0)
-    return "\n".join(_tail(run_dir, path, _TAIL_BYTES) for path in sorted(found) if _attempt_of(path)[0] == last)
+    ends = (_tail(run_dir, path, _DRAWN_BYTES) for path in sorted(found) if _attempt_of(path)[0] == last)
+    return "\n".join(_last_drawn(end) for end in ends)
+
+
+def _last_drawn(printed: str) -> str:
+    """Return the last lines of what was *printed*, and of each what was drawn last."""
+    lines = [line[-_LONGEST_DRAWN:] for line in printed.split("\n")]
+    sizes = itertools.accumulate(len(line) + 1 for line in reversed(lines))
+    n = sum(1 for _ in itertools.takewhile(lambda size: size <= _TAIL_BYTES, sizes))
+    return "\n".join(lines[-n:])
 
 
 def log_tail(run_dir: RunDir) -> str:

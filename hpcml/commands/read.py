@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hpcml.agent.metrics.follow import MetricsFollower
-from hpcml.agent.metrics.printed import StdoutScanner
+from hpcml.agent.metrics.printed import StdoutScanner, problems_of
 from hpcml.codec import decode
 from hpcml.commands.collect import collect, opened, refuse_empty_home
 from hpcml.commands.selection import Selection, select
@@ -193,8 +193,9 @@ def _outputs(run_dir: RunDir, attempt: int) -> Iterator[Path]:
 
 def _printed(run_dir: RunDir, attempt: int, rules: Sequence[MetricRule], record: RunRecord) -> _Found:
     found, counts = _Found(), Counter[str]()
-    for path in _outputs(run_dir, attempt):
-        scanner = StdoutScanner(path=path, rules=rules, counts=counts)
+    scanners = [StdoutScanner(path=path, rules=rules, counts=counts) for path in _outputs(run_dir, attempt)]
+    for scanner in scanners:
+        path = scanner.path
         try:
             for one in scanner.scan(to_the_end=True):
                 if one.name in record.metrics:
@@ -204,6 +205,8 @@ def _printed(run_dir: RunDir, attempt: int, rules: Sequence[MetricRule], record:
         except OSError as error:
             raise ConfigError(f"run {run_dir.uid}: {path} cannot be read: {why_not(error, path)}") from error
         scanner.trainings.tell(found, PRINTED)
+    if counts:
+        found.problems += problems_of(rules, scanners)
     return found
 
 

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise, takewhile
 from pathlib import Path, PurePath
 
+from hpcml.agent.metrics.sources import is_wanted_by
 from hpcml.commands.logs import last_printed
 from hpcml.commands.submit.launch import Launched
 from hpcml.errors import HpcmlError
@@ -327,7 +328,7 @@ def _written(launched: Launched, is_wanted: Callable[[str], bool]) -> Iterator[t
     with suppress(OSError, HpcmlError):  # it is advice: what cannot be read gives none
         for file in written_files(launched.run_dir):
             place = os.path.relpath(launched.run_dir.work / file.path, launched.manifest.plan.cwd)
-            if any(fnmatchcase(place, word) for word in launched.manifest.run.workload.metrics_from):
+            if is_wanted_by(launched.manifest.run.workload.metrics_from, place):
                 continue  # it was read, and what was wrong with it is said
             if is_wanted(place) and _NAMEABLE.fullmatch(place) and not place.startswith(".."):
                 yield place, launched.run_dir.work / file.path

@@ -238,6 +238,101 @@ def test_columns_of_a_table_may_be_separated_otherwise(tmp_path: Path, text: str
     assert read_all(CsvTable(tmp_path, path))["loss"] == [(1, 0.5), (2, 0.25)]
 
 
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        ('step,loss\n1,999.5\n2,"1,234.5"\n', [(1, 999.5), (2, 1234.5)]),
+        ("step;loss\n1;999,5\n2;1.234,5\n", [(1, 999.5), (2, 1234.5)]),
+        ("step,loss\n1,93.5%\n2,-1.#INF\n", [(1, 93.5), (2, -math.inf)]),
+        ("step,loss\n1,0.5D-03\n2,0.25-103\n", [(1, 0.0005), (2, 0.25e-103)]),
+        ("# step,loss\n1,0.5\n2,0.25\n", [(1, 0.5), (2, 0.25)]),
+        ("#a run\n#step,loss,of\n1,0.5,x\n2,0.25,y\n", [(1, 0.5), (2, 0.25)]),
+        ("# a run, of today\n\nStep,loss\n1,0.5\n# half\n2,0.25\n", [(1, 0.5), (2, 0.25)]),
+        ("sep=;\nepoch;loss\n1;0,5\n2;0,25\n", [(1, 0.5), (2, 0.25)]),
+        ("epoch,loss\n1,0.5\nepoch,loss\n2,0.25\n", [(1, 0.5), (2, 0.25)]),
+        ("epoch,loss\n[1],[a.u.]\n1,0.5\n2,N/A\n2,0.25\n", [(1, 0.5), (2, 0.25)]),
+        ("step,metric,value\n1,loss,0.5\n1,acc,9\n2,loss,0.25\n", [(1, 0.5), (2, 0.25)]),
+    ],
+)
+def test_numbers_of_tables_are_read_as_programs_write_them(tmp_path: Path, text: str, points: Points) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(text)
+    reader = CsvTable(tmp_path, path)
+
+    found = read_all(reader)
+
+    assert found["loss"] == points
+    assert not found.keys() - {"loss", "acc"}
+    assert not reader.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("step,loss\n1,0.5\n2,diverged\n3,aborted\n", "loss: diverged is no number, and was left out"),
+        ('step,loss\n1,"1,234"\n2,999.5\n', "loss: 1,234 is no number, and was left out"),
+        ("step,loss\n1,0.5\n2,*****\n", "loss: ***** is no number, and was left out"),
+        ("step,loss,loss\n1,0.5,0.1\n", "two columns have one name: the second of them is loss.1"),
+        ("step,loss,date,note\n1,0.5,2026-01-01,a\n2,,2026-01-02,b\n3,-,,\n", None),
+    ],
+)
+def test_a_value_of_a_table_that_is_left_out_is_told_of(tmp_path: Path, text: str, problem: str | None) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(text)
+    reader = CsvTable(tmp_path, path)
+
+    read_all(reader)
+
+    told = [one.partition(", as all")[0] for one in reader.problems]
+    assert list(dict.fromkeys(told))[:1] == ([] if problem is None else [problem])
+
+
+def test_a_table_that_has_no_names_or_is_no_utf_8_is_told_of(
+    tmp_path: Path, follow: Callable[..., MetricsFollower]
+) -> None:
+    work = tmp_path / "work"
+    follower = follow("auto", "b.csv", "c.jsonl")
+    (work / "metrics.csv").write_text("0,0.5\n1,0.25\n")
+    (work / "b.csv").write_text("step,loss\n0,0.5\n", encoding="utf-16")
+    (work / "c.jsonl").write_text('{"loss": 0.5}\n', encoding="utf-16")
+
+    follower.stop(within_s=10, has_completed=True)
+
+    points, told = journalled(tmp_path)
+    assert not points
+    assert {one["file"]: one["problem"] for one in told["metrics_trouble"]} == {
+        "metrics.csv": "its first line has to name the columns",
+        "b.csv": "is UTF-16, and has to be UTF-8",
+        "c.jsonl": "is UTF-16, and has to be UTF-8",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("epoch loss\n0 0.5\n", ": its first line has to name the columns, between commas"),
+        ("epoch,loss\n0,0.5±0.1\n", ", as in loss 0.5±0.1"),
+    ],
+)
+def test_a_table_known_by_its_name_that_gave_no_number_is_told_of_where_nothing_else_gave_any(
+    tmp_path: Path, follow: Callable[..., MetricsFollower], text: str, why: str
+) -> None:
+    follower = follow("auto")
+    (tmp_path / "work/metrics.csv").write_text(text)
+
+    follower.stop(within_s=10, has_completed=True)
+
+    (told,) = journalled(tmp_path)[1]["metrics_trouble"]
+    assert told["problem"].startswith(f"no number there could be read{why}")
+
+
+def test_numbers_that_stand_in_json_as_text_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"epoch": "1", "train_loss": "3.25", "note": "none"}\n{"Epoch": 2, "train_loss": "2.5e0"}\n')
+
+    assert read_all(JsonLines(tmp_path, path)) == {"train_loss": [(1, 3.25), (2, 2.5)]}
+
+
 def test_a_last_line_without_its_end_counts_once_the_program_has_ended(
     tmp_path: Path, follow: Callable[..., MetricsFollower]
 ) -> None:
@@ -760,6 +855,9 @@ def test_a_file_that_several_trainings_add_to_is_told_of(
         ("epoch 1/3 acc 91.5% loss 0,21 time 0:01 lr -", [": one was printed with a comma for the decimal point"]),
         ("epoch 1/3 acc 91.5% loss 0.21 time 0:01 lr -", [""]),
         ("epoch 1/3 acc - loss 0.21 time 3 lr -\nepoch 2/3 acc 0.5 loss 0.2 time 3 lr -", []),
+        ("epoch 1/3 acc 1 loss 999.5 time 3 lr -\nepoch 2/3 acc n/a loss 1,234 time 3 lr -", ["loss (1,234)"]),
+        ("epoch 1/3 acc 1 loss 9.5 time 3 lr -\nepoch 2/3 acc 1 loss ***** time 3 lr -", ["loss (*****)"]),
+        ("epoch 1/3 acc 1 loss 0.5D-3 time 3 lr 1\nepoch 2/3 acc 1 loss -1.#IND time 3 lr -", []),
     ],
 )
 def test_a_group_of_a_rule_that_never_was_a_number_is_told_of(
@@ -781,4 +879,6 @@ def test_a_group_of_a_rule_that_never_was_a_number_is_told_of(
         one.details["problem"] for one in read_journal(path).records if getattr(one, "name", "") == "metrics_trouble"
     ]
     names = "loss, time" if "0,21" in printed else "time"
-    assert told == [f"the rule {pattern} found no number for {names}{more}" for more in problems]
+    some = f"the rule {pattern} found values that are no numbers, and were left out, of "
+    never = f"the rule {pattern} found no number for {names}"
+    assert told == [some + more if more.startswith("loss") else never + more for more in problems]

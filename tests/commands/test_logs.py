@@ -158,7 +158,17 @@ def test_what_is_looked_at_of_a_long_output_begins_with_a_whole_line(run_dir: Ru
     )
 
 
+def test_a_bar_that_was_drawn_a_thousand_times_hides_no_line_before_it(run_dir: RunDir) -> None:
+    drawn = "".join(f"\r{n}/2000 {'━' * 20} {n}ms/step" for n in range(2000))
+    run_dir.stdout(0, 0).write_text(f"{drawn} - loss: 0.5000 - val_loss: 0.2500\n{drawn}\nshape (2000, 16)\n")
+
+    found = suggested_rule(logs.last_printed(run_dir))
+
+    assert found is not None
+    assert found[1] == "val_loss"
+
+
 def test_a_last_line_longer_than_what_is_looked_at_is_shown_from_where_it_is(run_dir: RunDir) -> None:
     run_dir.stdout(0, 0).write_text("first\n" + "x" * 40_000 + "\n")
 
-    assert set(logs.last_printed(run_dir).strip()) == {"x"}
+    assert set(logs.last_printed(run_dir).splitlines()[-1]) == {"x"}

@@ -38,6 +38,7 @@ _BUSY_S = 1.0  # of a look, unless it is the last
 _MOST_FILES = 500
 _MOST_NAMES = 500
 _MOST_PROBLEMS = 20
+_MOST_ODD = 2  # cells that are shown
 _READ_AS = {
     MetricFiles.csv: ": its first line has to name the columns, between commas, semicolons or tabs",
     MetricFiles.jsonl: ': each line has to be an object, as in {"step": 10, "loss": 0.5}',
@@ -262,6 +263,20 @@ class MetricsFollower:
             self._owners[name] = owner
         return name
 
+    def _tell_of_tables(self) -> None:
+        """Tell of tables in which nothing could be read, where nothing else was: their names promise metrics."""
+        from hpcml.agent.metrics.text_files import CsvTable, JsonLines  # noqa: PLC0415 - as in `reader_of`
+
+        if self._owners or self._reported_names or self.picked():
+            return
+        for place, followed in self._followed.items():
+            reader = followed.reader
+            if isinstance(reader, CsvTable | JsonLines) and reader.count and not followed.is_over:
+                odd = reader.odd if isinstance(reader, CsvTable) else {}
+                said = ", ".join(f"{name} {cell.strip()}" for name, cell in list(odd.items())[:_MOST_ODD])
+                why = f", as in {said}" if said else _READ_AS[followed.source.kind]
+                self._tell(place, f"no number there could be read{why}")
+
     def _look_at_reports(self) -> None:
         """Learn which metrics the program reports itself, from what its journals have more than before."""
         for path in self.journals.glob(f"{self.attempt}-*-rank*.jsonl"):
@@ -294,7 +309,9 @@ class MetricsFollower:
                     else fnmatchcase(os.path.relpath(followed.source.place, self.start_at), word)
                 )
             ]
-            if word != AUTO and not asked:
+            if word == AUTO:
+                self._tell_of_tables()
+            elif not asked:
                 self._tell(word, "workload.metrics_from asks for it, and the program wrote no such file")
             elif is_path(word) and not any(followed.has_given or followed.is_over for followed in asked):
                 read_as = _READ_AS.get(asked[0].source.kind, "")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcml.agent.metrics.follow import MetricsFollower
+from hpcml.agent.metrics.numbers import looks_like_number, number_of, plain
 from hpcml.agent.metrics.trainings import COUNTED_WORDS, Trainings, counted_in
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_sources import PRINTED_LOSS, MetricRule
@@ -31,14 +32,11 @@ _LONGEST_LINE_BYTES = 1 << 20
 _LONGEST_HEADING = 500  # characters in which an epoch is named
 _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
-_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000; 1,234 is a number with decimals, too
-_SURELY_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d*|(?:,\d{3}){2,})")
 _COUNTED_ON = frozenset({*COUNTED_WORDS, "batch", "step", "iter", "iteration", "trial", "update"})  # 3/10: no share
 _SHARE = re.compile(r"(\d{1,15})\s?/\s?(\d{1,15})")
 _DIGIT = re.compile(r"\d")
 _WITH_COMMA = re.compile(r"[-+]?\d+,\d+\W*")
 _OF_COMMAS = ": one was printed with a comma for the decimal point"
-_AROUND_NUMBERS = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +66,7 @@ class StdoutScanner:
     cut: set[int] = field(default_factory=set)  # rules that matched too often in a line, the rest of which was left out
     unread: dict[tuple[int, str], str] = field(
         default_factory=dict
-    )  # by rule and name the first text that is no number
+    )  # by rule and name a text that is no number, and looks like one if any did
     trainings: Trainings = field(default_factory=Trainings)
     _epochs: dict[str, int] = field(default_factory=dict)  # the last number of each epoch, fold ... that was printed
     _offset: int = 0
@@ -138,20 +136,49 @@ class StdoutScanner:
                 self.cut.add(place)
 
     def _picked(self, place: int, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
-        plain = _plain(text, name)
+        stripped = plain(text, name)
         try:
-            value = float(plain) if name.lower() in _COUNTED_ON else _number(plain)
+            value = number_of(stripped) if name.lower() in _COUNTED_ON else _number_or_share(stripped)
         except ValueError:
-            self.unread.setdefault((place, name), text)
+            if (place, name) not in self.unread or looks_like_number(text):
+                self.unread[place, name] = text
             return  # the words matched, the number did not: not ours to guess
         try:
-            step = int(_plain(step_text)) if step_text else self.counts[name]
+            step = int(plain(step_text)) if step_text else self.counts[name]
         except ValueError:
             return
         if not step_text and self._drawn.get(name) == value:
             return  # drawn again
         self.counts[name] += 1
         yield Picked(name=name, value=value, step=step, is_counted=not step_text)
+
+
+def problems_of(rules: Sequence[MetricRule], scanners: Sequence[StdoutScanner]) -> Iterator[str]:
+    """Yield what *scanners* with these *rules*, which share their counts, could not read, a line each."""
+    matched = {place for scanner in scanners for place in scanner.matched}
+    cut = {place for scanner in scanners for place in scanner.cut}
+    for place, rule in enumerate(rules):
+        unread = {
+            name: text
+            for scanner in scanners
+            for (of, name), text in scanner.unread.items()
+            if of == place and name.lower() not in _COUNTED_ON
+        }
+        never = {name: text for name, text in unread.items() if not scanners[0].counts[name] and _DIGIT.search(text)}
+        some = {name: text for name, text in unread.items() if scanners[0].counts[name] and looks_like_number(text)}
+        commas = _OF_COMMAS if any(map(_WITH_COMMA.fullmatch, never.values())) else ""
+        if place not in matched:
+            yield f"no line matched the rule {rule.pattern}, or none with a number{commas}"
+        elif never:
+            yield f"the rule {rule.pattern} found no number for {', '.join(never)}{commas}"
+        if some:
+            shown = ", ".join(f"{name} ({text})" for name, text in some.items())
+            yield f"the rule {rule.pattern} found values that are no numbers, and were left out, of {shown}"
+        if place in cut:
+            yield (
+                f"the rule {rule.pattern} matched more than {_MOST_IN_A_LINE} times in a line, the rest of which was "
+                "left out"
+            )
 
 
 def loss_that_ended(lines: Iterable[str]) -> str | None:
@@ -185,42 +212,19 @@ def _end_of(path: Path) -> str:
         return file.read(_LOOKED_AT_BYTES).decode("utf-8", "replace")
 
 
-def _plain(number: str, metric: str | None = None) -> str:
-    """Return a *number* without what stands around it, and without commas between groups of three digits.
+def _number_or_share(stripped: str) -> float:
+    """Return the number that is written as *stripped*; of so many correct out of so many, their share.
 
-    Where it may have a comma for its point, as ``1,234`` may that a program of another language prints, it is left as
-    it is, but for a rate (by the name of its *metric*) and for a step, which has no decimals (None).
+    Raises `ValueError` for none.
 
-    >>> _plain("(975,159.5)", "loss"), _plain("17,000,000", "loss"), _plain("975,159", "lookups_per_s")
-    ('975159.5', '17000000', '975159')
-    >>> _plain("1,234", "loss"), _plain("0,123", "lookups_per_s"), _plain("1,000")
-    ('1,234', '0,123', '1000')
-    """
-    plain = number.strip(_AROUND_NUMBERS)
-    if _GROUPED.fullmatch(plain) is None or not (
-        _SURELY_GROUPED.fullmatch(plain) is not None or metric is None or _is_rate(metric)
-    ):
-        return plain
-    return plain.replace(",", "")
-
-
-def _number(plain: str) -> float:
-    """Return the number that *plain* is; of so many correct out of so many, their share. Raises `ValueError` for none.
-
-    >>> _number("0.5"), _number("9421/10000"), _number("3 / 4")
+    >>> _number_or_share("0.5"), _number_or_share("9421/10000"), _number_or_share("3 / 4")
     (0.5, 0.9421, 0.75)
     """
-    if found := _SHARE.fullmatch(plain):
+    if found := _SHARE.fullmatch(stripped):
         part, whole = int(found[1]), int(found[2])
         if part <= whole and whole:
             return part / whole
-    return float(plain)
-
-
-def _is_rate(metric: str) -> bool:
-    from hpcml.model.metric_goal import is_rate  # noqa: PLC0415 - few programs print such numbers
-
-    return is_rate(metric)
+    return number_of(stripped)
 
 
 def _is_loss(metric: str) -> bool:
@@ -270,28 +274,8 @@ class FoundMetrics:
                 self.journal.metrics(found.step, {found.name: found.value}, is_counted=found.is_counted)
 
     def _tell_of_rules(self) -> None:
-        matched = {place for scanner in self._scanners for place in scanner.matched}
-        cut = {place for scanner in self._scanners for place in scanner.cut}
-        for place, rule in enumerate(self.rules):
-            problems = []
-            unread = {
-                name: text
-                for scanner in self._scanners
-                for (of, name), text in scanner.unread.items()
-                if of == place and not scanner.counts[name] and _DIGIT.search(text) and name.lower() not in _COUNTED_ON
-            }
-            commas = _OF_COMMAS if any(map(_WITH_COMMA.fullmatch, unread.values())) else ""
-            if place not in matched:
-                problems.append(f"no line matched the rule {rule.pattern}, or none with a number{commas}")
-            elif unread:
-                problems.append(f"the rule {rule.pattern} found no number for {', '.join(unread)}{commas}")
-            if place in cut:
-                problems.append(
-                    f"the rule {rule.pattern} matched more than {_MOST_IN_A_LINE} times in a line, the rest of which "
-                    "was left out"
-                )
-            for problem in problems:
-                self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
+        for problem in problems_of(self.rules, self._scanners):
+            self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
 
     def _tell_of_trainings(self) -> None:
         for scanner in self._scanners:

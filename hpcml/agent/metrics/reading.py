@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcml.agent.metrics.numbers import number_of, plain
 from hpcml.runs.files import open_inside
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
@@ -50,7 +51,7 @@ _MOST_COUNTED_BYTES = 64 << 20
 _STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch", "round")  # the first of them that a row has
 _TIMES = ("_timestamp", "timestamp", "wall_time", "time")
 _FIRST_UNIX_S = 1e9  # 2001: a smaller "time" is a duration, and a metric
-_NOT_FINITE = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
+_OTHER_TEXTS = (b"\xff\xfe", b"\xfe\xff")  # how UTF-16 begins
 DEEPEST = 4  # levels of a nested row, which make names such as train/loss
 SETTINGS = frozenset({"args", "arguments", "config", "cfg", "hparams", "hyperparameters", "params", "settings"})
 _STEP_BITS = 63
@@ -103,6 +104,8 @@ class Lines:
     def next(self) -> tuple[Sequence[str], bool]:
         """Return the next lines without their ends, and whether there is more."""
         data = self.file.piece()
+        if not self.file.offset:
+            check_encoding(data)
         is_full = len(data) == PIECE_BYTES
         end = data.rfind(b"\n") + 1
         if not end and is_full:
@@ -130,19 +133,29 @@ class Lines:
         self.problems.clear()  # told when those lines came
 
 
+def check_encoding(begin: bytes) -> None:
+    """Raise `Damaged` for a text that is no UTF-8, by its *begin*."""
+    if begin.startswith(_OTHER_TEXTS):
+        raise Damaged("is UTF-16, and has to be UTF-8")
+
+
 def values_of(row: Mapping[str, object], *, number: int, steps: Sequence[str] = _STEPS) -> Iterator[Reading]:
     """Yield the numbers of a *row* of a table; its step is what the row says under one of *steps*, else *number*.
 
-    Keys that begin with ``_`` are the logger's own. An epoch is a value where there is a step beside it. Text, truth
-    values, lists and mappings called as settings are left out; other nested mappings give names with a slash.
+    Keys that begin with ``_`` are the logger's own. An epoch is a value where there is a step beside it. Text that is
+    no number, truth values, lists and mappings called as settings are left out; other nested mappings give names with a
+    slash.
 
-    >>> [(each.name, each.step) for each in values_of({"step": 5, "loss": 0.5, "train": {"acc": 1}}, number=0)]
+    >>> [(each.name, each.step) for each in values_of({"Step": 5, "loss": "0.5", "train": {"acc": 1}}, number=0)]
     [('loss', 5), ('train/acc', 5)]
     """
-    key = next((name for name in steps if name in row and _step(row[name]) is not None), None)
+    called = {name.lower().replace(" ", "_"): name for name in row if isinstance(name, str)}
+    keys = (called[name] for name in steps if name in called)
+    key = next((name for name in keys if _step(row[name]) is not None), None)
     step = number if key is None else _step(row[key])
     assert step is not None
-    clock = next((name for name in _TIMES if (_number(row.get(name)) or 0) > _FIRST_UNIX_S), None)
+    clocks = (called[name] for name in _TIMES if name in called)
+    clock = next((name for name in clocks if (_number(row[name]) or 0) > _FIRST_UNIX_S), None)
     at = None if clock is None else _number(row[clock])
     rest = {name: value for name, value in row.items() if name not in (key, clock)}
     for name, value in _flat(rest, DEEPEST):
@@ -161,14 +174,12 @@ def _flat(row: Mapping[str, object], levels: int) -> Iterator[tuple[str, float]]
 
 
 def _number(value: object) -> float | None:
-    """Return a number, or what JSON writes as text since it has no numbers for it: nan and infinities; else None."""
+    """Return a number, or the one that a text is, as fairseq's "0.53" and the nan that JSON has none for; else None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if isinstance(value, str):
-        return _NOT_FINITE.get(value.strip().lower())
     try:
-        return float(value)
-    except OverflowError:
+        return number_of(plain(value, "")) if isinstance(value, str) else float(value)
+    except (OverflowError, ValueError):
         return None
 
 

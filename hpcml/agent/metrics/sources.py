@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePath
 
-from hpcml.model.metric_sources import AUTO, MetricFiles
+from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
@@ -69,22 +69,26 @@ def sources_in(root: Path, wanted: Sequence[str], *, start: str = ".") -> list[S
     *root*: where the program starts). No link is followed. Where there are more than 5000 files and folders, the rest
     is not looked at.
     """
-    kinds = {word for word in wanted if word in MetricFiles.__members__} | (
-        set(MetricFiles.__members__) if AUTO in wanted else set()
-    )
-    patterns = [word for word in wanted if word != AUTO and word not in MetricFiles.__members__]
     places = sorted(_files(root))
     with_events = {PurePath(place).parent for place in places if _kind_of(place) is MetricFiles.tensorboard}
-    found = []
-    for place in places:
-        kind = _kind_of(place)
-        if kind is None or kind.name not in kinds:
-            named = any(fnmatchcase(os.path.relpath(place, start), pattern) for pattern in patterns)
-            kind = MetricFiles.by_ending(place) if named else None
-        if kind is not None:
-            found.append(_source(kind, place, with_events))
+    kinds = ((_wanted_kind(wanted, place, os.path.relpath(place, start)), place) for place in places)
+    found = [_source(kind, place, with_events) for kind, place in kinds if kind is not None]
     order = list(MetricFiles)
     return sorted(found, key=lambda source: (order.index(source.kind), source.place))
+
+
+def is_wanted_by(wanted: Sequence[str], place: str) -> bool:
+    """Tell whether *wanted* asks for the file at *place*, a path from where the program starts."""
+    return _wanted_kind(wanted, place, place) is not None
+
+
+def _wanted_kind(wanted: Sequence[str], place: str, from_start: str) -> MetricFiles | None:
+    """Return as what *wanted* has a file read, which is found by patterns *from_start*; None where it does not."""
+    kind = _kind_of(place)
+    if kind is not None and (AUTO in wanted or kind.name in wanted):
+        return kind
+    named = any(fnmatchcase(from_start, word) for word in wanted if is_path(word))
+    return MetricFiles.by_ending(place) if named else None
 
 
 def _kind_of(place: str) -> MetricFiles | None:

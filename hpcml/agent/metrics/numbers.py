@@ -1,0 +1,87 @@
+"""A number as programs write it: in groups of three digits, in per cent, as Fortran and older C libraries do."""
+
+from __future__ import annotations
+
+import re
+
+_AROUND = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
+_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000; 1,234 is a number with decimals, too
+_SURELY_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d*|(?:,\d{3}){2,})")
+_GROUPED_BY_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(?:\.\d{3})+,\d*|[-+]?[1-9]\d{0,2}(?:\.\d{3}){2,}")
+_OF_FORTRAN = re.compile(
+    r"([-+]?\d*\.\d*)(?:[dDqQ]([-+]?\d{1,4})|([-+]\d{3}))"
+)  # 1.5D-03, and 1.5-103 for want of room
+_OF_OLD_C = {"ind": "nan", "qnan": "nan", "snan": "nan", "inf": "inf"}  # Microsoft's: -1.#IND, 1.#INF00
+_SPECIAL = re.compile(r"([-+]?)1\.#(ind|qnan|snan|inf)\d*", re.IGNORECASE)
+_BEGINS = re.compile(r"[-+]?\.?\d|[*#]{2,}")  # what is meant to be a number, or had no room for one
+MISSING = frozenset({"", "-", "--", "---", "na", "n/a", "#n/a", "none", "null", "nil", "missing", "?", ".", "_"})
+
+
+def plain(number: str, metric: str | None = None) -> str:
+    """Return a *number* without what stands around it, and without commas between groups of three digits.
+
+    Where it may have a comma for its point, as ``1,234`` may that a program of another language prints, it is left as
+    it is, but for a rate (by the name of its *metric*) and for a step, which has no decimals (None).
+
+    >>> plain("(975,159.5)", "loss"), plain("17,000,000", "loss"), plain("975,159", "lookups_per_s")
+    ('975159.5', '17000000', '975159')
+    >>> plain("1,234", "loss"), plain("0,123", "lookups_per_s"), plain("1,000")
+    ('1,234', '0,123', '1000')
+    """
+    stripped = number.strip(_AROUND)
+    if _GROUPED.fullmatch(stripped) is None or not (
+        _SURELY_GROUPED.fullmatch(stripped) is not None or metric is None or _is_rate(metric)
+    ):
+        return stripped
+    return stripped.replace(",", "")
+
+
+def number_of(stripped: str) -> float:
+    """Return the number that is written as *stripped*; raise `ValueError` for none.
+
+    >>> number_of("0.15D-02"), number_of("1.5-103"), number_of("-1.#IND"), number_of("-1.#INF00")
+    (0.0015, 1.5e-103, nan, -inf)
+    """
+    try:
+        return float(stripped)
+    except ValueError:
+        if found := _SPECIAL.fullmatch(stripped):
+            return float(found[1] + _OF_OLD_C[found[2].lower()])
+        if found := _OF_FORTRAN.fullmatch(stripped):
+            return float(f"{found[1]}e{found[2] or found[3]}")
+        raise
+
+
+def with_point(cell: str) -> str:
+    """Return a number of a table that may have decimal commas, with a point.
+
+    >>> with_point("0,5"), with_point("1.234,5"), with_point("1,234.5"), with_point("0.5")
+    ('0.5', '1234.5', '1,234.5', '0.5')
+    """
+    if _GROUPED_BY_POINTS.fullmatch(cell.strip()):
+        cell = cell.replace(".", "")
+    return cell if "." in cell else cell.replace(",", ".")
+
+
+def looks_like_number(text: str) -> bool:
+    """Tell whether *text* begins as a number does, or is what a field shows that has no room for it.
+
+    >>> [looks_like_number(text) for text in ("0.5±0.1", "1,234", "*****", "diverged", "-", "# of steps")]
+    [True, True, True, False, False, False]
+    """
+    return _BEGINS.match(text.strip(_AROUND)) is not None
+
+
+def is_missing(text: str) -> bool:
+    """Tell whether *text* stands where there is no value, as N/A does.
+
+    >>> is_missing(" N/A "), is_missing("diverged")
+    (True, False)
+    """
+    return text.strip().lower() in MISSING
+
+
+def _is_rate(metric: str) -> bool:
+    from hpcml.model.metric_goal import is_rate  # noqa: PLC0415 - few programs print such numbers
+
+    return is_rate(metric)
