@@ -41,7 +41,12 @@ _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
 _RANGE = re.compile(r"\{?(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?\}?")
-_JOINED = re.compile(r"(?s)(?P<prefix>(?:--?|[+~]{1,2})?(?P<name>[A-Za-z_][\w./@-]*)=)(?P<value>.*)")
+# Of --gin_bindings=train.lr=0.1,0.2 the name is the last one.
+_JOINED = re.compile(
+    r"(?s)(?P<prefix>(?:--?[A-Za-z][\w.-]*=(?=[A-Za-z_][\w./@-]*=))?(?:--?|[+~]{1,2})?(?P<name>[A-Za-z_][\w./@-]*)=)"
+    r"(?P<value>.*)"
+)
+_PAIR = re.compile(r"[A-Za-z_][\w./@-]*=.*", re.DOTALL)
 _SHORT_JOINED = re.compile(r"(?P<prefix>-(?P<name>[A-Za-z]))(?P<value>[^A-Za-z-].*)")  # -b8,16
 _FLAG_AND_VALUE = re.compile(r"--?[A-Za-z][\w.-]*\s")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
@@ -399,6 +404,11 @@ class _Reading:
                     f"{word!r} ends with a comma: values stand without blanks between them: {word}{following}"
                 )
             values = _values(value, word, self._most)
+            if joined is not None and len(values) > 1 and all(map(_PAIR.fullmatch, values[1:])):
+                raise ConfigError(
+                    f"{word!r} may be one value or several: a comma that belongs to one is written \\, in quotes; "
+                    f"several are args.NAME={values[0]},... in front of the --, and {{NAME}} where they belong"
+                )
             template.append(prefix + (values[0] if len(values) == 1 else self.sweep(name, values, word)))
             flag = None
         return template
@@ -407,11 +417,12 @@ class _Reading:
 def _own_name(word: str) -> str | None:
     """Return the name of the flag that *word* has with and without "no"; None where it is anything else.
 
-    >>> _own_name("--bn,--no-bn"), _own_name("--fp16,--bf16"), _own_name("1,2")
-    ('bn', None, None)
+    >>> _own_name("--bn,--no-bn"), _own_name("--noamp,--amp"), _own_name("--fp16,--bf16"), _own_name("1,2")
+    ('bn', 'amp', None, None)
     """
     flags = _split(word)
     names = {re.sub("^no[-_]", "", flag.lstrip("-")) for flag in flags}
+    names -= {f"no{name}" for name in names}  # absl's
     return names.pop() if len(names) == 1 < len(flags) and all(map(_FLAG.fullmatch, flags)) else None
 
 

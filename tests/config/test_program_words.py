@@ -59,6 +59,13 @@ def test_without_a_sweep_the_words_are_exactly_those_that_were_typed(words: list
         ("python m.py --bn,--no-bn", "{bn}", {"bn": ("--bn", "--no-bn")}),
         ("python m.py -v --bn,--no-bn", "-v {bn}", {"bn": ("--bn", "--no-bn")}),
         ("python m.py --no_amp,--amp x", "{amp} x", {"amp": ("--no_amp", "--amp")}),
+        ("python m.py --amp,--noamp", "{amp}", {"amp": ("--amp", "--noamp")}),
+        (
+            "python m.py --g=a.lr=1,2 -o b.x=3,4",
+            "--g=a.lr={a.lr} -o b.x={b.x}",
+            {"a.lr": ("1", "2"), "b.x": ("3", "4")},
+        ),
+        ("python m.py --url=http://a?x=1,http://b?x=2", "--url={url}", {"url": ("http://a?x=1", "http://b?x=2")}),
         ("python m.py --fp16,--bf16", "{arg2}", {"arg2": ("--fp16", "--bf16")}),
         ("python m.py --learning-rate 1,2", "--learning-rate {learning-rate}", {"learning-rate": ("1", "2")}),
         ("python m.py --betas '[0.9,0.99],[0.8,0.9]'", "--betas {betas}", {"betas": ("[0.9,0.99]", "[0.8,0.9]")}),
@@ -119,6 +126,17 @@ def test_a_flag_of_the_programs_own_that_an_interpreter_has_too_is_swept(command
     assert program.sweeps == {flag.lstrip("-"): ("0.1", "10")}
 
 
+@pytest.mark.parametrize("word", ["--hparams=lr=0.1,batch=32", "lr=0.1,batch=32", "-o a=1,b.c=2,d=x"])
+def test_pairs_between_commas_are_asked_about(word: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"one value or several: a comma that belongs to one is written \\, in quotes"
+    ):
+        swept(f"python m.py {word}")
+
+    escaped = word.replace(",", r"\,")
+    assert swept(f"python m.py '{escaped}'" if " " not in escaped else f"python m.py -o '{escaped[3:]}'").sweeps == {}
+
+
 def test_nothing_is_split_of_words_that_are_to_stay_as_they_are() -> None:
     words = ["python", "m.py", "--layers", "64,64", "--lr", "{lr}"]
 
@@ -148,6 +166,7 @@ def test_a_swept_seed_is_the_seed_of_the_run(tmp_path: Path) -> None:
         "papermill -p seed 0..2",
         "--numpy-rand-seed 0..2",
         "--torch_seed=0..2",
+        "--gin_bindings=train.seed=0..2",
         "--randomseed 0..2",
     ],
 )
