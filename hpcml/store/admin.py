@@ -20,7 +20,7 @@ from hpcml.store.schema import EVENT, JOURNAL, METRIC, POINT, RUN, SERIES
 from hpcml.store.sqlite.backups import backup_name, thin_out, write_backup
 from hpcml.store.sqlite.engine import driver_of
 from hpcml.store.sqlite.file import SqliteFile
-from hpcml.store.sqlite.location import check_file, check_place, path_of
+from hpcml.store.sqlite.location import check_file, check_place, is_on_server, path_of
 from hpcml.store.sqlite.read_only import connect_for_reading
 
 _SHOWN = 20  # faults of one kind that are told one by one
@@ -35,7 +35,7 @@ def torn_parts(url: str) -> list[str]:
     Raises `StoreError` where no store lies at *url*, or where the file belongs to another program or cannot be opened.
     That the file is damaged is no error here but a returned line.
     """
-    if url.startswith("postgres"):
+    if is_on_server(url):
         return []
     path = path_of(url)
     check_place(path)

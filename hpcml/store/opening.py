@@ -20,6 +20,7 @@ from hpcml.store.sqlite.location import (
     Placement,
     SqliteHeader,
     check_place,
+    is_on_server,
     only_read,
     path_of,
     placement_of,
@@ -41,7 +42,7 @@ def open_store(url: str, mode: str | None = None) -> Database:
 
     >>> store = open_store("postgresql://me@db.example/hpcml")  # doctest: +SKIP
     """
-    if url.startswith("postgres") and "://" in url:
+    if is_on_server(url):
         from hpcml.store.postgres import PostgresStore  # noqa: PLC0415 - most stores are files
 
         return PostgresStore.open(url)
@@ -133,7 +134,7 @@ def place_of(url: str) -> Placement | None:
     The file is not opened. `hpcml doctor` shows it. Raises `StoreError` for a URL that names no file. Used by `hpcml
     doctor` and `hpcml estimate`, which must not create a store.
     """
-    return None if url.startswith("postgres") else _placed(path_of(url), None)
+    return None if is_on_server(url) else _placed(path_of(url), None)
 
 
 def _placed(path: Path, wanted: str | None) -> Placement:

@@ -12,7 +12,7 @@ from hpcml.runs.layout import RunDir
 from hpcml.store.admin import compact, counts, faults, size_of, torn_parts, vacuum
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
-from hpcml.store.opening import open_store
+from hpcml.store.opening import open_store, place_of
 from hpcml.store.query import curve
 from hpcml.store.views import VIEWS
 from tests.store.building import contents
@@ -150,3 +150,14 @@ def test_compact_leaves_the_newest_backup(file_store: Database, tmp_path: Path) 
         os.utime(tmp_path / f"store.db.backup-0001-2026010{day}-000000", (day, day))
 
     assert [file.name for file in compact(file_store)] == ["store.db.backup-0001-20260101-000000"]
+
+
+def test_a_file_that_is_called_as_a_server_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    placement = place_of("postgres-runs.db")
+
+    assert placement is not None
+    assert placement.path == tmp_path / "postgres-runs.db"
+    with pytest.raises(StoreError, match=r"there is no store at .*/postgres-runs.db yet"):
+        torn_parts("postgres-runs.db")
+    assert place_of("postgresql://db.example/hpcml") is None

@@ -56,6 +56,15 @@ class SqliteHeader:
         )
 
 
+def is_on_server(url: str) -> bool:
+    """Tell whether *url* is the address of a server; a file may be called as one.
+
+    >>> is_on_server("postgresql://db.example/hpcml"), is_on_server("postgres-runs.db")
+    (True, False)
+    """
+    return url.startswith("postgres") and "://" in url
+
+
 def path_of(url: str) -> Path:
     """Return the absolute path that *url* names; symbolic links in it are kept.
 
