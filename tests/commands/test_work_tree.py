@@ -108,13 +108,13 @@ def test_a_checkpoint_that_git_ignores_is_nobodys_beginning(project: Path, place
     assert names_of(read_work_tree(project, places)) == {"ckpt_tools.py"}
 
 
-@pytest.mark.parametrize("ignored", ["", "old\n", "*.db\nwork\n", None])
+@pytest.mark.parametrize("ignored", ["", "old\n", "*.db\npythonpath\n", None])
 @pytest.mark.parametrize("home", ["old", "my/old", "."])
 def test_what_hpcml_keeps_in_another_home_is_no_code(
     project: Path, places: Places, home: str, ignored: str | None
 ) -> None:
-    run = f"{home}/runs/default/20261127-080448-hv9zdajc"
-    fill(project, f"{run}/run.json", f"{run}/job.sh", f"{run}/journal/x.jsonl", f"{run}/work/project/model.py")
+    run = f"{home}/runs/default/20260101-000000-aaaaaaaa"
+    fill(project, f"{run}/run.json", f"{run}/job.sh", f"{run}/journal/x.jsonl", f"{run}/pythonpath/model.py")
     fill(project, f"{home}/code/7559992082017268/train.py", f"{home}/submissions/x/batch.json", f"{home}/looks/x")
     fill(project, f"{home}/store.db", f"{home}/store.db-wal", f"{home}/helper.py")
     fill(project, "kaggle/runs/tb/events", "kaggle/submissions/final.csv")
@@ -125,6 +125,16 @@ def test_what_hpcml_keeps_in_another_home_is_no_code(
 
     assert names_of(tree) - {"kaggle/runs/tb/events"} == {str(Path(home) / "helper.py"), "kaggle/submissions/final.csv"}
     assert (tree.homes, tree.shared, tree.copied) == ([home], {}, {})
+
+
+def test_a_link_to_a_home_elsewhere_stays_a_link(project: Path, tmp_path: Path, read: Read) -> None:
+    fill(tmp_path / "far", "runs/default/20260101-000000-aaaaaaaa/run.json", "helper.py")
+    (project / "far").symlink_to(tmp_path / "far")
+
+    tree = read()
+
+    assert (names_of(tree), tree.homes) == (set(), [])
+    assert tree.shared == {"far": str(project / "far")}
 
 
 def test_a_file_in_an_ignored_folder_that_is_all_of_another_folder_is_taken_once(project: Path, places: Places) -> None:

@@ -160,7 +160,7 @@ class _Sorter:
             self._take_folder(path, place)
 
     def _take_folder(self, path: PurePosixPath, place: Path) -> None:
-        if self.leave_out_home(path):
+        if not place.is_symlink() and self.leave_out_home(path):
             for name in self.names_in(path):
                 self.take(path / name)
             return
