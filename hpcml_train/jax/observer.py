@@ -53,6 +53,12 @@ _PRECISIONS = {"HIGHEST": "fp32", "HIGH": "tf32"}  # jax.lax.Precision on a GPU
 _KERNELS = ("pallas_call", "ffi_call", "custom_call", "call_exported", "triton", "cudnn", "dot_product_attention")
 _WRAPPED = re.compile(r"(?:jvp|transpose|vmap|pmap|jit|pjit|checkpoint|remat|remat2|shard_map|named)\(([^()]*)\)")
 _NO_LAYER = ("", "rematted_computation", "checkpoint")  # what JAX adds to the stack of names by itself
+# In a compiled program's text, whose names of files and functions are the user's: products of XLA's own, of libraries
+# and of Triton
+_MULTIPLIES = re.compile(
+    r"""\s(?:dot|convolution|ragged-dot|scaled-dot)\(|custom_call_target="[^"]*(?:cublas|cudnn|gemm|matmul|conv)"""
+    r"""|"kind":\s*"__(?:triton\w*gemm|cublas|cudnn)"""
+)
 _PROBE = "hpcml_probe"  # what hpcml_train.jax.probe compiles
 
 
@@ -109,7 +115,7 @@ class JaxObserver(ProgramObserver):
         return [
             f"{module.name} was compiled before it was observed"
             for module in modules
-            if _PROBE not in module.name and re.search(r"\s(dot|convolution)\(|gemm|cudnn\$", module.to_string())
+            if _PROBE not in module.name and _MULTIPLIES.search(module.to_string())
         ]
 
     def _products(self, program: Any, stack: str, times: int, unknown: List[str]) -> Iterator[Product]:  # noqa: ANN401

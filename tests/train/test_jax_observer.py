@@ -107,13 +107,29 @@ with jax.default_matmul_precision("highest"):
 with jax.default_matmul_precision("tensorfloat32"):
     jax.clear_caches()
     case("gpu tf32", convolve, "tf32", on_gpu=True)
+jax.clear_caches()
+exec(compile("double = jax.jit(lambda a: a * 2); double(jnp.ones(23))", "/home/me/gemm/conv/train.py", "exec"))
+case("in a folder called gemm", lambda: step(18))
 early = jax.jit(lambda a: a @ a)
 early(jnp.ones((17, 17)))
 case("earlier", lambda: step(18))
 told["put_back"] = mlir.lower_jaxpr_to_module is lower
 
-# an observer that fails: the program does not notice
 from hpcml_train.jax import observer as module
+told["known by its text"] = [bool(module._MULTIPLIES.search(line)) for line in (
+    'ROOT %dot.1 = f32[4,4]{1,0} dot(%a, %b), lhs_contracting_dims={1}',
+    '(f32[8,8], s8[4]) custom-call(%a, %b), custom_call_target="__cublas$lt$matmul", backend_config={}',
+    '(f32[8,8], s8[4]) custom-call(%a, %b), custom_call_target="__cublas$gemm"',
+    '(f32[8], u8[0]) custom-call(%a, %b), custom_call_target="__cudnn$convForward"',
+    'fusion(%a), backend_config={"fusion_backend_config":{"kind":"__triton_nested_gemm_fusion"}}',
+)]
+class Open:
+    eqns = ()
+    jaxpr = property(lambda self: self)
+program = Open()
+told["own inner one"] = [*module.programs_in((program, [program], 3))].count(program)
+
+# an observer that fails: the program does not notice
 counts, module.dot_flops = module.dot_flops, lambda equation: 1 / 0
 jax.clear_caches()
 case("failing", lambda: step(5))
@@ -194,6 +210,18 @@ def test_what_nobody_can_know_is_unknown_and_named(told: dict[str, Any]) -> None
         assert told[title]["word"] == "unknown"
         assert what in [one["what"] for one in told[title]["unknown"]]
     assert (told["gpu highest"]["word"], told["gpu tf32"]["word"]) == ("fp32", "tf32")
+
+
+def test_what_multiplies_nothing_is_not_told_for_the_name_of_its_folder(told: dict[str, Any]) -> None:
+    assert told["in a folder called gemm"]["unknown"] == []
+
+
+def test_a_compiled_program_with_a_product_is_known_by_its_text(told: dict[str, Any]) -> None:
+    assert told["known by its text"] == [True] * 5
+
+
+def test_a_program_that_is_its_own_inner_one_is_read_once_as_jax_0_11_has_it(told: dict[str, Any]) -> None:
+    assert told["own inner one"] == 2
 
 
 def test_an_algorithm_that_a_cpu_does_not_have_is_what_it_computes(told: dict[str, Any]) -> None:
