@@ -23,6 +23,7 @@ import torch
 
 from hpcml_train.torch import fingerprint, float32, nested, samples, switches, traces
 from hpcml_train.torch.layers import LayerHooks, quiet
+from hpcml_train.torch.own_kernels import OwnKernels
 from hpcml_train.torch.step_kinds import Kind, Kinds
 
 _SHARE = 0.001  # of the time since the start, which observing may take beyond the first window
@@ -52,6 +53,7 @@ class _Taken(NamedTuple):
     samples: Mapping[Tuple[Any, ...], Optional[samples.AnySample]]
     likenesses: Mapping[str, AbstractSet[Tuple[Any, ...]]]  # of the samples, by layer
     leave: float32.Leave
+    own_kernels: OwnKernels
     unknown: List[str]
     window_s: Optional[float] = None  # how long the window took, where it is not known how long a step usually does
 
@@ -76,6 +78,7 @@ class Observer:
         self._watched: Set[Kind] = set()  # kinds of steps of which a window was taken
         self._taken: List[_Taken] = []
         self._hooks: Optional[LayerHooks] = None  # of the open window
+        self._own_kernels = OwnKernels()  # of it, or of the last one
         self._compiled_before = 0
         self._drivers_word = float32.drivers_word()
         self._began = time.perf_counter()
@@ -207,14 +210,17 @@ class Observer:
             self._report.event("precision_observer", **self._hello)
         self._steps += 1
         self._kind = self._kinds.of_step(optimizer)
-        if self._hooks is not None:
+        had_window = self._hooks is not None
+        if had_window:
             self._take_window(optimizer, now)
         elif self._steps > 1:
             step_s = now - self._stepped_at
             self._usual_s = step_s if self._usual_s is None else min(self._usual_s, step_s)
         if self._taken and self._may_spend(self._taken[0].size_bytes / self._bytes_per_s):
             self._read(self._taken.pop(0))
-        if self._is_due():
+        # The range that torch has around this very step began in the window that ended. Its end would be taken off the
+        # next trace's stack, which is empty: the process crashes (torch 2.11 and 2.13, execution_trace_observer.cpp).
+        if not had_window and self._is_due():
             self._open_window()
         self._stepped_at = time.perf_counter()
 
@@ -254,7 +260,11 @@ class Observer:
         traces.Marks.is_on = True
         with quiet():
             _profiler._enable_execution_trace_observer()  # noqa: SLF001
+        with traces.own_mark():  # so that this thread's stack has something on it, should another old range end now
+            pass
         self._hooks.install()
+        self._own_kernels = OwnKernels()
+        self._own_kernels.watch()
         self._opened = time.perf_counter()
         self._spent_s += self._opened - began
 
@@ -265,6 +275,7 @@ class Observer:
         if hooks is None:
             raise RuntimeError("no window is open")
         self._hooks = None
+        self._own_kernels.end()
         hooks.remove()
         traces.Marks.is_on = False
         with quiet():
@@ -300,7 +311,17 @@ class Observer:
         unknown = [*_hidden(), *hooks.troubles]
         size_bytes = os.path.getsize(hooks.path)
         self._taken.append(
-            _Taken(hooks.path, size_bytes, details, hooks.samples, hooks.likenesses, hooks.leave, unknown, late_s)
+            _Taken(
+                hooks.path,
+                size_bytes,
+                details,
+                hooks.samples,
+                hooks.likenesses,
+                hooks.leave,
+                self._own_kernels,
+                unknown,
+                late_s,
+            )
         )
         self._windows += 1
         if self._kind is not None:
@@ -356,6 +377,7 @@ class Observer:
         if leave.on_gpu and is_so_still and not _is_capturing():
             numbers = float32.with_replays(numbers, found.products, leave.on_gpu)
         products, unknown = float32.resolve(found, numbers, on_cpu=leave.on_cpu, on_gpu=leave.on_gpu)
+        unknown.update(dict.fromkeys(taken.own_kernels.unknown({one.format for one in products})))
         return products, unknown, numbers
 
     @contextlib.contextmanager

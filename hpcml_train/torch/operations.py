@@ -284,6 +284,11 @@ def is_harmless_name(name: str) -> bool:
     return name in _HARMLESS or name in _LISTED
 
 
+def is_solver_name(name: str) -> bool:
+    """Whether the operation *name* of torch's own is a solver, a decomposition or a transform."""
+    return name in _LISTED
+
+
 def is_refused_name(name: str) -> bool:
     """Whether the operation *name* of torch's own is listed as one that hides its products."""
     return name in _REFUSED

@@ -1,7 +1,7 @@
 """What an optimizer's step was made of, as far as it can be told at every step for almost nothing.
 
-That is the autocasts that were entered with gradients, and the types of the parameters. Where it is of a new kind, what
-an earlier step multiplied says nothing of it.
+That is the autocasts that were entered with gradients, the types of the parameters, and the switches of TF32 once a GPU
+is used. Where it is of a new kind, what an earlier step multiplied says nothing of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import torch
 from hpcml_train.torch.traces import autocast_dtype
 
 _DEVICES = ("cuda", "cpu")
-Kind = Tuple[FrozenSet[Tuple[str, str]], FrozenSet[str]]
+Kind = Tuple[FrozenSet[Tuple[str, str]], FrozenSet[str], Tuple[str, ...]]
+_TF32 = (("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"))
 
 
 class Kinds:
@@ -56,4 +57,11 @@ class Kinds:
         entered = frozenset(self._entered)
         self._entered.clear()
         groups = getattr(optimizer, "param_groups", ())
-        return entered, frozenset(str(group["params"][0].dtype) for group in groups if group["params"])
+        dtypes = frozenset(str(group["params"][0].dtype) for group in groups if group["params"])
+        return entered, dtypes, _tf32() if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _tf32() -> Tuple[str, ...]:
+    """Return the words of torch's switches of float32 on a GPU: of 2.9 and later, where reading them takes 0.3 us."""
+    read = getattr(torch._C, "_get_fp32_precision_getter", None)  # noqa: SLF001 - its public form takes forty times as long
+    return () if read is None else tuple(read(*one) for one in _TF32)

@@ -60,11 +60,18 @@ _TRANSPOSED = (
 _SOUNDS_LIKE_ONE = re.compile(
     r"(^|_)(b|add|badd|sp|ss|hs|chain_)?(mm|matmul)(_|$)|conv(?!ert)|attention|(^|_)(rnn|lstm|gru|gemm|linear|dot)(_|$)"
 )
-_NO_PRODUCTS = ("_cudnn_rnn_flatten_weight", "mkldnn_reorder_conv2d_weight", "mkldnn_reorder_conv3d_weight")
+_NO_PRODUCTS = (
+    *("_cudnn_rnn_flatten_weight", "_use_cudnn_rnn_flatten_weight"),
+    *("mkldnn_reorder_conv2d_weight", "mkldnn_reorder_conv3d_weight"),
+    # the gates of a cell, whose products come before
+    *("_thnn_fused_lstm_cell_backward", "_thnn_differentiable_lstm_cell_backward"),
+    "_thnn_differentiable_gru_cell_backward",
+)
 _HARMLESS_NAMESPACES = (
     *("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp", "symm_mem", "device_mesh"),
     *("prim", "prims", "profiler", "inductor", "torch", "debugprims", "rngprims", "higher_order", "nccl"),
 )
+_UNSEEN_FORWARD = "the forward pass, by kernels that are none of torch's operations"
 _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = "Optimizer.step#"
 _THREAD = "[pytorch|profiler|execution_trace|"
@@ -282,7 +289,14 @@ class _Trace:
             sizes = (node.leaf.size for node in up if node.leaf is not None)
             size = next((size for size in sizes if size is not None), None)
             products.append(Product(leaf.format, phase, layer, leaf.flops, leaf.is_emulated, kind, size))
+        if products and all(one.phase == "backward" for one in products) and not self._has_solver():
+            unknown[_UNSEEN_FORWARD] = None
         return Found(products, unknown, len(self._nodes))
+
+    def _has_solver(self) -> bool:
+        """Whether something was solved, decomposed or transformed: its backward pass alone may be products."""
+        names = (node.name.rpartition("::")[2].rstrip("_") for node in self._nodes.values())
+        return any(operations.is_solver_name(name) for name in names)
 
     def _ids_above(self, at: int) -> Iterator[int]:
         """Yield the nodes that the node lies in, from inside."""

@@ -170,3 +170,51 @@ def test_attention_in_float32_keeps_to_fp32() -> None:
     wide = (one.double() for one in (q, k, v))
     exact = nn.functional.scaled_dot_product_attention(*wide)
     assert float((found - exact).norm() / exact.norm()) < 5e-6
+
+
+def test_tf32_that_is_switched_on_in_the_middle_is_told() -> None:
+    allow()
+    model = nn.Linear(512, 512).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watching() as told:
+        for step in range(40):
+            if step == 20:
+                allow("linear")
+            optimizer.zero_grad()
+            model(torch.randn(256, 512, device="cuda")).square().mean().backward()
+            optimizer.step()
+
+    assert told.word("fp32") == "mixed(50 % fp32: until step 2, 50 % tf32: from step 22)"
+
+
+def test_a_kernel_of_triton_computes_float32_in_tf32_whatever_the_switches_say() -> None:
+    triton_kernels = pytest.importorskip("tests.train.triton_kernels")
+    allow()
+
+    class Multiply(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            context.save_for_backward(x, weight)
+            return triton_kernels.multiply(x, weight)
+
+        @staticmethod
+        def backward(context: Any, gradient: torch.Tensor) -> Any:
+            x, weight = context.saved_tensors
+            return gradient @ weight.T, x.T @ gradient
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(256, 256) / 16)
+            self.linear = nn.Linear(256, 256)
+
+        def forward(self, x: Any) -> Any:
+            return self.linear(Multiply.apply(x, self.weight))
+
+    x = torch.randn(256, 256)
+    told = trained(Own(), x=x)
+
+    assert told.word("fp32") == "unknown"
+    assert told.windows[0].unknown == ("product_kernel: a kernel of Triton that multiplies in tf32",)
+    wrong = triton_kernels.multiply(x.cuda(), x.cuda()).cpu().double() - x.double() @ x.double()
+    assert float(wrong.norm() / (x.double() @ x.double()).norm()) > 1e-4

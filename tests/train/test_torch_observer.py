@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,9 +16,10 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from hpcml_train.precision.observed import Window, name_observed, read_window
-from hpcml_train.torch import layers, observer, traces
+from hpcml_train.torch import layers, observer, switches, traces
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.observer import Observer
+from hpcml_train.torch.step_kinds import Kinds
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_as_found")]
 
@@ -499,6 +500,98 @@ def test_compiled_code_is_seen_as_it_ran() -> None:
     assert told.word("amp_bf16") == "amp_bf16"
     assert told.details[0]["parameters"]["float32"] == 2 * (64 * 64 + 64)
     torch._dynamo.reset()
+
+
+def test_no_window_begins_in_the_step_in_which_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's range around the step would end in a trace in which it has not begun, and the process would crash."""
+    began, ended = [], []
+    begin, end = Observer._open_window, Observer._end_window
+
+    def begin_and_note(seeing: Observer) -> None:
+        began.append(seeing._steps)
+        begin(seeing)
+
+    def end_and_note(seeing: Observer) -> Any:
+        ended.append(seeing._steps)
+        return end(seeing)
+
+    compilations = iter(range(100))
+    monkeypatch.setattr(observer, "_compilations", lambda: min(next(compilations), 5))
+    monkeypatch.setattr(Observer, "_open_window", begin_and_note)
+    monkeypatch.setattr(Observer, "_end_window", end_and_note)
+    with watching() as told:
+        train(whole, steps=30)
+
+    assert len(ended) > 3
+    assert not set(began) & set(ended)
+    assert told.word("fp32") == "fp32"
+
+
+class FromNumpy(torch.autograd.Function):
+    """A product whose forward pass is none of torch's, as a kernel of Triton's or CuPy's is."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(x, weight)
+        return torch.from_numpy(x.detach().numpy() @ weight.detach().numpy())
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        x, weight = context.saved_tensors
+        return gradient @ weight.T, x.T @ gradient
+
+
+def test_a_forward_pass_that_nobody_saw_is_unknown_though_the_backward_pass_is_known() -> None:
+    with watching() as told:
+        train(lambda model: FromNumpy.apply(data(), cast("Net", model).body.weight).square().mean())
+
+    assert {row["phase"] for row in told.details[0]["rows"]} == {"backward"}
+    assert told.windows[0].unknown == ("the forward pass, by kernels that are none of torch's operations",)
+    assert told.word("fp32") == "unknown"
+
+
+def test_a_decomposition_whose_backward_pass_alone_multiplies_is_known() -> None:
+    def loss(model: nn.Module) -> Any:
+        weight = cast("Net", model).body.weight
+        return torch.linalg.cholesky(torch.eye(64) * 9 + (weight + weight.T)).square().mean()
+
+    with watching() as told:
+        train(loss)
+
+    assert {row["phase"] for row in told.details[0]["rows"]} == {"backward"}
+    assert told.word("fp32") == "fp32"
+
+
+def test_gates_of_a_cell_are_no_products() -> None:
+    names = (
+        "_thnn_fused_lstm_cell_backward",
+        "_thnn_differentiable_gru_cell_backward",
+        "_use_cudnn_rnn_flatten_weight",
+    )
+    tensor = {"values": [[1, 0, 0, 4, 4, "cuda:0"]] * 2, "shapes": [[2, 2]] * 2, "types": ["Tensor(float)"] * 2}
+    node = {"inputs": tensor, "outputs": {"shapes": [[2, 2]]}}
+
+    assert [traces._leaf_of(f"aten::{name}", node) for name in names] == [None] * 3
+    assert traces._leaf_of("aten::_thnn_new_lstm", node) is not None  # sounds like a product, and nobody has looked
+
+
+@pytest.mark.parametrize("switch", ["cuda.matmul", "cudnn.conv", "cudnn.rnn"])
+def test_a_step_after_tf32_was_switched_on_is_of_a_new_kind(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not switches.has_fp32_precision():
+        pytest.skip("this torch has the old switches")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    optimizer, kinds, part = torch.optim.SGD(Net().parameters(), lr=0.1), Kinds(), torch.backends
+    for name in switch.split("."):
+        part = getattr(part, name)
+    before = part.fp32_precision
+    try:
+        part.fp32_precision = "ieee"
+        first = kinds.of_step(optimizer)
+        assert kinds.of_step(optimizer) == first
+        part.fp32_precision = "tf32"
+        assert kinds.of_step(optimizer) != first
+    finally:
+        part.fp32_precision = before
 
 
 def test_what_another_library_computes_is_unknown_and_named() -> None:
