@@ -160,7 +160,7 @@ def emulate(
     """Emulate the arithmetic *name* in the block; raise at its end where nothing was rounded, unless not *must_see*.
 
     Attention is computed by plain products meanwhile, and with *has_rnn* recurrent layers too, at the price of every
-    other oneDNN kernel.
+    other kernel of oneDNN and cuDNN.
     """
     mode = Emulation(name, rounding=rounding, scale_rounding=scale_rounding, of=of)
     with plain_kernels(has_rnn=has_rnn), mode:
@@ -178,6 +178,7 @@ def plain_kernels(*, has_rnn: bool) -> Iterator[None]:
         stack.enter_context(_without_fused_layers())
         if has_rnn:
             stack.enter_context(without_mkldnn())
+            stack.enter_context(_without_cudnn())
         yield
 
 
@@ -193,6 +194,18 @@ def _without_fused_layers() -> Iterator[None]:
     finally:
         if before:
             mha.set_fastpath_enabled(True)
+
+
+@contextlib.contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """Let torch compute by kernels of its own in the block, and none by cuDNN's."""
+    # not torch.backends.cudnn.flags: it sets other switches too
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
 
 
 @contextlib.contextmanager
