@@ -33,6 +33,10 @@ class UnseenSubmissionError(SubmissionError):
     """A submission ended well, and its job is not there: a site's wrapper that took it may make it later."""
 
 
+# What to do where a scheduler lets nobody have so many jobs
+FEWER_JOBS = (
+    "more jobs than the site lets you have queued: wait, submit fewer, or put several runs into each with schedule.pack"
+)
 _GUARD = Path(__file__).with_name("guard.py")
 _GUARD_ENDS_S = 10.0
 _LOOK_S = 1.0  # whether a process that still has readers was killed
@@ -132,6 +136,16 @@ def said(argv: Sequence[str], ask: Callable[[Sequence[str]], Answer]) -> str:
         words = " ".join((answer.stderr or answer.stdout).split())
         raise NoAnswerError(f"{argv[0]} did not answer (exit status {answer.returncode}): {words}")
     return answer.stdout
+
+
+def advised(words: str, advice: Mapping[str, str]) -> str:
+    """Return a scheduler's *words* of a refusal, with the first of *advice* whose key is in them.
+
+    >>> advised("qsub: Unknown queue", {"Unknown queue": "set resources.partition"})
+    'qsub: Unknown queue (set resources.partition)'
+    """
+    found = next((text for sign, text in advice.items() if sign in words), None)
+    return words + (f" ({found})" if found else "")
 
 
 def look_twice(find: Callable[[], str | None], *, pause_s: float, patience_s: float = 0.0) -> str | None:

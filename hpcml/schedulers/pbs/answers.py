@@ -36,6 +36,11 @@ _OWN_VERDICTS = {
     -26: (State.OUT_OF_MEMORY, "virtual memory exceeded"),
     -4: (State.NODE_FAIL, "the node was lost"),
 }
+_RELEASED_BY = {  # by the letter in Hold_Types, the strongest first (man qhold)
+    "s": "PBS itself or an administrator has to release it",
+    "o": "an operator of PBS has to release it",
+    "u": "qrls releases it",
+}
 _KILLED = frozenset({"265", "137"})  # the script by SIGKILL; its last command, as a shell counts
 
 
@@ -250,11 +255,20 @@ def parse_time_s(text: str) -> int | None:
 
 def _why_waiting(said: Attributes) -> str | None:
     comment = said.get("comment")
-    if said["job_state"] == "H" and "s" in said.get("Hold_Types", "") and "run_count" in said:
+    if comment is not None and comment.startswith("Job Array Began"):
+        comment = None  # the array's own, which its jobs show until they run
+    holds = said.get("Hold_Types", "n")
+    if said["job_state"] == "H" and "s" in holds and "run_count" in said:
         # After 21 tries PBS gives up. Measured of -o into a folder that the node lacks; no output can tell of it.
         return f"{comment or 'held after failed attempts to run'}: does the node see the folder for its log?"
-    # "Job Array Began at ..." is the array's own, which its jobs show until they run.
-    return None if comment is not None and comment.startswith("Job Array Began") else comment
+    if "s" in holds and "depend" in said:
+        return f"{comment or 'waits for other jobs'} (depend={said['depend']})"
+    # Not by the state: jobs of an array that is held are in state Q, and tell of it here alone
+    if released_by := next((words for letter, words in _RELEASED_BY.items() if letter in holds), None):
+        return f"{comment or 'held'}: {released_by}"
+    if comment is None and said["job_state"] == "W" and "Execution_Time" in said:
+        return f"waits until {said['Execution_Time']}"
+    return comment
 
 
 def _ran(said: Attributes) -> bool:

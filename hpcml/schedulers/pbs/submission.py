@@ -56,6 +56,7 @@ def submit(
     ask_timeout_s: float = ASK_TIMEOUT_S,
     settling_s: float = SETTLING_S,
     patience_s: float = 0.0,
+    advised: Callable[[str], str] = str,
 ) -> str:
     """Run qsub once, as *argv* (man qsub), and return the job's full id; *name* must be this submission's alone.
 
@@ -65,10 +66,10 @@ def submit(
     *timeout_s* is for each of them, and *ask_timeout_s* for each question. Of jobs that a wrapper submitted twice all
     but the first are deleted.
 
-    Raises `SubmissionError` with PBS's own words, or those of a wrapper that ended by itself without a job; and
-    `UncertainSubmissionError` where qsub was killed or silent, or PBS cannot be asked now. The login of a registry is
-    kept from qsub, which a site's or a user's `-V` would make hand it on to the job, and show it to everybody who asks
-    for the job with qstat.
+    Raises `SubmissionError` with PBS's own words, to which *advised* adds what to do, or those of a wrapper that ended
+    by itself without a job; and `UncertainSubmissionError` where qsub was killed or silent, or PBS cannot be asked now.
+    The login of a registry is kept from qsub, which a site's or a user's `-V` would make hand it on to the job, and
+    show it to everybody who asks for the job with qstat.
     """
     # Its neighbour: inside a job, where qsub is called by its place, PATH has neither
     qselect, qdel = (str(Path(argv[0]).with_name(program)) for program in ("qselect", "qdel"))
@@ -97,7 +98,7 @@ def submit(
             log.warning("qsub said: %s", words)
         return printed
     if printed is None and _is_refusal(answer):
-        raise SubmissionError(f"PBS refused the job: {one_line(answer.stderr)}")
+        raise SubmissionError(f"PBS refused the job: {advised(one_line(answer.stderr))}")
     words = f": {one_line(answer.stderr)}" if answer.stderr.strip() else ""
     why = f"qsub failed ({answer.end}){words}" if answer.returncode else "qsub printed no job id"
     if found := look(why) or printed:

@@ -14,7 +14,7 @@ from pathlib import Path
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.runs.private import make_folder
 from hpcml.schedulers import batches
-from hpcml.schedulers.commands import NoAnswerError
+from hpcml.schedulers.commands import FEWER_JOBS, NoAnswerError, advised
 from hpcml.schedulers.contract import Answers, Batch, Job, Preview, Ticket
 from hpcml.schedulers.pbs import query, submission
 from hpcml.schedulers.pbs.answers import JobId, parse_id
@@ -23,6 +23,16 @@ from hpcml.schedulers.request import request_for_batch
 from hpcml.schedulers.script import requeue_command, time_limit_command
 
 _SCHEDULER = "pbs"
+# Words of PBS's refusals (pbs_messages.c), and what to set; the first that is in them counts
+_ADVICE = {
+    "Array job exceeds": "set cluster.max_array_size to what the server and the queue allow: larger sweeps are split",
+    "limit on resource": "you may have no more of it asked for at once: wait, submit fewer, or ask for less",
+    "would exceed": FEWER_JOBS,
+    "Maximum number of jobs": FEWER_JOBS,
+    "violates queue": "set resources.walltime, nodes and gpus_per_node to what the queue allows (qstat -Q -f), or "
+    "resources.partition to another",
+    "Unknown queue": "set resources.partition",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +93,7 @@ class PbsSubmitter:
             timeout_s=self.submit_timeout_s,
             ask_timeout_s=self.ask_timeout_s,
             settling_s=self.settling_s,
+            advised=lambda words: advised(words, _ADVICE),
         )
         return batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=name)
 

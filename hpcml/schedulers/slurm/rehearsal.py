@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from hpcml.errors import HpcmlError
-from hpcml.schedulers.commands import Answer, NoAnswerError, call
+from hpcml.schedulers.commands import Answer, NoAnswerError, advised, call
 from hpcml.schedulers.contract import Batch
 from hpcml.schedulers.rehearsal import PATIENCE_S, Rehearsal
 from hpcml.schedulers.request import Request, request_for_batch
@@ -59,7 +59,7 @@ def _tested(
     script: str, request: Request, patience_s: float
 ) -> tuple[str | None, float | None, str | None, tuple[str, ...]]:
     """Return Slurm's refusal, when the job would start and in which partition, and what it would wait for."""
-    from hpcml.schedulers.slurm.submission import advised, submission_environ  # noqa: PLC0415 - loads submitit
+    from hpcml.schedulers.slurm.submission import ADVICE, submission_environ  # noqa: PLC0415 - loads submitit
 
     environ = submission_environ(os.environ, request)
     answer = call(["sbatch", "--test-only"], timeout_s=patience_s, input=script, environ=environ)
@@ -71,7 +71,7 @@ def _tested(
             raise NoAnswerError(f"sbatch --test-only failed ({answer.end}): {words}")
         if any(sign in words for sign in _WAITS):
             return None, None, None, (f"Slurm says of the job: {words}",)
-        return f"sbatch refused the job: {advised(words)}", None, None, ()
+        return f"sbatch refused the job: {advised(words, ADVICE)}", None, None, ()
     match = _STARTS.search(answer.stderr)
     if match is None:
         return None, None, None, ()

@@ -25,9 +25,11 @@ from submitit.slurm.slurm import SlurmJob
 from hpcml.errors import SubmissionError
 from hpcml.model.image import without_login
 from hpcml.schedulers.commands import (
+    FEWER_JOBS,
     Answer,
     NoAnswerError,
     UncertainSubmissionError,
+    advised,
     call,
     keep_one,
     look_twice,
@@ -57,14 +59,14 @@ _REFUSED = re.compile(
     re.MULTILINE,
 )
 _NAMED = re.compile(r"^\s*Submitted batch job (\d+)(?: on cluster (\S+))?", re.MULTILINE)
-_ADVICE = {
+# Words of Slurm's refusals, and what to set
+ADVICE = {
     "Invalid account": "set resources.account",
     "nvalid partition": "set resources.partition",
     "Invalid qos": "set resources.qos",
     "time limit is invalid": "set resources.walltime to what the partition allows",
     "Invalid job array specification": "the array is larger than the site allows: set cluster.max_array_size",
-    "SubmitJob": "more jobs than the site lets you have queued: wait, submit fewer, or put several runs into each with "
-    "schedule.pack",  # AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit ...
+    "SubmitJob": FEWER_JOBS,  # AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit ...
 }
 _SETTINGS = {  # sbatch prefers these variables to the directives of a script
     "SBATCH_ACCOUNT": "account",
@@ -287,10 +289,4 @@ def _may_pass(answer: Answer) -> str | None:
 
 def _refusal(answer: Answer) -> SubmissionError:
     words = one_line(answer).replace("Batch job submission failed: ", "")
-    return SubmissionError(f"sbatch refused the job: {advised(words)}")
-
-
-def advised(words: str) -> str:
-    """Return Slurm's *words* of a refusal, with what to set where that is known."""
-    advice = next((text for sign, text in _ADVICE.items() if sign in words), None)
-    return words + (f" ({advice})" if advice else "")
+    return SubmissionError(f"sbatch refused the job: {advised(words, ADVICE)}")

@@ -35,8 +35,8 @@ class Scheduler:
         if spec.depend or spec.hold != "n":
             if spec.depend:
                 spec.hold = "s"
-            for one in self.members(job):
-                one.state, one.substate = "H", 22 if spec.depend else 20
+            # As of a real server: the jobs of an array that is held are in state Q, and tell of it in Hold_Types alone
+            job.state, job.substate = "H", 22 if spec.depend else 20
             self.held[job.number] = job
         else:
             self.waiting[job.number] = job
@@ -241,9 +241,7 @@ class Scheduler:
                 one.state, one.substate, one.ended_at = "F", 92, time.time()
             del self.held[job.number]
         elif None not in verdicts:
-            for one in self.members(job):
-                one.state, one.substate = "Q", 10
-            job.spec.hold = "n"
+            job.state, job.substate, job.spec.hold = "Q", 10, "n"
             self.waiting[job.number] = self.held.pop(job.number)
 
     @staticmethod

@@ -159,6 +159,38 @@ def test_a_job_that_the_node_could_not_start_waits_with_a_hint(said: dict[str, s
     assert (known.reason or "").startswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"job_state": "Q", "Hold_Types": "u"}, "held: qrls releases it"),  # of an array that is held
+        ({"job_state": "H", "Hold_Types": "u"}, "held: qrls releases it"),
+        (
+            {"job_state": "Q", "Hold_Types": "ou", "comment": "Job held by root on Fri Nov 27 12:06:20 2026"},
+            "Job held by root on Fri Nov 27 12:06:20 2026: an operator of PBS has to release it",
+        ),
+        (
+            {"job_state": "H", "Hold_Types": "s", "comment": "no budget left"},  # a hook's
+            "no budget left: PBS itself or an administrator has to release it",
+        ),
+        (
+            {"job_state": "Q", "Hold_Types": "s", "depend": "afterok:1.pbs01@pbs01"},
+            "waits for other jobs (depend=afterok:1.pbs01@pbs01)",
+        ),
+        (
+            {"job_state": "W", "Hold_Types": "n", "Execution_Time": "Fri Nov 27 23:59:00 2026"},
+            "waits until Fri Nov 27 23:59:00 2026",
+        ),
+        ({"job_state": "Q", "Hold_Types": "n", "comment": "Not Running: Queue not started."}, None),
+    ],
+)
+def test_a_job_that_is_held_says_who_releases_it(said: dict[str, str], reason: str | None) -> None:
+    known = known_of(said)  # as recorded from PBS 23.06.06
+
+    assert known is not None
+    assert known.state is State.PENDING
+    assert known.reason == (reason or said["comment"])
+
+
 def test_every_letter_of_pbs_has_a_state_and_others_have_none() -> None:
     states = {letter: known_of({"job_state": letter}) for letter in "QHWTMRSUBEFX"}
 

@@ -186,7 +186,8 @@ def test_a_sweep_that_is_refused_half_way_is_recorded_and_completed_by_missing(
 
     assert refused.returncode == 3
     said = refused.stderr.splitlines()[-1]
-    assert "would exceed complex's per-user limit (2 of 5 runs were submitted before; hpcml run --missing" in said
+    assert "would exceed complex's per-user limit (more jobs than the site lets you have queued" in said
+    assert "(2 of 5 runs were submitted before; hpcml run --missing" in said
     assert sorted(states(hpcml)) == ["COMPLETED", "COMPLETED", "FAILED", "FAILED", "FAILED"]
 
     resumed = hpcml(*sweep, "--missing")
@@ -306,5 +307,5 @@ def test_what_keeps_all_runs_from_a_retry_is_said_once(hpcml: Hpcml, pbs: PbsDou
 
     (line,) = [line for line in (said.stdout + said.stderr).splitlines() if "could not be retried" in line]
     assert line.startswith("3 runs (")
-    assert line.endswith("would exceed complex's per-user limit")
+    assert "would exceed complex's per-user limit (more jobs than the site lets you have queued" in line
     assert pbs.calls()["qsub"] == 1

@@ -258,8 +258,42 @@ def test_a_refused_array_is_all_or_nothing(submitter: PbsSubmitter, folder: Path
     pbs.set(array_limit=2)
     jobs = [write_job(submitter, folder, ["true"], index=index) for index in range(3)]
 
-    with pytest.raises(SubmissionError, match="Array job exceeds server or queue size limit"):
+    with pytest.raises(SubmissionError, match=r"Array job exceeds server or queue size limit \(set cluster\.max_array"):
         submitter.submit(batch_of(jobs))
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("would exceed complex's per-user limit", "schedule.pack"),
+        ("would exceed queue workq's per-project limit of jobs in 'Q' state", "schedule.pack"),
+        ("Maximum number of jobs for user me already in queue workq", "schedule.pack"),
+        ("would exceed per-user limit on resource ncpus in complex", "ask for less"),
+        ("Unknown queue", "set resources.partition"),
+    ],
+)
+def test_a_refusal_says_what_to_do(
+    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, words: str, advice: str
+) -> None:
+    pbs.set(refusal=words)
+
+    with pytest.raises(SubmissionError) as refused:
+        submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
+
+    assert f"PBS refused the job: qsub: {words} (" in str(refused.value)
+    assert advice in str(refused.value)
+
+
+def test_the_jobs_of_an_array_that_is_held_say_so(submitter: PbsSubmitter, folder: Path) -> None:
+    held = "resources.extra_directives=[-h]"
+    jobs = [write_job(submitter, folder, ["true"], held, index=index) for index in range(2)]
+
+    tickets = submitter.submit(batch_of(jobs))
+    known = submitter.query(tickets).known
+
+    assert [(known[one].state, known[one].raw, known[one].reason) for one in tickets] == [
+        (State.PENDING, "Q", "held: qrls releases it")
+    ] * 2
 
 
 def test_an_impossible_request_waits_and_says_why(submitter: PbsSubmitter, folder: Path) -> None:
