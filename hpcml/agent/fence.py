@@ -41,13 +41,12 @@ from hpcml.runs.layout import RunDir, home_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import FILE, make_folder, read
 from hpcml.runs.rest import wake
-from hpcml.runs.state import EventName, RunEvent, RunFold, read_fold
+from hpcml.runs.state import RESTARTS_UNHEARD, EventName, RunEvent, RunFold, read_fold
 from hpcml_client.journal import JournalWriter
 
 RUN_AGAIN = "HPCML_RUN_AGAIN"  # =1 in the job's environment: a run that has completed is to be carried out once more
 _STAYED_OUT = 1  # exit status: this job did not do the run's work, and it is not known to be done
 _INTERRUPTED = 128 + 15
-_RESTART = ("pbs", "lsf")  # a job with an end that they did not hear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +264,7 @@ class _Gate:
 
     def _is_done(self, told: RunFold) -> Left | None:
         """Return why there is nothing to do: the run has completed, or this very job has brought it to its end."""
-        is_restarted = self.turn.settings.scheduler in _RESTART
+        is_restarted = self.turn.settings.scheduler in RESTARTS_UNHEARD
         for attempt in told:
             if not attempt.has_ended or attempt.decision is None:
                 continue

@@ -26,7 +26,7 @@ from hpcml.store import origin
 from hpcml.store.database import Database
 from hpcml.store.news import UNLISTED, IngestReport, find_news
 from hpcml.store.opening import open_store, place_of, why_not_kept
-from hpcml.store.query import open_runs
+from hpcml.store.query import get_runs, open_runs
 from hpcml.store.scheduler_words import read_words
 from hpcml.store.sqlite.location import only_read
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _YOUR_OWN = "choose one of your own (--store, HPCML_STORE)"
 
 # For each run that was asked about: what its scheduler knows, or None if it has forgotten it. A run whose scheduler
-# gave no answer, or was not asked, is left out.
+# gave no answer, or was not asked, is left out; one that has ended and whose job waits again is there, too.
 Ask = Callable[[Sequence[RunRecord]], Mapping[str, Known | None]]
 
 
@@ -184,6 +184,8 @@ def claim(places: Places) -> None:
 class Collected:
     """What there was to read, and the runs that had not ended, or not settled, before, with their state after it.
 
+    Runs that had ended and whose jobs wait again are among them.
+
     `removed` are those of them whose directories are gone: nobody will ever tell their ends.
     """
 
@@ -233,6 +235,7 @@ def collect(
     unfinished = open_runs(store, places.runs)  # what others have in the store is theirs to find out
     before = read_words(store, [record.uid for record in unfinished]) if ask is not None else {}
     known = ask(unfinished) if ask is not None else {}  # also without one: jobs may live of which no run does
+    unfinished = _with_requeued(store, unfinished, known)
     removed = _removed(unfinished, places.runs)
     if removed and not is_silent:
         them = "it" if len(removed) == 1 else "them"
@@ -246,6 +249,14 @@ def collect(
 
     runs = record_unseen_ends(store, places, unfinished, known, before)
     return Collected(report=report, runs=runs, removed=removed)
+
+
+def _with_requeued(
+    store: Database, unfinished: Sequence[RunRecord], known: Mapping[str, Known | None]
+) -> list[RunRecord]:
+    """Return *unfinished*, and the runs that had ended and of whose jobs *known* says that they wait again."""
+    again = set(known) - {record.uid for record in unfinished}
+    return [*unfinished, *(get_runs(store, sorted(again)) if again else ())]
 
 
 def _removed(unfinished: Sequence[RunRecord], runs: Path) -> list[RunRecord]:

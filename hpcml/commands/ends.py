@@ -16,7 +16,7 @@ from pathlib import Path
 from hpcml.commands import supervision
 from hpcml.commands.follow import Glimpse, Watcher
 from hpcml.commands.logs import log_tail
-from hpcml.commands.reconcile import QUIET_S, Circumstances, MissingEvent, by_scheduler
+from hpcml.commands.reconcile import FORGOTTEN, QUIET_S, Circumstances, MissingEvent, by_scheduler
 from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import Cause, classify
 from hpcml.model.records import Known, RunRecord
@@ -62,7 +62,10 @@ def record_unseen_ends(
     if not recorded:
         return list(unfinished)
     from hpcml.store.ingest import ingest_runs  # noqa: PLC0415 - whoever cancels runs loads this module too
+    from hpcml.store.scheduler_polls import keep_words  # noqa: PLC0415 - as above
 
+    forgotten = [run_dir.uid for run_dir in recorded if known.get(run_dir.uid, FORGOTTEN) is None]
+    keep_words(store, dict.fromkeys(forgotten, FORGOTTEN), at=here.now.timestamp())  # what was said before is no more
     with store.together():
         for problem in ingest_runs(store, recorded).problems:  # of run.json, which was damaged since it was read
             log.warning("a run is shown as it was: %s", problem)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcml.commands.collect import answering, collect
+from hpcml.commands.reconcile import FORGOTTEN, waits_again
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.submission_log import unseen_of
@@ -32,7 +33,6 @@ _WISH_AGE_S = 30.0  # what was cancelled so recently is on its way
 _LEAVES_S = 15.0  # which a job takes to end after its run
 _ASKED_AT_ONCE = 25  # of ended runs: one call of qstat, and none of squeue
 _MAY_LIVE_S = 2 * 86400.0  # the job of a run that ended, and was never asked about
-_FORGOTTEN = Known(state=State.LOST, raw="forgotten", is_live=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,8 @@ class SchedulersAsked:
     def __call__(self, records: Sequence[RunRecord]) -> Mapping[str, Known | None]:
         """Return, by uid, what was said just now of the jobs on clusters; None for one that is forgotten.
 
-        Asked about are, besides *records*, some runs that ended and whose jobs may live: those answers are only kept.
+        Asked about are, besides *records*, some runs that ended and whose jobs may live: those answers are kept, and
+        returned where the job waits again.
         A run whose scheduler was not asked, because it was a moment ago, or did not answer is left out; `problems` has
         a line for each scheduler that did not answer. Nothing is raised for that.
         """
@@ -103,13 +104,16 @@ class SchedulersAsked:
             interval_s = self._interval_s(concerned)
             if polls.claim_poll(self.store, desk, now=self.now(), interval_s=interval_s):
                 fresh |= self._ask(scheduler, asked, concerned, interval_s)
-                forgotten = {record.uid for record in ended if fresh.get(record.uid, _FORGOTTEN) is None}
-                polls.keep_words(self.store, dict.fromkeys(forgotten, _FORGOTTEN), at=self.now())
+                forgotten = {record.uid for record in ended if fresh.get(record.uid, FORGOTTEN) is None}
+                polls.keep_words(self.store, dict.fromkeys(forgotten, FORGOTTEN), at=self.now())
             poll = polls.last_poll(self.store, desk)
             if poll is not None and poll.problem is not None:
                 next_at = max(poll.next_at, poll.asked_at + polls.wait_s(1, poll.failures, interval_s))
                 left_s = max(0.0, next_at - self.now())
                 self.problems.append(f"{poll.problem}; asked again in {left_s:.0f} s at the earliest")
+        wanted |= {
+            record.uid for record in ended if (word := fresh.get(record.uid)) is not None and waits_again(record, word)
+        }
         return {uid: known for uid, known in fresh.items() if uid in wanted}
 
     def _interval_s(self, records: Sequence[RunRecord]) -> float:

@@ -66,6 +66,8 @@ DECISIVE: Mapping[str, int] = {
     EventName.SUBMISSION_FAILED: 1,  # and yet its job.sh may be submitted by hand
     EventName.SUBMITTED: 0,  # in an attempt after the first: it waits to be run again
 }
+# Schedulers that start a job once more of whose end they did not hear: such a job leaves a run that it has ended alone
+RESTARTS_UNHEARD = frozenset({"pbs", "lsf"})
 _ALSO_KEPT = frozenset({EventName.CHECKPOINT, EventName.LEFT})
 UNSETTLED = frozenset({EventName.ATTEMPT_INTERRUPTED, EventName.ATTEMPT_ENDING})  # only the scheduler knows why
 SEEN_ENDS = frozenset({EventName.ATTEMPT_ENDED, *UNSETTLED})  # that an agent lived to see: when, and after how long

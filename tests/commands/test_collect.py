@@ -12,6 +12,7 @@ import pytest
 
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.reconcile import QUIET_S
+from hpcml.commands.status import standing_of
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -19,9 +20,11 @@ from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.private import make_home
 from hpcml.store.query import find_runs
+from hpcml.store.scheduler_polls import keep_words
 from tests.store.building import Journal, make_run_dir
 
 FORMER = {"scheduler": "pbs", "job_id": "4.pbs01", "job_name": "x"}
+WAITS = Known(state=State.PENDING, raw="PENDING", reason="Resources", is_live=True)
 NEXT = {"why": "left at a checkpoint", "by": "agent"}
 
 
@@ -149,3 +152,52 @@ def test_a_run_that_only_a_rank_says_has_begun_is_judged_too(places: Places) -> 
         (run,) = collect(store, places, ended()).runs
 
     assert run.state is State.FAILED
+
+
+def failed(places: Places, scheduler: str = "slurm") -> RunDir:
+    """Write a run that its job, 7, has carried out, and that failed."""
+    make_home(places.home)
+    run_dir = make_run_dir(places.runs)
+    job = {"scheduler": scheduler, "job_id": "7", "job_name": "x"}
+    Journal(run_dir, writer="launch", attempt=0).event("submitted", **job)
+    journal = Journal(run_dir, writer="agent", attempt=0)
+    journal.event("attempt_started", 1.0, job_id="7")
+    journal.event("attempt_ended", 2.0, state="FAILED", exit_code=1)
+    return run_dir
+
+
+def test_a_failed_run_whose_job_somebody_requeued_waits_again(places: Places) -> None:
+    run_dir = failed(places)
+
+    with opened(places) as store:
+        (run,) = collect(store, places, lambda _: {run_dir.uid: WAITS}).runs
+
+        assert (run.state, run.attempt, run.reason) == (State.PENDING, 1, "requeued by slurm")
+        (run,) = collect(store, places, lambda _: {run_dir.uid: WAITS}).runs  # one event, however often it is said
+        assert (run.state, run.attempt) == (State.PENDING, 1)
+
+
+@pytest.mark.parametrize("scheduler", ["pbs", "lsf"])
+def test_a_job_that_would_leave_its_failed_run_alone_does_not_make_it_wait(places: Places, scheduler: str) -> None:
+    run_dir = failed(places, scheduler)
+
+    with opened(places) as store:
+        assert collect(store, places, lambda _: {run_dir.uid: WAITS}).runs[0].state is State.FAILED
+
+
+def test_what_was_said_of_a_job_that_is_forgotten_counts_no_more(places: Places) -> None:
+    make_home(places.home)
+    run_dir = make_run_dir(places.runs)
+    Journal(run_dir, writer="launch", attempt=0).event("submitted", scheduler="slurm", job_id="7", job_name="x")
+
+    with opened(places) as store:
+        collect(store, places)
+        keep_words(store, {run_dir.uid: WAITS}, at=time.time())
+        long_ago = time.time() - QUIET_S
+        for journal in run_dir.journal_files():
+            os.utime(journal, (long_ago, long_ago))
+        (run,) = collect(store, places, lambda _: {run_dir.uid: None}).runs  # its id is another job's
+
+        assert run.state is State.LOST
+        (standing,) = standing_of(store, [run])
+    assert standing.known is None
