@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from hpcml.commands import external_runs
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError, NoSuchRunError, StoreError
 from hpcml.model.records import Known, RunRecord
+from hpcml.mounts import file_system_of, is_local, unmounted_above
 from hpcml.paths import Places
 from hpcml.runs.layout import find_run_dirs, is_removed
 from hpcml.runs.private import check_lone, claim_home, make_home, no_home
@@ -146,6 +147,21 @@ def refuse_empty_home(places: Places) -> None:
     """Raise `ConfigError` where nothing is in a home that was chosen, before one is made where its disk is mounted."""
     if places.is_chosen and holds_nothing(places):
         raise ConfigError(in_empty_home(places))
+
+
+def begin_home(places: Places) -> str | None:
+    """Return what is to be said of a home that was chosen and is made now, perhaps since its file system is away.
+
+    That is where a folder that is there and empty would hold it, as an unmounted one's does. None: nothing is. Raises
+    `ConfigError` where the machine's table of file systems (fstab) says that it is away.
+    """
+    if not places.is_chosen or not holds_nothing(places):
+        return None
+    if (away := unmounted_above(places.home)) is not None:
+        raise ConfigError(f"nothing is in HPCML_HOME={places.home}: {away} is not mounted (/etc/fstab has it)")
+    above = next((folder for folder in (places.home, *places.home.parents) if folder.is_dir()), places.home)
+    is_bare = is_local(file_system_of(above)) and not any(above.iterdir())
+    return f"{in_empty_home(places)} A new home is made there" if is_bare else None
 
 
 def holds_nothing(places: Places) -> bool:

@@ -124,6 +124,17 @@ def test_what_changes_runs_does_nothing_and_makes_nothing_in_a_home_that_is_away
     assert not home.parent.exists()
 
 
+def test_a_home_in_an_empty_folder_of_this_machine_may_be_one_that_is_away(hpcml: Hpcml, tmp_path: Path) -> None:
+    mount_point = tmp_path / "scratch"
+    mount_point.mkdir()
+    told = "is that the place, and is its file system mounted? A new home is made there"
+    first = ("run", "--", "true")
+
+    assert told not in hpcml(*first, HPCML_HOME=str(tmp_path / "new" / "hpcml")).stderr
+    assert told in hpcml(*first, HPCML_HOME=str(mount_point / "me" / "hpcml")).stderr
+    assert told not in hpcml(*first, HPCML_HOME=str(mount_point / "me" / "hpcml")).stderr
+
+
 def letters(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stderr
     return "".join(record["uid"][-1] for record in json.loads(done.stdout))

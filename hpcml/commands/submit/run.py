@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpcml.agent import bundle
-from hpcml.commands.collect import claim, collect, opened
+from hpcml.commands.collect import begin_home, claim, collect, opened
 from hpcml.commands.retry import is_going_on
 from hpcml.commands.submit import code, dependencies, images, preflight, recover, rehearse
 from hpcml.commands.submit.backends import Backends
@@ -86,7 +86,7 @@ def submit_points(
     """
     with Interpreters() as interpreters:
         code.begin_asking(planned, interpreters)  # they answer while the store is read
-        claim(places)
+        _begin(places, reporter)
         if are_in_rounds(planned):
             from hpcml.commands.submit import look_plan  # noqa: PLC0415 - loads the statistics
 
@@ -123,6 +123,13 @@ def submit_points(
             still = {id(item) for item in missing}
             chosen = [ready for item, ready in zip(wanted, chosen, strict=True) if id(item) in still]
             return launch(chosen, places, backends, command_line, interpreters) if chosen else []
+
+
+def _begin(places: Places, reporter: RunReporter) -> None:
+    """Claim the home, made where it is absent; tell where it may be absent since its file system is away."""
+    if new := begin_home(places):
+        reporter.warn(new)
+    claim(places)
 
 
 def _bundled() -> list[str]:
