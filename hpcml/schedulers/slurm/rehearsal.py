@@ -31,6 +31,9 @@ _WAITS = (
     *("Requested nodes are busy", "Unable to contact slurm controller", "Socket timed out", "Connection"),
     "Could not establish a configuration source",
 )
+# What it says of a job that no node can run, and of one whose nodes are all down or drained, which sbatch takes (22.05)
+_NO_NODE = "Requested node configuration is not available"
+_AWAY = ("down", "drain", "fail", "maint", "unknown")  # how such states of nodes begin (man sinfo)
 
 
 def rehearse(batch: Batch, script: str, *, patience_s: float = PATIENCE_S) -> Rehearsal:
@@ -41,12 +44,12 @@ def rehearse(batch: Batch, script: str, *, patience_s: float = PATIENCE_S) -> Re
     request, cluster = request_for_batch(batch), clusters_in(script) or ""
     try:
         if "," in cluster or cluster == "all":  # sbatch will choose: each has its own partitions and reservations
-            refused, starts_at, _, waits = _tested(script, request, patience_s)
+            refused, starts_at, _, waits = _tested(script, request, "", patience_s)
             return Rehearsal(refused=refused, warnings=waits, starts_at=starts_at)
         refused, reservation = _reservation(request, cluster, patience_s)
         if refused is not None:
             return Rehearsal(refused=refused)
-        refused, starts_at, partition, waits = _tested(script, request, patience_s)
+        refused, starts_at, partition, waits = _tested(script, request, cluster, patience_s)
         if refused is not None:
             return Rehearsal(refused=refused)
         refused, limits = _partition(partition or request.partition, request, cluster, patience_s)
@@ -56,7 +59,7 @@ def rehearse(batch: Batch, script: str, *, patience_s: float = PATIENCE_S) -> Re
 
 
 def _tested(
-    script: str, request: Request, patience_s: float
+    script: str, request: Request, cluster: str, patience_s: float
 ) -> tuple[str | None, float | None, str | None, tuple[str, ...]]:
     """Return Slurm's refusal, when the job would start and in which partition, and what it would wait for."""
     from hpcml.schedulers.slurm.submission import ADVICE, submission_environ  # noqa: PLC0415 - loads submitit
@@ -71,11 +74,26 @@ def _tested(
             raise NoAnswerError(f"sbatch --test-only failed ({answer.end}): {words}")
         if any(sign in words for sign in _WAITS):
             return None, None, None, (f"Slurm says of the job: {words}",)
+        if _NO_NODE in words and (away := _nodes_away(request.partition, cluster, patience_s)):
+            return None, None, None, (f"Slurm says of the job: {words}: {away}",)
         return f"sbatch refused the job: {advised(words, ADVICE)}", None, None, ()
     match = _STARTS.search(answer.stderr)
     if match is None:
         return None, None, None, ()
     return None, _unix(match[1]), match[2], ()
+
+
+def _nodes_away(partition: str | None, cluster: str, patience_s: float) -> str | None:
+    """Return how many nodes of *partition* (None: the default one) are down or drained; None where all are there."""
+    there = [] if partition is None else [f"--partition={partition}"]
+    answer = ask_cluster(["sinfo", "--noheader", "--format=%P|%D|%T", *there], cluster, patience_s=patience_s)
+    rows = [line.strip().split("|") for line in answer.stdout.splitlines() if line.count("|") == 2]
+    counts = [(int(count), state) for name, count, state in rows if partition is not None or name.endswith("*")]
+    away = sum(count for count, state in counts if state.startswith(_AWAY))
+    if not away:
+        return None
+    some = f"{away} of {sum(count for count, _ in counts)} nodes are down or drained"
+    return f"{some}: it waits for them, or is refused where none of them has what it asks for"
 
 
 def _partition(

@@ -21,6 +21,12 @@ def hpcml(slurm: Account, folder: Path) -> Hpcml:
     return Hpcml(slurm, folder)
 
 
+@pytest.fixture
+def hpcml_alone(slurm_alone: Account, folder: Path) -> Hpcml:
+    """For tests that change what others would see."""
+    return Hpcml(slurm_alone, folder)
+
+
 def as_root(account: Account, *words: str) -> str:
     done = subprocess.run(words, env={**account.cluster.environ}, capture_output=True, text=True, check=True)
     return done.stdout
@@ -107,6 +113,25 @@ def test_a_partition_that_is_down_takes_the_job_and_is_said(hpcml: Hpcml, slurm:
 
     assert done.returncode == 0, done.stderr
     assert "qgpu_exp is DOWN" in " ".join(done.stderr.decode().split())
+
+
+def test_a_job_whose_nodes_are_all_drained_is_taken_and_one_that_none_of_them_can_run_is_not(
+    hpcml_alone: Hpcml, slurm_alone: Account
+) -> None:
+    as_root(slurm_alone, "scontrol", "update", "NodeName=cpu1", "State=DRAIN", "Reason=test")
+    try:
+        waits = hpcml_alone.run("workload.command=true")
+        never = hpcml_alone.run("resources.mem=900G", "workload.command=true")
+        asked = hpcml_alone("status").stdout.decode()
+    finally:
+        as_root(slurm_alone, "scontrol", "update", "NodeName=cpu1", "State=RESUME")
+
+    assert waits.returncode == 0, waits.stderr
+    assert "1 of 1 nodes are down or drained: it waits for them" in " ".join(waits.stderr.decode().split())
+    assert "PENDING" in asked
+    assert never.returncode == 3
+    assert "sbatch refused the job" in never.stderr.decode()
+    assert sorted(run["state"] for run in hpcml_alone.runs_once_ended()) == ["COMPLETED", "FAILED"]
 
 
 def test_the_expected_start_is_told_where_the_nodes_are_taken(hpcml: Hpcml) -> None:
