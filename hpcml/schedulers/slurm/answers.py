@@ -33,6 +33,23 @@ _STATES = {
     "DEADLINE": State.TIMEOUT,
     "REVOKED": State.CANCELLED,
 }
+# What reasons for which a job waits mean to who waits for it (man squeue, JOB REASON CODES); the first that fits counts
+_MEANINGS = tuple(
+    (re.compile(sign), words)
+    for sign, words in (
+        (
+            r"^(QOS|Assoc)MaxWall|^PartitionTimeLimit",
+            "it does not start with this walltime: hpcml cancel ends it, hpcml retry --walltime gives it another",
+        ),
+        (
+            r"^(QOS|Assoc)Max\w+Per(Job|Node)|^(QOS|Assoc)Min|^PartitionNodeLimit",
+            "it does not start with what it asks for: hpcml cancel ends it",
+        ),
+        (r"^(QOS|Assoc)Grp\w+Minutes", "the time of its account or QOS is used up"),
+        (r"^JobHeldUser|requeued.* held", "scontrol release lets it start"),
+        (r"^JobHeldAdmin", "an administrator has to release it"),
+    )
+)
 _KILLED = frozenset({"0:9", "137:0"})  # the script by SIGKILL; its last command, as a shell counts
 _CANCELLED_UNRECORDED = Known(
     state=State.CANCELLED, raw="CANCELLED", reason="cancelled before it began", is_live=False, never_began=True
@@ -86,11 +103,21 @@ def parse_squeue(text: str) -> list[JobRow]:
         known = Known(
             state=state,
             raw=word,
-            reason=None if reason in ("", "None") else reason,
+            reason=_meant(reason) if state is State.PENDING else _said(reason),
             expected_start=start if state is State.PENDING and _may_start(reason, start) else None,
         )
         rows += _row(job_id, folder, name, known)
     return rows
+
+
+def _said(reason: str) -> str | None:
+    return None if reason in ("", "None") else reason
+
+
+def _meant(reason: str) -> str | None:
+    """Return *reason* of a job that waits, with what it means where that does not pass by itself."""
+    words = next((words for sign, words in _MEANINGS if sign.search(reason)), None)
+    return _said(reason) if words is None else f"{reason}: {words}"
 
 
 def _may_start(reason: str, start: str) -> bool:

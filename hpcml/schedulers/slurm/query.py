@@ -315,7 +315,7 @@ def one_line(answer: Answer) -> str:
     Of several lines all are kept, joined with semicolons. Without any, the exit status is told.
     """
     lines = [line.strip() for line in (answer.stderr or answer.stdout).splitlines() if line.strip()]
-    programs = ("sbatch:", "squeue:", "sacct:", "scancel:", "scontrol:")
+    programs = ("sbatch:", "allocation failure:", "squeue:", "sacct:", "scancel:", "scontrol:", "sacctmgr:")
     own = [line.partition(": ")[2] for line in lines if line.startswith(programs)]
     words = [line.removeprefix("error: ").removeprefix("fatal: ") for line in own or lines]
     return "; ".join(words) or f"exit status {answer.returncode} and not a word"

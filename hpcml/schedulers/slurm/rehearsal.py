@@ -29,7 +29,7 @@ _FIELD = re.compile(r"(\w+)=(\S+)")
 _WAITS = (
     *("Required node not available", "Required partition not available", "nodes are busy", "Job dependency"),
     *("Requested nodes are busy", "Unable to contact slurm controller", "Socket timed out", "Connection"),
-    "Could not establish a configuration source",
+    *("Could not establish a configuration source", "Resource temporarily unavailable"),  # the latter at MaxJobCount
 )
 # What it says of a job that no node can run, and of one whose nodes are all down or drained, which sbatch takes (22.05)
 _NO_NODE = "Requested node configuration is not available"
@@ -53,6 +53,7 @@ def rehearse(batch: Batch, script: str, *, patience_s: float = PATIENCE_S) -> Re
         if refused is not None:
             return Rehearsal(refused=refused)
         refused, limits = _partition(partition or request.partition, request, cluster, patience_s)
+        limits = (*limits, *_qos(request, patience_s))
     except HpcmlError as error:
         return Rehearsal(warnings=(f"Slurm did not say whether it would take the job: {error}",))
     return Rehearsal(refused=refused, warnings=(*reservation, *waits, *limits), starts_at=starts_at)
@@ -66,7 +67,7 @@ def _tested(
 
     environ = submission_environ(os.environ, request)
     answer = call(["sbatch", "--test-only"], timeout_s=patience_s, input=script, environ=environ)
-    words = one_line(answer).replace("allocation failure: ", "")
+    words = one_line(answer)
     if answer.was_killed:
         raise NoAnswerError(f"sbatch --test-only ended by {answer.end}")
     if answer.returncode != 0:
@@ -112,6 +113,21 @@ def _partition(
     if most.isdigit() and request.nodes > int(most) and request.qos is None:
         return f"resources.nodes={request.nodes}: partition {name} allows {most} to a job", ()
     return None, () if state in ("", "UP") else (f"partition {name} is {state}: no job starts in it now",)
+
+
+def _qos(request: Request, patience_s: float) -> tuple[str, ...]:
+    """Compare the walltime with the limit of the QOS, by which sbatch refuses a job only where the QOS says so."""
+    if request.qos is None or request.walltime_s is None:
+        return ()
+    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", request.qos, "format=MaxWall"]
+    answer = ask_cluster(asked, "", patience_s=patience_s)  # one database for all clusters
+    if answer.returncode != 0:
+        raise NoAnswerError(one_line(answer))
+    limit_s = parse_time_s(answer.stdout)
+    if limit_s is None or request.walltime_s <= limit_s:
+        return ()
+    asks, allows = spell_walltime(request.walltime_s), spell_walltime(limit_s)
+    return (f"resources.walltime is {asks}, and QOS {request.qos} allows {allows}: it may be taken and never start",)
 
 
 def _reservation(request: Request, cluster: str, patience_s: float) -> tuple[str | None, tuple[str, ...]]:

@@ -134,6 +134,21 @@ def test_a_job_whose_nodes_are_all_drained_is_taken_and_one_that_none_of_them_ca
     assert sorted(run["state"] for run in hpcml_alone.runs_once_ended()) == ["COMPLETED", "FAILED"]
 
 
+def test_a_walltime_above_that_of_its_qos_is_said(hpcml: Hpcml, slurm: Account) -> None:
+    as_root(slurm, "sacctmgr", "-i", "add", "qos", "brief", "MaxWall=00:10:00")
+    try:
+        as_root(slurm, "sacctmgr", "-i", "modify", "user", "hpcuser", "set", "qos+=brief")
+        fits = hpcml.run("-n", "resources.qos=brief", "resources.walltime=10m", "workload.command=true")
+        long = hpcml.run("-n", "resources.qos=brief", "resources.walltime=1h", "workload.command=true")
+    finally:
+        as_root(slurm, "sacctmgr", "-i", "modify", "user", "hpcuser", "set", "qos-=brief")
+        as_root(slurm, "sacctmgr", "-i", "delete", "qos", "brief")
+
+    assert "QOS" not in fits.stderr.decode()
+    said = " ".join(long.stderr.decode().split())
+    assert "resources.walltime is 1h, and QOS brief allows 10m: it may be taken and never start" in said
+
+
 def test_the_expected_start_is_told_where_the_nodes_are_taken(hpcml: Hpcml) -> None:
     holds = ["resources.cpus_per_task=8", "resources.walltime=30m", "workload.command='sleep 600'"]
     hpcml.submit(*holds)
