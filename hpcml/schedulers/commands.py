@@ -118,9 +118,11 @@ def call(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GUARD_ENDS_S)
         _kill_group(process)
-        process.communicate()
+        _, told = process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
-            raise NoAnswerError(f"{argv[0]} gave no answer within {timeout_s:g} s") from error
+            # as sbatch and bsub do, which wait by themselves until there is room in the queue
+            words = f", and said: {told.strip().splitlines()[-1]}" if told.strip() else ""
+            raise NoAnswerError(f"{argv[0]} gave no answer within {timeout_s:g} s{words}") from error
         raise
     return Answer(returncode=process.returncode, stdout=stdout, stderr=stderr)
 

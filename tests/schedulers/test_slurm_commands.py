@@ -56,3 +56,10 @@ def test_a_program_that_hangs_is_ended_with_its_children_and_is_no_answer(tmp_pa
     child = int((tmp_path / "pid").read_text())
     assert time.monotonic() - began < 5
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_a_program_said_before_it_was_given_up_is_told() -> None:
+    waits = "echo 'sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying' >&2; sleep 60"
+
+    with pytest.raises(NoAnswerError, match=r"within 0\.5 s, and said: sbatch: error: Slurm temporarily unable to acc"):
+        call(["bash", "-c", waits], timeout_s=0.5)
