@@ -69,6 +69,7 @@ _ADVICE: Mapping[str, str] = {  # by SQLSTATE (postgresql.org/docs/current/errco
     "42P01": _CHANGED,
     "42703": _CHANGED,
     "08P01": "PgBouncer takes no options: name the schema in ALTER ROLE ... SET search_path, and not in the URL",
+    "ssl": "sslmode, sslrootcert and the like stand behind the ? of the URL, or in PGSSLMODE, PGSSLROOTCERT ...",
     "53100": "its disk is full: nothing of this was written, and the run directories have it all",
 }
 # A refused connection has no SQLSTATE in the driver, only the server's words, in its own language.
@@ -81,6 +82,9 @@ _BY_WORDS: Mapping[str, str] = {
     "too many clients": "53300",
     "too many connections": "53300",  # for a role, or for a database
     "remaining connection slots": "53300",
+    "certificate": "ssl",
+    "sslmode": "ssl",
+    "SSL": "ssl",
     "unsupported startup parameter: options": "08P01",  # PgBouncer speaks English alone
 }
 
@@ -274,7 +278,8 @@ def parsed(url: str) -> URL:
     Also raised where the driver is not installed (``pip install 'hpcml[postgres]'``) or *url* names another one.
     """
     try:
-        import psycopg  # noqa: F401, PLC0415
+        from psycopg import ProgrammingError as NoOption  # noqa: PLC0415
+        from psycopg.conninfo import make_conninfo  # noqa: PLC0415
     except ImportError as error:
         raise StoreError("a store on PostgreSQL needs a driver: pip install 'hpcml[postgres]'") from error
     scheme, _, rest = url.partition("://")
@@ -286,13 +291,22 @@ def parsed(url: str) -> URL:
         made = make_url(url)
     except (ArgumentError, ValueError) as error:  # a port that is no number, and what else looks like no URL
         raise StoreError(f"the store {scheme}://... is no URL: write postgresql://USER@HOST:PORT/DATABASE") from error
+    try:
+        make_conninfo("", **{name: str(value) for name, value in made.query.items()})
+    except NoOption as error:
+        raise StoreError(f"the store {_shown(made)}: {str(error).strip()} behind the ? (as sslmode is one)") from error
     return made.set(drivername="postgresql+psycopg")
 
 
 def _shown(url: URL) -> str:
     """Return *url* without secrets; its options may hold some, too."""
     shown = URL.create("postgresql", url.username, None, url.host, url.port, url.database)
-    places = [f"{name}={value}" for name, value in sorted(url.query.items()) if name in ("host", "service")]
+    places = [
+        f"{name}={value}"
+        for name, values in sorted(url.normalized_query.items())
+        if name in ("host", "service")
+        for value in values
+    ]
     return shown.render_as_string() + (f"?{'&'.join(places)}" if places else "")
 
 

@@ -312,6 +312,21 @@ def test_a_url_that_leads_nowhere_is_not_repeated(url: str) -> None:
     assert "cret" not in message
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("sslmoode=require", 'invalid connection option "sslmoode" behind the ?'),
+        ("sslmode=requir", "sslmode, sslrootcert and the like stand behind the ?"),
+        ("host=nowhere.invalid:1&host=nowhere.invalid:2", "?host=nowhere.invalid:1&host=nowhere.invalid:2 cannot"),
+    ],
+)
+def test_options_of_a_url_that_are_none_are_told(options: str, says: str) -> None:
+    message = refused(f"postgresql://ada:secret@localhost:1/hpcml?{options}&password=also-secret", says)
+
+    assert "secret" not in message
+    assert "\n" not in message
+
+
 def test_a_missing_driver_is_named_with_its_extra(tmp_path: Path) -> None:
     (tmp_path / "psycopg.py").write_text("raise ImportError('no such thing')")
     program = "from hpcml.store.opening import open_store; open_store('postgresql://ada:secret@db/hpcml')"
