@@ -38,9 +38,9 @@ from hpcml.schedulers.pbs.script import LONGEST_NAME, Ask, qsub_argv
 
 log = logging.getLogger(__name__)
 
-SUBMIT_TIMEOUT_S = 60.0
+SUBMIT_TIMEOUT_S = 120.0  # a busy server or a hook of the site may take a minute
 SETTLING_S = 5.0  # a site's wrapper may do its work in the background
-_AGAIN_PATIENCE_S = 200.0  # nobody else would look for it; an agent waits five minutes
+_AGAIN_PATIENCE_S = 140.0  # nobody else would look for it; an agent waits five minutes
 _RETRIES = 2  # only where PBS cannot have heard us
 _RETRY_AFTER_S = 1.0
 _GONE = (0, 35, 55, 153)  # deleted, finished, finished subjob, unknown
