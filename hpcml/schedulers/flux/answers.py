@@ -125,7 +125,7 @@ def duration_s(said: Said) -> int | None:
 
 def _why_waiting(said: Said) -> str | None:
     if said.get("urgency") == 0:
-        return "held"
+        return "held: flux job urgency ID default lets it start"
     waits = said.get("dependencies")
     return f"waits for {', '.join(map(str, waits))}" if isinstance(waits, list) and waits else None
 

@@ -33,7 +33,7 @@ _WAITING = {
     "PEND": None,
     "WAIT": None,
     "PROV": "its host is being prepared",
-    "PSUSP": "held: suspended before it began",
+    "PSUSP": "bresume lets it start, an administrator's where an administrator suspended it",
 }
 _RUNNING = {
     "RUN": None,
@@ -148,7 +148,8 @@ def known_of(said: Mapping[str, str]) -> Known | None:
     """
     stat = said.get("STAT", "").upper()
     if stat in _WAITING:
-        return Known(state=State.PENDING, raw=stat, reason=_WAITING[stat] or _said(said, "PEND_REASON"))
+        why = [_said(said, "PEND_REASON") or ("suspended before it began" if stat == "PSUSP" else None), _WAITING[stat]]
+        return Known(state=State.PENDING, raw=stat, reason=": ".join(filter(None, why)) or None)
     if stat in _RUNNING:
         return Known(state=State.RUNNING, raw=stat, reason=_said(said, "SUSPEND_REASON") or _RUNNING[stat])
     if stat in _SUCCESS:

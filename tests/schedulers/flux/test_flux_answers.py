@@ -50,7 +50,7 @@ def test_a_single_job_comes_without_the_list_around_it() -> None:
     ("said", "state", "words"),
     [
         (DONE, State.COMPLETED, None),
-        ({"state": "SCHED", "urgency": 0}, State.PENDING, "held"),
+        ({"state": "SCHED", "urgency": 0}, State.PENDING, "held: flux job urgency"),
         ({"state": "DEPEND", "dependencies": ["after-success=fYN"]}, State.PENDING, "waits for after-success=fYN"),
         ({"state": "CLEANUP"}, State.RUNNING, "ending"),
         ({**DONE, "result": "FAILED", "returncode": 137}, State.FAILED, "exit status 137, as after signal 9"),

@@ -57,7 +57,10 @@ def test_elements_are_told_apart_by_their_index_and_errors_are_no_jobs() -> None
     ("said", "state", "reason"),
     [
         ({"STAT": "PEND", "PEND_REASON": "New job is waiting for scheduling;"}, State.PENDING, "New job is waiting"),
-        ({"STAT": "PSUSP"}, State.PENDING, "held"),
+        ({"STAT": "PSUSP"}, State.PENDING, "suspended before it began: bresume lets it start"),
+        ({"STAT": "PSUSP", "PEND_REASON": "The job was suspended by the user while pending;"}, State.PENDING,
+         "suspended by the user while pending: bresume"),
+        ({"STAT": "PROV"}, State.PENDING, "its host is being prepared"),
         ({"STAT": "SSUSP"}, State.RUNNING, "suspended by LSF"),
         ({"STAT": "USUSP"}, State.RUNNING, "suspended by its owner"),
         ({"STAT": "UNKWN"}, State.RUNNING, "lost sight"),
