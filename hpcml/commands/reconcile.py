@@ -91,11 +91,12 @@ def _requeued(record: RunRecord, known: Known, about: Circumstances) -> MissingE
 def may_wait_again(record: RunRecord) -> bool:
     """Tell whether the job of a run that has ended would carry it out once more, as another attempt, if requeued.
 
-    One that completed it leaves alone, and so it does on PBS and LSF whatever became of the run; and who cancelled the
-    run does not want that.
+    One that completed it leaves alone, and so do a job of several runs, and on PBS and LSF any job, whatever became of
+    the run; and who cancelled the run does not want that.
     """
     has_failed = record.state.is_final and record.state not in (State.COMPLETED, State.CANCELLED)
-    return has_failed and record.is_settled and record.scheduler not in RESTARTS_UNHEARD
+    leaves_it = record.is_shared or record.scheduler in RESTARTS_UNHEARD
+    return has_failed and record.is_settled and not leaves_it
 
 
 def waits_again(record: RunRecord, known: Known) -> bool:

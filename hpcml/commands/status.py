@@ -24,6 +24,7 @@ from hpcml.schedulers.contract import Answers, Ticket
 from hpcml.schedulers.names import THIS_MACHINE, cluster_schedulers
 from hpcml.store import origin
 from hpcml.store.database import Database
+from hpcml.store.query import open_runs
 from hpcml.store.scheduler_words import ended_with_jobs, read_words
 
 POLL_INTERVAL_S = 60.0
@@ -199,6 +200,10 @@ def has_living_job(record: RunRecord, known: Known, said_at: float) -> bool:
     return record.state.is_final and record.scheduler != THIS_MACHINE and is_after and not known.state.is_final
 
 
+def _job_of(record: RunRecord) -> tuple[str, str | None, int | None]:
+    return record.scheduler, record.job_id, record.array_index
+
+
 def ticket_of(record: RunRecord) -> Ticket:
     """Return the ticket that *record* was submitted under; it must have one."""
     assert record.job_id is not None
@@ -271,13 +276,23 @@ def with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
 
 
 def standing_of(store: Database, records: Sequence[RunRecord]) -> list[Standing]:
-    """Return *records*, in order, each with its scheduler's last answer as the store has it; nobody is asked."""
+    """Return *records*, in order, each with its scheduler's last answer as the store has it; nobody is asked.
+
+    The job of a run that has ended has no word while it carries out others.
+    """
     words = read_words(store, [record.uid for record in records])
+    has_shared = any(record.is_shared and record.state.is_final for record in records)
+    at_work = {_job_of(record) for record in open_runs(store)} if has_shared else frozenset()
     standings: list[Standing] = []
     for record in records:
         known, said_at = words.get(record.uid, (None, None))
         is_open = record.state in (State.PENDING, State.RUNNING) or not record.is_settled
-        has_word = is_open or (known is not None and said_at is not None and has_living_job(record, known, said_at))
+        has_word = is_open or (
+            known is not None
+            and said_at is not None
+            and _job_of(record) not in at_work
+            and has_living_job(record, known, said_at)
+        )
         standings.append(
             Standing(record=record, known=known if has_word else None, said_at=said_at if has_word else None)
         )

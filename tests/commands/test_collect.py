@@ -201,3 +201,32 @@ def test_what_was_said_of_a_job_that_is_forgotten_counts_no_more(places: Places)
         assert run.state is State.LOST
         (standing,) = standing_of(store, [run])
     assert standing.known is None
+
+
+def packed(places: Places, uid: str, state: str | None) -> str:
+    """Write a run that job 7 carries out beside others, and that has ended as *state*; None: it goes on."""
+    run_dir = make_run_dir(places.runs, uid)
+    job = {"scheduler": "slurm", "job_id": "7", "job_name": "x", "pack": "p"}
+    Journal(run_dir, writer="launch", attempt=0).event("submitted", **job)
+    journal = Journal(run_dir, writer="agent", attempt=0)
+    journal.event("attempt_started", 1.0, job_id="7", pack="p")
+    if state is not None:
+        journal.event("attempt_ended", 2.0, state=state, exit_code=1)
+    return run_dir.uid
+
+
+def test_a_job_that_carries_out_others_is_not_that_of_a_run_that_it_has_done(places: Places) -> None:
+    make_home(places.home)
+    done = packed(places, "20261121-083015-222aaaaa", "FAILED")
+    goes_on = packed(places, "20261121-083015-222bbbbb", None)
+    runs_ = Known(state=State.RUNNING, raw="RUNNING", is_live=True)
+
+    with opened(places) as store:
+        collect(store, places)
+        keep_words(store, {done: runs_, goes_on: runs_}, at=time.time())
+        found = {one.record.uid: one.known for one in standing_of(store, find_runs(store))}
+
+        assert (found[done], found[goes_on] is not None) == (None, True)
+        # and where the job is requeued for the other, this one is not carried out again
+        assert collect(store, places, lambda _: {done: WAITS, goes_on: WAITS}).runs
+        assert {run.uid: run.state for run in find_runs(store)}[done] is State.FAILED
