@@ -105,8 +105,10 @@ class SchedulersAsked:
             interval_s = self._interval_s(concerned)
             if polls.claim_poll(self.store, desk, now=self.now(), interval_s=interval_s):
                 fresh |= self._ask(scheduler, asked, concerned, interval_s)
-                forgotten = {record.uid for record in ended if fresh.get(record.uid, FORGOTTEN) is None}
-                polls.keep_words(self.store, dict.fromkeys(forgotten, FORGOTTEN), at=self.now())
+                # what its scheduler only cleans up after lives no more: there is nothing left to be cancelled
+                told = {record.uid: fresh[record.uid] for record in ended if record.uid in fresh}
+                gone = [uid for uid, known in told.items() if known is None or known.is_ending]
+                polls.keep_words(self.store, dict.fromkeys(gone, FORGOTTEN), at=self.now())
             poll = polls.last_poll(self.store, desk)
             if poll is not None and poll.problem is not None:
                 next_at = max(poll.next_at, poll.asked_at + polls.wait_s(1, poll.failures, interval_s))

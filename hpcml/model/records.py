@@ -47,6 +47,7 @@ class Known:
     is_live: bool = True  # from the queue; False: from the accounting database, which is late by seconds or more
     never_began: bool = False  # follows from what the scheduler does not say of it, and may be of a job that just began
     was_killed: bool = False  # its script, by SIGKILL
+    is_ending: bool = False  # its script has ended, and the scheduler cleans up, which a site's epilog draws out
     used: JobUsage | None = None  # of a job that has ended
 
 

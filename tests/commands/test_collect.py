@@ -12,7 +12,9 @@ import pytest
 
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.reconcile import QUIET_S
-from hpcml.commands.status import standing_of
+from hpcml.commands.selection import Selection
+from hpcml.commands.status import SchedulersAsked, look, standing_of
+from hpcml.commands.submit.backends import Backends
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -230,3 +232,25 @@ def test_a_job_that_carries_out_others_is_not_that_of_a_run_that_it_has_done(pla
         # and where the job is requeued for the other, this one is not carried out again
         assert collect(store, places, lambda _: {done: WAITS, goes_on: WAITS}).runs
         assert {run.uid: run.state for run in find_runs(store)}[done] is State.FAILED
+
+
+@pytest.mark.parametrize(("word", "lives"), [("RUNNING", True), ("COMPLETING", False)])
+def test_a_job_that_its_site_cleans_up_after_does_not_live_on(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, *, lives: bool
+) -> None:
+    failed(places)
+    fields = f"7\\037{word}\\037None\\037N/A\\037/\\037x"  # as SQUEUE_FORMAT asks for them
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text(f"#!/bin/sh\nprintf '{fields}\\n'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+
+    with opened(places) as store:
+        collect(store, places)
+        (record,) = find_runs(store)
+        later_s = (record.t_end or 0.0) + 3600.0
+        asked = SchedulersAsked(store=store, backends=Backends.here(places, {}), interval_s=0.0, now=lambda: later_s)
+        standings = look(store, places, Selection(), asked)
+
+    assert [one.known is not None for one in standings] == ([True] if lives else [])

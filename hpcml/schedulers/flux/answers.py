@@ -86,7 +86,8 @@ def known_of(said: Said) -> Known | None:
     if state in _WAITING:
         return Known(state=State.PENDING, raw=state, reason=_why_waiting(said))
     if state in ("RUN", "CLEANUP"):
-        return Known(state=State.RUNNING, raw=state, reason="ending" if state == "CLEANUP" else None)
+        is_ending = state == "CLEANUP"
+        return Known(state=State.RUNNING, raw=state, reason="ending" if is_ending else None, is_ending=is_ending)
     if state != "INACTIVE":
         return None
     result, exception = str(said.get("result", "")), _exception(said)

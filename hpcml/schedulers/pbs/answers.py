@@ -219,7 +219,7 @@ def known_of(said: Attributes) -> Known | None:
     if letter in _WAITING:
         return Known(state=State.PENDING, raw=letter, reason=_why_waiting(said), expected_start=_expected_start(said))
     if letter in _RUNNING:
-        return Known(state=State.RUNNING, raw=letter, reason=_why_not_running(said))
+        return Known(state=State.RUNNING, raw=letter, reason=_why_not_running(said), is_ending=letter == "E")
     if letter not in _ENDED:
         return None
     state, reason = _end(said)

@@ -50,6 +50,7 @@ _MEANINGS = tuple(
         (r"^JobHeldAdmin", "an administrator has to release it"),
     )
 )
+_ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _KILLED = frozenset({"0:9", "137:0"})  # the script by SIGKILL; its last command, as a shell counts
 _CANCELLED_UNRECORDED = Known(
     state=State.CANCELLED, raw="CANCELLED", reason="cancelled before it began", is_live=False, never_began=True
@@ -104,6 +105,7 @@ def parse_squeue(text: str) -> list[JobRow]:
             state=state,
             raw=word,
             reason=_meant(reason) if state is State.PENDING else _said(reason),
+            is_ending=word in _ENDING,
             expected_start=start if state is State.PENDING and _may_start(reason, start) else None,
         )
         rows += _row(job_id, folder, name, known)
