@@ -160,6 +160,8 @@ def why_words(record: RunRecord, word: Known | None) -> str:
         return "; ".join(filter(None, [record.reason, "its job lives on: hpcml cancel ends it"]))
     if word is None:
         return record.reason or ""
+    if word.state.is_final and word.state is not State.LOST:
+        return "; ".join(filter(None, [word.reason, "its job has ended: that counts once it is said again"]))
     start = f"expected to start {word.expected_start}" if word.expected_start else None
     silent = None
     if record.state is State.PENDING and word.state is State.RUNNING:

@@ -76,6 +76,12 @@ def test_an_end_that_was_said_once_is_not_called_unsaid() -> None:
     assert "SIGTERM received: what its scheduler says counts once it is said again" in line
 
 
+def test_a_run_that_waits_and_whose_job_was_said_to_have_ended_does_not_wait_for_resources() -> None:
+    word = Known(state=State.CANCELLED, raw="CANCELLED by 0", reason="Resources", is_live=False)
+
+    assert "Resources; its job has ended: that counts once it is said again" in lines(row(waiting(), word))[1]
+
+
 def test_a_job_that_has_begun_without_a_word_of_its_agent_says_so() -> None:
     assert "its agent has not written yet" in lines(row(waiting(), Known(state=State.RUNNING, raw="RUNNING")))[1]
 
