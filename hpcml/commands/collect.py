@@ -152,15 +152,19 @@ def refuse_empty_home(places: Places) -> None:
 def begin_home(places: Places) -> str | None:
     """Return what is to be said of a home that was chosen and is made now, perhaps since its file system is away.
 
-    That is where a folder that is there and empty would hold it, as an unmounted one's does. None: nothing is. Raises
-    `ConfigError` where the machine's table of file systems (fstab) says that it is away.
+    That is where a folder that is there and empty would hold it, as an unmounted one's does; that of a new user is
+    empty, too, which says nothing. None: nothing is. Raises `ConfigError` where the machine's table of file systems
+    (fstab) says that it is away.
     """
     if not places.is_chosen or not holds_nothing(places):
         return None
     if (away := unmounted_above(places.home)) is not None:
         raise ConfigError(f"nothing is in HPCML_HOME={places.home}: {away} is not mounted (/etc/fstab has it)")
-    above = next((folder for folder in (places.home, *places.home.parents) if folder.is_dir()), places.home)
-    is_bare = is_local(file_system_of(above)) and not any(above.iterdir())
+    try:
+        above = next((folder for folder in (places.home, *places.home.parents) if folder.is_dir()), places.home)
+        is_bare = above != Path.home() and is_local(file_system_of(above)) and not any(above.iterdir())
+    except OSError:  # of one that may be entered and not listed; whether a home can be made there shows when it is
+        return None
     return f"{in_empty_home(places)} A new home is made there" if is_bare else None
 
 

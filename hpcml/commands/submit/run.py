@@ -127,9 +127,10 @@ def submit_points(
 
 def _begin(places: Places, reporter: RunReporter) -> None:
     """Claim the home, made where it is absent; tell where it may be absent since its file system is away."""
-    if new := begin_home(places):
-        reporter.warn(new)
+    new = begin_home(places)
     claim(places)
+    if new is not None:
+        reporter.warn(new)
 
 
 def _bundled() -> list[str]:
