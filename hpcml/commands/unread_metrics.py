@@ -11,7 +11,9 @@ from fnmatch import fnmatchcase
 from itertools import pairwise, takewhile
 from pathlib import Path, PurePath
 
+from hpcml.agent.metrics.reading import Damaged
 from hpcml.agent.metrics.sources import is_wanted_by
+from hpcml.agent.metrics.tables import CsvTable
 from hpcml.commands.logs import last_printed
 from hpcml.commands.submit.launch import Launched
 from hpcml.errors import HpcmlError
@@ -25,6 +27,7 @@ _MOST_LOOKED_AT = 20  # runs of one submission, whose files may each have a name
 _TEXTS = (".txt", ".log", ".out", ".dat", ".yaml", ".yml")  # of files with what others print
 _MOST_OF_TEXT = 16 << 10  # bytes, at its end
 _SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
+_COLUMNS = (".dat", ".txt", ".xvg", ".log")  # the same, where numbers stand below names: they may be anything else
 _RESULTS = re.compile(
     r"(?:result|metric|score|scalar|histor|progress|eval)[^/]*\.json$", re.IGNORECASE
 )  # other JSON is anything
@@ -57,6 +60,11 @@ _MEASURED_TOO = r"cost|nll|elbo|cross.?entropy|likelihood|[wc]er|psnr|ssim|fid|d
 # What benchmarks are judged by.
 _EACH = r"(?:/(?:gpu|device|node|rank|thread|process))?"
 _RATE = rf"fom|[kmgtpe]?flops?(?:/s)?{_EACH}|bandwidth|throughput|performance|[a-z]+/s(?:ec|econd)?{_EACH}(?: +total)?"
+_RESIDUAL = r"resid(?:ual)?s?(?: norm)?"  # of solvers
+_OF_FIELDS = re.compile(
+    r"(?P<words>\b[Ss]olving for +)(?P<field>\w[\w.]{0,40})(?P<rest>,? +(?:[A-Za-z]+ +){0,2}[Rr]esiduals? *[=:]? *)"
+    r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])"
+)
 _DATA = r"(?:val|valid|validation|test|eval|evaluation|dev)"
 _HELD_OUT = re.compile(rf"(?<![A-Za-z]){_DATA}(?![A-Za-z])", re.IGNORECASE)
 _BEST = re.compile(r"(?<![A-Za-z])(?:best|lowest|highest|minimum|maximum)(?![a-z])", re.IGNORECASE)  # of all steps
@@ -87,7 +95,8 @@ def _line(measured: str) -> re.Pattern[str]:
 
 
 # Where there is a reward, a loss is a means to it.
-_KINDS = (_line(_REWARD), _line(_MEASURED), _OF_DATA, _line(_MEASURED_TOO), _line(_RATE))
+_KINDS = (_line(_REWARD), _line(_MEASURED), _OF_DATA, _line(_MEASURED_TOO), _line(_RATE), _line(_RESIDUAL))
+_LOSS = _line(r"loss(?:_[a-z]{1,12})?|nll|perplexity|ppl")
 
 
 def advice(mute: Sequence[Launched]) -> str:
@@ -99,13 +108,19 @@ def advice(mute: Sequence[Launched]) -> str:
         named = lasting if re.fullmatch(r"[\w./*-]+", lasting, re.ASCII) else f'"{lasting}"'  # Hydra asks for quotes
         return _reading(which, "workload.metrics_from", f"[auto,{named}]", "the file that it wrote")
     printed = last_printed(launched.run_dir)
-    if found := suggested_rule(printed):
-        rule, name = found
-        asked = launched.manifest.run.objective.metric
-        judged = "" if name.strip('"') == asked else f", and objective.metric={shlex.quote(name)} judges by it"
-        return f"{_reading(which, 'workload.metrics', f'[{rule}]', 'one from what it printed')}{judged}"
+    if found := suggested_rules(printed):
+        names = [name for _, name in found]
+        read = "one" if len(names) == 1 else " and ".join(names)
+        rules = ", ".join(rule for rule, _ in found)
+        is_asked_for = names[0].strip('"') == launched.manifest.run.objective.metric
+        by = "it" if len(names) == 1 else names[0]
+        judged = "" if is_asked_for else f", and objective.metric={shlex.quote(names[0])} judges by {by}"
+        return f"{_reading(which, 'workload.metrics', f'[{rules}]', f'{read} from what it printed')}{judged}"
     if rule_of_rows := rule_of_table(printed):
         return _reading(which, "workload.metrics", f"[{rule_of_rows}]", "one from what it printed")
+    for file in _written_columns(launched):
+        named = _one_for_all(_MOMENT.sub("*", file), others, _written_columns)
+        return _reading(which, "workload.metrics_from", f"[auto,{named}]", "the file that it wrote")
     if (of_text := _rule_of_a_text(launched)) is not None:
         file, rule = of_text
         return (
@@ -120,6 +135,17 @@ def advice(mute: Sequence[Launched]) -> str:
 
 def _reading(which: str, key: str, value: str, what: str) -> str:
     return f"hpcml read {which} {key}='{value}' reads {what}; the next hpcml run takes the same {key}"
+
+
+def suggested_rules(printed: str) -> list[tuple[str, str]]:
+    """Return rules with their names: of what `suggested_rule` finds, and of a loss beside it, which tells of NaN."""
+    first = suggested_rule(printed)
+    if first is None:
+        return []
+    lines = [line[-_LONGEST:] for line in printed_lines(printed)]
+    loss = None if is_loss(first[1].strip('"')) else _last_of(_LOSS, lines)
+    second = None if loss is None else _rule(loss.string, loss, lines)
+    return [first] if second is None or second[1] == first[1] else [first, second]
 
 
 def suggested_rule(printed: str) -> tuple[str, str] | None:
@@ -138,7 +164,18 @@ def suggested_rule(printed: str) -> tuple[str, str] | None:
         if last is not None and (kind is _KINDS[0] or _is_held_out(last)):
             return _rule(last.string, last, lines)
         others += [] if last is None else [last]
+    if all(one.re is _KINDS[-1] for one in others) and (of_fields := _rule_of_fields(lines)) is not None:
+        return of_fields
     return _rule(others[0].string, others[0], lines) if others else None
+
+
+def _rule_of_fields(lines: Sequence[str]) -> tuple[str, str] | None:
+    """Return a rule for what a solver says of each field, by its name: "Solving for Ux, Initial residual = 1e-05"."""
+    last = next((found for line in reversed(lines) if (found := _OF_FIELDS.search(line))), None)
+    if last is None:
+        return None
+    words, rest = (re.sub(r" +", " +", last[part]) for part in ("words", "rest"))
+    return f'{{pattern: "{words}(?P<name>[\\w.]+){rest}(?P<value>[^\\s,]+)"}}', last["field"]
 
 
 def _last_of(kind: re.Pattern[str], lines: Sequence[str]) -> re.Match[str] | None:
@@ -276,10 +313,12 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _one_for_all(file: str, others: Sequence[Launched]) -> str:
+def _one_for_all(
+    file: str, others: Sequence[Launched], written: Callable[[Launched], Iterator[str]] | None = None
+) -> str:
     """Return *file*, with * for what differs in the names that *others* gave to theirs ("metrics_seed*.csv")."""
     for other in others[:_MOST_LOOKED_AT]:
-        theirs = [_MOMENT.sub("*", name) for name in _written_tables(other)]
+        theirs = [_MOMENT.sub("*", name) for name in (written or _written_tables)(other)]
         if any(fnmatchcase(name, file) for name in theirs):
             continue
         alike = [_alike(file, name) for name in theirs if PurePath(name).suffix == PurePath(file).suffix]
@@ -308,6 +347,14 @@ def _written_tables(launched: Launched) -> Iterator[str]:
     for place, path in _written(launched, lambda name: name.endswith(_SUFFIXES) or _RESULTS.search(name) is not None):
         with suppress(OSError):
             if _has_names(path):
+                yield place
+
+
+def _written_columns(launched: Launched) -> Iterator[str]:
+    """Yield the texts that the program wrote with numbers below names, as `workload.metrics_from` names them."""
+    for place, path in _written(launched, lambda name: name.endswith(_COLUMNS)):
+        with suppress(OSError, Damaged):
+            if CsvTable(path.parent, path).read()[0]:
                 yield place
 
 

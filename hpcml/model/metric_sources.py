@@ -22,7 +22,7 @@ class MetricFiles(Enum):
     """The kinds of files in which programs leave metrics; where two have a metric, the first of these counts."""
 
     jsonl = "jsonl"  # metrics.jsonl, log.jsonl, train_log.jsonl
-    csv = "csv"  # metrics.csv, as Lightning's CSVLogger writes it
+    csv = "csv"  # metrics.csv, as Lightning's CSVLogger writes it, and other tables as text
     trainer = "trainer"  # trainer_state.json of Hugging Face's Trainer; of another name, numbers by their names
     tensorboard = "tensorboard"
     mlflow = "mlflow"  # mlflow.db, mlruns/
@@ -42,6 +42,7 @@ _KIND_OF_ENDING: Mapping[str, MetricFiles] = {
     ".csv": MetricFiles.csv,
     ".tsv": MetricFiles.csv,
     ".log": MetricFiles.csv,  # Keras' CSVLogger("training.log")
+    **dict.fromkeys((".dat", ".txt", ".xvg"), MetricFiles.csv),  # of simulations, gnuplot, GROMACS
     ".json": MetricFiles.trainer,
     ".db": MetricFiles.mlflow,
     ".sqlite": MetricFiles.mlflow,

@@ -67,6 +67,9 @@ def _unread(runs: Sequence[RunEnd]) -> Iterator[str]:
             f"in {len(uids)} of {len(runs)} runs {problem}: hpcml logs {short_uid(uids[0])} shows what was "
             "printed, hpcml read takes another rule or file"
         )
+    if (n_more := len(told) - _MOST_PROBLEMS) > 0:
+        uid = list(told.values())[_MOST_PROBLEMS][0]
+        yield f"{n_more} more such problem{'s' if n_more > 1 else ''} of metrics: hpcml show {uid}"
 
 
 def _without_objective(runs: Sequence[RunEnd]) -> Iterator[str]:

@@ -20,11 +20,12 @@ import pytest
 
 from hpcml.agent.metrics.event_files import EventFile, masked_crc32c
 from hpcml.agent.metrics.follow import WRITER, MetricsFollower
+from hpcml.agent.metrics.json_files import JsonFile, JsonLines
 from hpcml.agent.metrics.mlflow_files import MlflowDatabase
 from hpcml.agent.metrics.printed import FoundMetrics
 from hpcml.agent.metrics.reading import Damaged
 from hpcml.agent.metrics.sources import reader_of, sources_in
-from hpcml.agent.metrics.text_files import CsvTable, JsonFile, JsonLines
+from hpcml.agent.metrics.tables import CsvTable
 from hpcml.agent.metrics.wandb_log import WandbLog
 from hpcml.errors import ConfigError
 from hpcml.model.metric_sources import MetricRule, check_metric_files
@@ -266,6 +267,119 @@ def test_numbers_of_tables_are_read_as_programs_write_them(tmp_path: Path, text:
     assert not reader.problems
 
 
+GRACE = """\
+# This file was created by gmx energy
+@    title "GROMACS Energies"
+@    xaxis  label "Time (ps)"
+@    yaxis  label "(kJ/mol)"
+@TYPE xy
+@ legend on
+@ s0 legend "Potential"
+@ s1 legend "Total Energy"
+    0.000000  -912.5  -700.25
+    1.000000  -913.5  -700.5
+"""
+OF_LAMMPS = """\
+# Time-averaged data for fix averages
+# TimeStep c_thermo_temp v_press
+100 1.44 -5.5
+200 1.40 -5.25
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        (GRACE, {"Time (ps)": [0, 1], "Potential": [-912.5, -913.5], "Total Energy": [-700.25, -700.5]}),
+        (OF_LAMMPS, {"TimeStep": [100, 200], "c_thermo_temp": [1.44, 1.4], "v_press": [-5.5, -5.25]}),
+        ("  iter     loss\n ----  -------\n    1  0.5D+00\n\n    2  *******\n    3  0.25D+00\n", {"loss": [0.5, 0.25]}),
+        ("Step   Total energy\n[-]    [J]\n1      0.5\n2      0.25\n", {"Total energy": [0.5, 0.25]}),
+        ("# 1:time 2:energy\n# [ps]   [J]\n0 0.5\n1 0.25\n", {"time": [0, 1], "energy": [0.5, 0.25]}),
+        ("#! FIELDS time d1\n 0.0 0.5\n 1.0 0.25\n", {"time": [0, 1], "d1": [0.5, 0.25]}),
+        ("# step,loss\n1.0e+00 5.0e-01\n2.0e+00 2.5e-01\n", {"loss": [0.5, 0.25]}),
+        ('"epoch" "val loss"\n"1" 1 0.5\n"2" 2 0.25\n', {"val loss": [0.5, 0.25]}),
+        ("val loss\n0.5\n0.25\n", {"val loss": [0.5, 0.25]}),
+        ("@timestamp,loss\n9,0.5\n10,0.25\n", {"@timestamp": [9, 10], "loss": [0.5, 0.25]}),
+        ("% t, loss\n1, 0.5\n2, 0.25\n", {"t": [1, 2], "loss": [0.5, 0.25]}),
+    ],
+)
+def test_columns_between_blanks_are_read_by_their_names(
+    tmp_path: Path, text: str, points: dict[str, list[float]]
+) -> None:
+    path = tmp_path / "energy.dat"
+    for size in (len(text), text.index("\n") + 1, len(text) - 3):  # as it grows
+        path.write_text(text[:size])
+        reader = CsvTable(tmp_path, path)
+        found = {name: [value for _, value in values] for name, values in read_all(reader).items()}
+        path.write_text(text)
+        for name, values in read_all(reader).items():
+            found[name] = found.get(name, []) + [value for _, value in values]
+
+        assert found == points
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "starting the run\nepoch 1 loss\n",
+        "Epoch 1 loss 0.5\nEpoch 2 loss 0.25\n",
+        "LAMMPS (2 Aug 2023)\nunits lj\n",
+        "a b\n1 2 3\n",
+        "1 0.5\n2 0.25\n",
+    ],
+)
+def test_running_text_and_numbers_without_names_are_no_table(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.log"
+    path.write_text(text)
+
+    with pytest.raises(Damaged, match="has to name the columns of numbers"):
+        read_all(CsvTable(tmp_path, path))
+
+
+def test_rows_of_another_length_between_blanks_are_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "thermo.txt"
+    path.write_text("Step Temp\n0 1.5\nLoop time of 3 on 4 procs\n10 1.25\n")
+    reader = CsvTable(tmp_path, path)
+
+    assert read_all(reader) == {"Temp": [(0, 1.5), (10, 1.25)]}
+    assert reader.problems == [
+        "a row of 7 cells below 2 names was left out, as all others like it: Loop time of 3 on 4 procs"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("a.jsonl", '{"step": 1, "loss": 0.5}\n{"step": 2, "loss": null}\n', "loss: its last row has no value"),
+        (
+            "a.jsonl",
+            '{"train": {"loss": 1}}\n' + '{"train": {"loss": null}}\n' * 2,
+            "train/loss: its last 2 rows have no",
+        ),
+        (
+            "a.json",
+            '{"history": {"loss": [0.5, 0.25, null], "lr": [1, 1, 1]}}',
+            "history/loss: its last row has no value",
+        ),
+        ("a.csv", "epoch,loss,acc\n1,0.5,0.9\n2,,0.8\n", "loss: its last row has no value"),
+        ("a.jsonl", '{"loss": 1, "val_loss": null}\n{"loss": 1, "val_loss": 2}\n{"loss": 1, "val_loss": null}\n', None),
+        ("a.csv", "step,train_loss,val_loss\n" + "1,0.5,\n2,0.5,\n2,,0.4\n" * 2, None),
+        ("a.jsonl", '{"loss": 1, "test_acc": null}\n{"loss": null, "test_acc": 0.9}\n', None),
+        ("a.jsonl", '{"loss": 1, "eta": 3}\n{"loss": 1, "eta": null}\n', None),
+    ],
+)
+def test_a_metric_whose_last_rows_have_no_value_is_told_of(
+    tmp_path: Path, follow: Callable[..., MetricsFollower], name: str, text: str, problem: str | None
+) -> None:
+    follower = follow(name)
+    (tmp_path / "work" / name).write_text(text)
+
+    follower.stop(within_s=10, has_completed=True)
+
+    told = [one["problem"] for one in journalled(tmp_path)[1].get("metrics_trouble", [])]
+    assert [words.startswith(problem or "-") for words in told] == ([] if problem is None else [True])
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -301,7 +415,7 @@ def test_a_table_that_has_no_names_or_is_no_utf_8_is_told_of(
     points, told = journalled(tmp_path)
     assert not points
     assert {one["file"]: one["problem"] for one in told["metrics_trouble"]} == {
-        "metrics.csv": "its first line has to name the columns",
+        "metrics.csv": "its first line has to name the columns of numbers below it",
         "b.csv": "is UTF-16, and has to be UTF-8",
         "c.jsonl": "is UTF-16, and has to be UTF-8",
     }
@@ -310,7 +424,7 @@ def test_a_table_that_has_no_names_or_is_no_utf_8_is_told_of(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("epoch loss\n0 0.5\n", ": its first line has to name the columns, between commas"),
+        ("epoch\n0 0.5\n", ": its first line has to name the columns of numbers, between commas"),
         ("epoch,loss\n0,0.5±0.1\n", ", as in loss 0.5±0.1"),
     ],
 )
@@ -396,7 +510,10 @@ def test_a_file_that_was_named_and_gave_no_number_is_told_of(
     points, told = journalled(tmp_path)
     assert points == {"loss": [(0, 0.5)], "acc": [(0, 0.5)]}
     assert [(one["file"], one["problem"].partition(":")[2]) for one in told["metrics_trouble"]] == [
-        ("words.csv", " its first line has to name the columns, between commas, semicolons or tabs"),
+        (
+            "words.csv",
+            " its first line has to name the columns of numbers, between commas, semicolons, tabs or blanks",
+        ),
         (
             "results.json",
             " a .json is read for numbers by name, whole or a line, and for transformers' log_history",
@@ -599,7 +716,7 @@ def test_json_lines_that_are_written_anew_are_read_anew(tmp_path: Path, rows: in
     assert read_all(reader) == {"loss": [(0, 3), (1, 2)]}
 
 
-@pytest.mark.parametrize("word", ["tensorbord", "/etc/metrics.csv", "../m.jsonl", "notes.txt"])
+@pytest.mark.parametrize("word", ["tensorbord", "/etc/metrics.csv", "../m.jsonl", "notes.md"])
 def test_what_cannot_be_followed_is_refused(word: str) -> None:
     with pytest.raises(ConfigError, match=r"workload\.metrics_from"):
         check_metric_files(word)

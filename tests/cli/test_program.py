@@ -218,6 +218,16 @@ def test_a_table_without_names_is_no_metric_and_one_of_the_training_is_advised_l
     assert "workload.metrics_from='[auto,test_error.tsv]' reads the file" in written.stderr
 
 
+def test_columns_between_blanks_that_a_program_wrote_are_advised_and_read(hpcml: Hpcml) -> None:
+    write = ["--", "bash", "-c", "printf '# step energy\\n0 -1.5\\n10 -2.5\\n' > energy.dat; echo 1 2 > mesh.dat"]
+
+    advised = hpcml("run", *write)
+    named = hpcml("run", "workload.metrics_from=[auto,energy.dat]", "objective.metric=energy", *write)
+
+    assert "workload.metrics_from='[auto,energy.dat]' reads the file" in advised.stderr
+    assert "COMPLETED energy -2.5" in named.stdout
+
+
 def test_files_that_are_named_by_their_seeds_are_advised_by_one_pattern(hpcml: Hpcml) -> None:
     write = ["--", "bash", "-c", "mkdir out; echo step,acc > out/seed{seed}.csv; echo 1,0.5 >> out/seed{seed}.csv"]
 

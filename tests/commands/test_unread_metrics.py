@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.unread_metrics import rule_of_table, suggested_rule
+from hpcml.commands.unread_metrics import rule_of_table, suggested_rule, suggested_rules
 from hpcml.config.compose import compose_from_cli
 from hpcml.model.failure_causes import printed_lines
 
@@ -232,6 +232,62 @@ def test_the_suggested_rule_reads_the_step_that_stands_before_each_value(
     found = [match.groupdict() for line in printed_lines(printed) for match in re.finditer(rule.pattern, line)]
     assert [match["step"] for match in found if "step" in match] == steps
     assert all(match["value"] for match in found)
+
+
+@pytest.mark.parametrize(
+    ("printed", "names"),
+    [
+        ("epoch 1: loss 0.5, val_acc 0.75\n", ["val_acc", "loss"]),
+        ("episodic_return=16.0\npolicy loss: 0.25\n", ["episodic_return", "policy_loss"]),
+        ("epoch 1: train loss 0.5, val loss 0.75\n", ["val_loss"]),
+        ("accuracy 0.75\n", ["accuracy"]),
+    ],
+)
+def test_a_loss_is_advised_beside_another_metric(printed: str, names: list[str], tmp_path: Path) -> None:
+    rules = suggested_rules(printed)
+
+    assert [name for _, name in rules] == names
+    words = f"workload.metrics=[{', '.join(rule for rule, _ in rules)}]"
+    (point,) = compose_from_cli(["workload.command=true", words], project=tmp_path)
+    for rule in point.run.workload.metrics:
+        assert re.search(rule.pattern, printed)
+
+
+OPENFOAM = """Time = 0.5
+
+Courant Number mean: 0.222158 max: 0.852134
+smoothSolver:  Solving for Ux, Initial residual = 2.3e-07, Final residual = 2.3e-07, No Iterations 0
+smoothSolver:  Solving for Uy, Initial residual = 5.1e-07, Final residual = 5.1e-07, No Iterations 0
+DICPCG:  Solving for p, Initial residual = 1.07e-06, Final residual = 1.07e-06, No Iterations 0
+time step continuity errors : sum local = 8.8e-09, global = 4.9e-19, cumulative = -1.0e-17
+ExecutionTime = 0.16 s  ClockTime = 0 s
+"""
+
+
+def test_residuals_of_fields_are_advised_by_one_rule_that_names_each(tmp_path: Path) -> None:
+    ((rule_text, name),) = suggested_rules(OPENFOAM)
+    words = ["workload.command=true", f"workload.metrics=[{rule_text}]"]
+
+    (point,) = compose_from_cli(words, project=tmp_path)
+
+    (rule,) = point.run.workload.metrics
+    found = [(each["name"], each["value"]) for each in re.finditer(rule.pattern, OPENFOAM)]
+    assert (name, found) == ("p", [("Ux", "2.3e-07"), ("Uy", "5.1e-07"), ("p", "1.07e-06")])
+
+
+@pytest.mark.parametrize(
+    ("printed", "value"),
+    [
+        ("Final Resid Norm: 2.1e-15\n", "2.1e-15"),
+        ("  0 KSP Residual norm 1.2e+01\n  1 KSP Residual norm 3.4e-02\n", "3.4e-02"),
+        ("residual = 1e-05\nFOM: 3.5\n", "3.5"),
+    ],
+)
+def test_a_residual_is_advised_where_nothing_else_is(printed: str, value: str) -> None:
+    ((rule, _),) = suggested_rules(printed)
+    pattern = rule.partition('"')[2].rpartition('"')[0]
+
+    assert [each["value"] for each in re.finditer(pattern, printed)][-1] == value
 
 
 @pytest.mark.parametrize(

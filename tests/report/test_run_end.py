@@ -38,6 +38,14 @@ def test_each_thing_that_looks_wrong_is_a_line() -> None:
         assert words in told
 
 
+def test_problems_of_metrics_beyond_the_third_are_counted() -> None:
+    odd = [replace(RUN, unread=tuple(f"file{n}: odd" for n in range(5)))]
+
+    *_, last = remarks(odd, "")
+
+    assert last == f"2 more such problems of metrics: hpcml show {RUN.uid}"
+
+
 def test_files_that_were_written_are_counted_over_the_runs_that_wrote_any() -> None:
     line = written([replace(RUN, written=(2, 10)), RUN, replace(RUN, written=(0, 0))])
 

@@ -40,7 +40,7 @@ _MOST_NAMES = 500
 _MOST_PROBLEMS = 20
 _MOST_ODD = 2  # cells that are shown
 _READ_AS = {
-    MetricFiles.csv: ": its first line has to name the columns, between commas, semicolons or tabs",
+    MetricFiles.csv: ": its first line has to name the columns of numbers, between commas, semicolons, tabs or blanks",
     MetricFiles.jsonl: ': each line has to be an object, as in {"step": 10, "loss": 0.5}',
     MetricFiles.trainer: ": a .json is read for numbers by name, whole or a line, and for transformers' log_history",
 }
@@ -197,7 +197,8 @@ class MetricsFollower:
 
         A row of a table that a killed program has left may end within its last number, which looks whole.
         """
-        from hpcml.agent.metrics.text_files import CsvTable, JsonLines  # noqa: PLC0415 - as in `reader_of`
+        from hpcml.agent.metrics.json_files import JsonLines  # noqa: PLC0415 - as in `reader_of`
+        from hpcml.agent.metrics.tables import CsvTable  # noqa: PLC0415 - as above
 
         whole = JsonLines | CsvTable if self._has_completed else JsonLines
         for followed in self._followed.values():
@@ -263,9 +264,20 @@ class MetricsFollower:
             self._owners[name] = owner
         return name
 
-    def _tell_of_tables(self) -> None:
+    def _tell_of_last_rows(self) -> None:
+        """Tell of metrics whose last rows have no value."""
+        from hpcml.agent.metrics.json_files import JsonFile, JsonLines  # noqa: PLC0415 - as in `reader_of`
+        from hpcml.agent.metrics.tables import CsvTable  # noqa: PLC0415 - as above
+
+        for place, followed in self._followed.items():
+            if isinstance(followed.reader, CsvTable | JsonLines | JsonFile):
+                for problem in followed.reader.missing_at_end():
+                    self._tell(place, problem)
+
+    def _tell_of_mute_tables(self) -> None:
         """Tell of tables in which nothing could be read, where nothing else was: their names promise metrics."""
-        from hpcml.agent.metrics.text_files import CsvTable, JsonLines  # noqa: PLC0415 - as in `reader_of`
+        from hpcml.agent.metrics.json_files import JsonLines  # noqa: PLC0415 - as in `reader_of`
+        from hpcml.agent.metrics.tables import CsvTable  # noqa: PLC0415 - as above
 
         if self._owners or self._reported_names or self.picked():
             return
@@ -310,12 +322,13 @@ class MetricsFollower:
                 )
             ]
             if word == AUTO:
-                self._tell_of_tables()
+                self._tell_of_mute_tables()
             elif not asked:
                 self._tell(word, "workload.metrics_from asks for it, and the program wrote no such file")
             elif is_path(word) and not any(followed.has_given or followed.is_over for followed in asked):
                 read_as = _READ_AS.get(asked[0].source.kind, "")
                 self._tell(word, f"the program wrote no number there that could be read{read_as}")
+        self._tell_of_last_rows()
         for stream, trainings in self._trainings.items():
             trainings.tell(self.journal, stream.strip() or "MLflow")
         read = {kind.name: {"metrics": len(of), "values": of.total()} for kind, of in self._counts.items() if of}

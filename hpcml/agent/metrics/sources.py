@@ -44,8 +44,9 @@ class Source:
 def reader_of(source: Source, root: Path, *, goes_on: bool = False) -> Reader:
     """Return what reads the file, which lies below *root*; *goes_on* as in `CsvTable`."""
     from hpcml.agent.metrics.event_files import EventFile  # noqa: PLC0415 - at the first file: no program waits for it
+    from hpcml.agent.metrics.json_files import JsonFile, JsonLines  # noqa: PLC0415 - as above
     from hpcml.agent.metrics.mlflow_files import MlflowDatabase, MlflowMetric  # noqa: PLC0415 - as above
-    from hpcml.agent.metrics.text_files import CsvTable, JsonFile, JsonLines  # noqa: PLC0415 - as above
+    from hpcml.agent.metrics.tables import CsvTable  # noqa: PLC0415 - as above
     from hpcml.agent.metrics.wandb_log import WandbLog  # noqa: PLC0415 - as above
 
     path = root / source.place

@@ -1,37 +1,26 @@
-"""Tables as text: JSON lines, CSV as Lightning and Keras write it, and JSON, as transformers' `trainer_state.json`."""
+"""JSON lines, and JSON that is written whole, as transformers' `trainer_state.json`."""
 
 from __future__ import annotations
 
-import codecs
-import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcml.agent.metrics.numbers import is_missing, looks_like_number, number_of, plain, with_point
 from hpcml.agent.metrics.reading import (
     DEEPEST,
     SETTINGS,
     Damaged,
+    Gaps,
     Growing,
     Lines,
     Reading,
-    check_encoding,
     values_of,
 )
 from hpcml.runs.files import open_inside, parse_json
 
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import BinaryIO
-
-_LONGEST_HEADER_BYTES = 64 << 10
 _STATE = "trainer_state.json"
 _MOST_TOLD = 3  # names, in a line that people read
-_OF_WHAT = ("metric", "name", "key", "tag", "variable")  # columns of a table in long form: step,metric,value
-_VALUE = "value"
-_MOST_SHOWN = 40  # characters of a cell
 _LARGEST_STATE_BYTES = 16 << 20  # of a file that is read whole each time that it changes
 
 
@@ -45,6 +34,7 @@ class JsonLines:
     problems: list[str] = field(default_factory=list)
     _lines: Lines = field(init=False)
     count: int = 0  # of rows
+    gaps: Gaps = field(default_factory=Gaps)
     _has_told: bool = False
 
     def __post_init__(self) -> None:
@@ -68,12 +58,16 @@ class JsonLines:
             except ValueError:
                 row = None
             if isinstance(row, dict):
-                found += values_of(row, number=self.count)
+                found += values_of(row, number=self.count, gaps=self.gaps)
             elif not self._has_told:
                 self._has_told = True
                 self.problems.append("a line that is no JSON object was left out, and so are all others like it")
             self.count += 1
         return found, more
+
+    def missing_at_end(self) -> Iterator[str]:
+        """Yield a line for each metric that ended without a value."""
+        return self.gaps.problems()
 
     def rest(self) -> Sequence[Reading]:
         """Return the numbers in a last line that lacks its end, which is whole if it is JSON."""
@@ -81,180 +75,7 @@ class JsonLines:
             row = parse_json(self._lines.rest())
         except ValueError:
             return ()
-        return list(values_of(row, number=self.count)) if isinstance(row, dict) else ()
-
-
-@dataclass(slots=True)
-class CsvTable:
-    """Follows a CSV file with a header; one whose header changed, or that became shorter, is read again.
-
-    Commas, semicolons (numbers may have decimal commas then) or tabs separate the columns: what its header has most of.
-    Comments (#) may stand before the header, or be it, as NumPy's savetxt writes one.
-
-    *goes_on*: rows are numbered on behind those that `skip` passes.
-    """
-
-    root: Path
-    path: Path
-    goes_on: bool = False
-    problems: list[str] = field(default_factory=list)
-    _lines: Lines = field(init=False)
-    _head: bytes = b""  # all that stands before the rows
-    _names: Sequence[str] = ()
-    _separator: str = ","
-    _long: tuple[int, str] | None = None  # of a table in long form: the column with names, and the one with values
-    count: int = 0  # of rows
-    _numeric: set[str] = field(default_factory=set)  # columns that have numbers
-    odd: dict[str, str] = field(default_factory=dict)  # by column the first cell that begins as a number and is none
-
-    def __post_init__(self) -> None:
-        self._lines = Lines(Growing(self.root, self.path), self.problems)
-
-    def skip(self) -> None:
-        """Begin behind what is there."""
-        if self._take_head() and self.goes_on:
-            self.count += sum(len(_rows(lines, self._separator)) for lines in self._lines.pass_over())
-        self._lines.file.offset = self._lines.file.size_bytes()
-
-    def read(self) -> tuple[Sequence[Reading], bool]:
-        """Return the numbers in the next complete rows, and whether there are more."""
-        if not self._take_head():
-            return (), False
-        lines, more = self._lines.next()
-        found: list[Reading] = []
-        for cells in _rows(lines, self._separator):
-            found += self._values(cells)
-            self.count += 1
-        return found, more
-
-    def rest(self) -> Sequence[Reading]:
-        """Return the numbers in a last row that lacks its end, which is whole if it has all columns."""
-        if not self._take_head():
-            return ()
-        rows = _rows([self._lines.rest()], self._separator)
-        return list(self._values(rows[0])) if rows and len(rows[0]) == len(self._names) else ()
-
-    def _values(self, cells: Sequence[str]) -> Iterator[Reading]:
-        row: dict[str, object] = {}
-        if cells and cells[0].startswith("#"):
-            return
-        for name, cell in zip(self._names, cells, strict=False):
-            try:
-                row[name] = number_of(plain(with_point(cell) if self._separator == ";" else cell, name))
-            except ValueError:
-                self._look_at(name, cell)
-        if row:
-            self._numeric.update(row)
-            for name in self.odd.keys() & row.keys():
-                self._tell_of(name, self.odd.pop(name))
-            if self._long and self._long[1] in row and len(cells) > self._long[0] and (name := cells[self._long[0]]):
-                row[name] = row.pop(self._long[1])
-            yield from values_of(row, number=self.count)
-
-    def _look_at(self, name: str, cell: str) -> None:
-        """Tell of a *cell* that is no number, in a column of numbers: a value that is left out is seen nowhere else."""
-        if is_missing(cell) or cell.strip() == name:  # a header that stands there again
-            return
-        if name in self._numeric:
-            self._tell_of(name, cell)
-        elif looks_like_number(cell) and len(self._names) > 1:  # else blanks may separate its columns
-            self.odd.setdefault(name, cell)
-
-    def _tell_of(self, name: str, cell: str) -> None:
-        shown = cell.strip()[:_MOST_SHOWN]
-        self.problems.append(f"{name}: {shown} is no number, and was left out, as all others like it")
-
-    def _take_head(self) -> bool:
-        """Read up to the header; begin behind it where it is another than before. False where there is none yet."""
-        with open_inside(self.root, self.path) as file:
-            lines = _head_of(file)
-            size = os.fstat(file.fileno()).st_size
-        head = b"".join(lines)
-        if not head.endswith(b"\n") or _is_comment(lines[-1]):
-            if len(head) >= _LONGEST_HEADER_BYTES:
-                raise Damaged("its first line is no header of a table")
-            return False
-        if head != self._head or size < self._lines.file.offset:
-            check_encoding(head)
-            self._head, self.count = head, 0
-            self._lines.file.offset = len(head) - self._take_names(lines)
-        return True
-
-    def _take_names(self, lines: Sequence[bytes]) -> int:
-        """Learn the names of the columns from *lines*; return how many bytes of these are a row of numbers already."""
-        header, row_bytes = lines[-1], 0
-        cells = _cells(header)
-        are_numbers = [_is_number(cell) for cell in cells]
-        if any(are_numbers):
-            comments = [line.lstrip().removeprefix(b"#") for line in lines[:-1] if line.lstrip().startswith(b"#")]
-            named = [line for line in comments if len(_cells(line)) == len(cells)]
-            if all(are_numbers) and not named:
-                raise Damaged("its first line has to name the columns")
-            if named:
-                header, row_bytes = named[-1], len(header)
-        self._separator = _separator_of(header)
-        self._names = _told_apart(names := _cells(header))
-        self._numeric, self.odd = set(), {}
-        if others := [name for name in self._names if name not in names]:
-            self.problems.append(f"two columns have one name: the second of them is {', '.join(others[:_MOST_TOLD])}")
-        lower = [name.lower() for name in self._names]
-        of_what = [at for at, name in enumerate(lower) if name in _OF_WHAT]
-        self._long = (of_what[0], self._names[lower.index(_VALUE)]) if len(of_what) == 1 and _VALUE in lower else None
-        return row_bytes
-
-
-def _told_apart(names: Sequence[str]) -> list[str]:
-    """Return *names* with a number behind each that was there before, as pandas reads them.
-
-    >>> _told_apart(["step", "loss", "loss", ""])
-    ['step', 'loss', 'loss.1', '']
-    """
-    before = [names[:at].count(name) for at, name in enumerate(names)]
-    return [f"{name}.{n}" if n and name else name for name, n in zip(names, before, strict=True)]
-
-
-def _head_of(file: BinaryIO) -> list[bytes]:
-    """Return the comments that a table begins with, and the line behind them."""
-    lines: list[bytes] = []
-    left = _LONGEST_HEADER_BYTES
-    while left > 0 and (line := file.readline(left)):
-        lines.append(line)
-        left -= len(line)
-        if not _is_comment(line):
-            break
-    return lines
-
-
-def _is_comment(line: bytes) -> bool:
-    begin = line.removeprefix(codecs.BOM_UTF8).lstrip().lower()
-    return begin.startswith((b"#", b"sep=")) or not begin
-
-
-def _separator_of(header: bytes) -> str:
-    return max(",;\t", key=lambda each: header.count(each.encode()))
-
-
-def _cells(header: bytes) -> list[str]:
-    try:
-        cells = next(csv.reader([header.decode("utf-8-sig", "replace")], delimiter=_separator_of(header)), [])
-    except csv.Error:
-        raise Damaged("its first line is no header of a table") from None
-    return [cell.strip() for cell in cells]
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        number_of(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _rows(lines: Sequence[str], separator: str) -> Sequence[Sequence[str]]:
-    try:
-        return list(csv.reader((line.replace("\0", "") for line in lines), delimiter=separator))
-    except csv.Error:  # a cell longer than its limit
-        return [line.split(separator) for line in lines]
+        return list(values_of(row, number=self.count, gaps=self.gaps)) if isinstance(row, dict) else ()
 
 
 @dataclass(slots=True)
@@ -269,6 +90,7 @@ class JsonFile:
     root: Path
     path: Path
     problems: list[str] = field(default_factory=list)
+    gaps: Gaps = field(default_factory=Gaps)
     _tables: dict[str, _Seen] = field(default_factory=dict)  # by the names of the objects that they stand in
     _row: object = None  # the numbers that stood beside tables
     _stamp: tuple[int, int] = (0, 0)
@@ -313,6 +135,12 @@ class JsonFile:
         self._stamp, self._first = stamp, first
         return found, False
 
+    def missing_at_end(self) -> Iterator[str]:
+        """Yield a line for each metric that ended without a value."""
+        yield from self.gaps.problems()
+        for place, seen in self._tables.items():
+            yield from (f"{place}{problem}" for problem in seen.gaps.problems())
+
     def _of(self, whole: object) -> Iterator[Reading]:
         """Yield what is new in a JSON value: rows of tables, and numbers that replace those of before."""
         if isinstance(whole, list) and self.path.name != _STATE:
@@ -333,7 +161,7 @@ class JsonFile:
             yield from self._new(table)
         if not tables:
             self._count += 1
-            yield from values_of(whole, number=self._count - 1)
+            yield from values_of(whole, number=self._count - 1, gaps=self.gaps)
         elif whole != self._row:  # what stands beside tables is of the last of their rows
             self._row = whole
             at = max(len(table.rows) for table in tables)
@@ -348,7 +176,7 @@ class JsonFile:
         seen.is_of_before = False
         for number, row in enumerate(rows[seen.n :], seen.n):
             if isinstance(row, dict):
-                for reading in values_of(row, number=number):
+                for reading in values_of(row, number=number, gaps=seen.gaps):
                     yield replace(reading, name=f"{table.place}{reading.name}")
         seen.n, seen.begins = max(seen.n, len(rows)), begins
 
@@ -360,6 +188,7 @@ class _Seen:
     n: int = 0
     begins: str = ""
     is_of_before: bool = False  # they were there before the program started
+    gaps: Gaps = field(default_factory=Gaps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,284 @@
+"""Tables as text: CSV as Lightning and Keras write it, and columns between blanks, as simulations do."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcml.agent.metrics.numbers import is_missing, looks_like_number, number_of, plain, with_point
+from hpcml.agent.metrics.reading import Damaged, Gaps, Growing, Lines, Reading, check_encoding, values_of
+from hpcml.runs.files import open_inside
+
+TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+_LONGEST_HEADER_BYTES = 64 << 10
+_MOST_TOLD = 3  # names, in a line that people read
+_OF_WHAT = ("metric", "name", "key", "tag", "variable")  # columns of a table in long form: step,metric,value
+_VALUE = "value"
+_MOST_SHOWN = 40  # characters of a cell
+_BLANKS = " "
+_SEPARATORS = ",;\t"
+_COMMENT = re.compile(r"\s*(?:$|[#%!&]|(?i:sep=)|@(?:[\sA-Z]|target))")  # & and @ are Grace's; @timestamp is a column
+_BETWEEN_BLANKS = re.compile(r'"[^"]*"|\S+')
+_RULER = re.compile(r"[\s|+:=_-]*")
+_OF_UNITS = re.compile(r"[(\[][^()\[\]]*[)\]]|-")  # a cell below a name, such as [ps]
+_MARK = re.compile(r"\s*[#%!]+\s?(?:FIELDS\s)?")  # before the names of columns; PLUMED's word with it
+_NUMBERED = re.compile(r"(?:\d+[:=]|\[\d+\])(?=\S)")  # 1:time, as gnuplot's users number columns
+_OF_GRACE = re.compile(r'@\s*(?:(?P<axis>[xy])axis +label|s(?P<set>\d{1,3}) +legend) +"(?P<name>[^"]+)"')
+_NO_NAMES = "its first line has to name the columns of numbers below it"
+
+
+@dataclass(slots=True)
+class CsvTable:
+    """Follows a table with a header; one whose header changed, or that became shorter, is read again.
+
+    Commas, semicolons (numbers may have decimal commas then) or tabs separate the columns, what its header has most of,
+    or blanks where it has none of these and numbers stand below its names. Comments may stand before the header, or be
+    it, as NumPy's savetxt writes one, and Grace's labels (.xvg).
+
+    *goes_on*: rows are numbered on behind those that `skip` passes.
+    """
+
+    root: Path
+    path: Path
+    goes_on: bool = False
+    problems: list[str] = field(default_factory=list)
+    _lines: Lines = field(init=False)
+    _head: bytes = b""  # all that stands before the rows
+    _header: str | None = None  # names between blanks, of which the first row says where each ends
+    _names: Sequence[str] = ()
+    _separator: str = ","
+    _long: tuple[int, str] | None = None  # of a table in long form: the column with names, and the one with values
+    count: int = 0  # of rows
+    _numeric: set[str] = field(default_factory=set)  # columns that have numbers
+    odd: dict[str, str] = field(default_factory=dict)  # by column the first cell that begins as a number and is none
+    gaps: Gaps = field(default_factory=Gaps)
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(Growing(self.root, self.path), self.problems)
+
+    def skip(self) -> None:
+        """Begin behind what is there."""
+        if self._take_head():
+            if self._header is not None and (rows := _rows(self._lines.next()[0], self._separator)):
+                self._take_columns(rows[0])
+                self._lines.file.offset = len(self._head)
+            if self.goes_on:
+                self.count += sum(len(_rows(lines, self._separator)) for lines in self._lines.pass_over())
+        self._lines.file.offset = self._lines.file.size_bytes()
+
+    def read(self) -> tuple[Sequence[Reading], bool]:
+        """Return the numbers in the next complete rows, and whether there are more."""
+        if not self._take_head():
+            return (), False
+        lines, more = self._lines.next()
+        found: list[Reading] = []
+        for cells in _rows(lines, self._separator):
+            found += self._values(cells)
+            self.count += 1
+        return found, more
+
+    def rest(self) -> Sequence[Reading]:
+        """Return the numbers in a last row that lacks its end, which is whole if it has all columns."""
+        if not self._take_head():
+            return ()
+        rows = _rows([self._lines.rest()], self._separator)
+        if rows and self._header is not None:
+            self._take_columns(rows[0])
+        return list(self._values(rows[0])) if rows and len(rows[0]) == len(self._names) else ()
+
+    def missing_at_end(self) -> Iterator[str]:
+        """Yield a line for each metric that ended without a value."""
+        return self.gaps.problems()
+
+    def _values(self, cells: Sequence[str]) -> Iterator[Reading]:
+        if self._header is not None:
+            self._take_columns(cells)
+        row: dict[str, object] = {}
+        if self._separator == _BLANKS and len(cells) != len(self._names):
+            self._tell_of_row(cells)
+            return
+        if cells and cells[0].startswith("#"):
+            return
+        for name, cell in zip(self._names, cells, strict=False):
+            try:
+                row[name] = number_of(plain(with_point(cell) if self._separator == ";" else cell, name))
+            except ValueError:
+                self._look_at(name, cell)
+                if is_missing(cell):
+                    row[name] = None
+        if numeric := {name for name, value in row.items() if value is not None}:
+            self._numeric |= numeric
+            for name in self.odd.keys() & numeric:
+                self._tell_of(name, self.odd.pop(name))
+            if self._long and self._long[1] in row and len(cells) > self._long[0] and (name := cells[self._long[0]]):
+                row[name] = row.pop(self._long[1])
+            yield from values_of(row, number=self.count, gaps=self.gaps)
+
+    def _look_at(self, name: str, cell: str) -> None:
+        """Tell of a *cell* that is no number, in a column of numbers: a value that is left out is seen nowhere else."""
+        if is_missing(cell) or cell.strip() == name:  # a header that stands there again
+            return
+        if name in self._numeric:
+            self._tell_of(name, cell)
+        elif looks_like_number(cell) and len(self._names) > 1:  # else blanks may separate its columns
+            self.odd.setdefault(name, cell)
+
+    def _tell_of(self, name: str, cell: str) -> None:
+        shown = cell.strip()[:_MOST_SHOWN]
+        self.problems.append(f"{name}: {shown} is no number, and was left out, as all others like it")
+
+    def _tell_of_row(self, cells: Sequence[str]) -> None:
+        shown = " ".join(cells)[:_MOST_SHOWN]
+        self.problems.append(
+            f"a row of {len(cells)} cells below {len(self._names)} names was left out, as all others like it: {shown}"
+        )
+
+    def _take_head(self) -> bool:
+        """Read up to the header; begin behind it where it is another than before. False where there is none yet."""
+        with open_inside(self.root, self.path) as file:
+            lines = _head_of(file)
+            size = os.fstat(file.fileno()).st_size
+        head = b"".join(lines)
+        if not head.endswith(b"\n") or _is_comment(lines[-1]):
+            if len(head) >= _LONGEST_HEADER_BYTES:
+                raise Damaged("its first line is no header of a table")
+            return False
+        if head != self._head or size < self._lines.file.offset:
+            check_encoding(head)
+            self._head, self.count = head, 0
+            texts = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in lines]
+            self._lines.file.offset = len(head) - (len(lines[-1]) if self._take_names(texts) else 0)
+        return True
+
+    def _take_names(self, lines: Sequence[str]) -> bool:
+        """Learn the names of the columns from *lines*; return whether the last of these is a row of numbers already."""
+        *comments, header = lines
+        self._header, self._numeric, self.odd = None, set(), {}
+        separator = _separator_of(header)
+        cells = _cells(header, separator)
+        are_numbers = [_is_number(cell) for cell in cells]
+        if any(are_numbers):
+            if (named := _named_in(comments, len(cells))) is not None:
+                self._name(named, separator)
+                return True
+            if all(are_numbers) or separator == _BLANKS:
+                raise Damaged(_NO_NAMES)
+        self._name(cells, separator)
+        if separator == _BLANKS:
+            self._header = header
+        return False
+
+    def _take_columns(self, cells: Sequence[str]) -> None:
+        """Divide a header with blanks as the first row, *cells*, is: the names may have blanks themselves."""
+        header, self._header = self._header or "", None
+        names = _divided(header, len(cells))
+        if names is None and '"' in header and (named := _divided(header, len(cells) - 1)) is not None:
+            names = ["_row", *named]  # R's write.table has a name for each row, and none for their column
+        if names is None or not all(map(_stands_for_number, cells)):
+            raise Damaged(_NO_NAMES)
+        self._name(names, _BLANKS)
+
+    def _name(self, names: Sequence[str], separator: str) -> None:
+        self._separator = separator
+        self._names = _told_apart(names)
+        if others := [name for name in self._names if name not in names]:
+            self.problems.append(f"two columns have one name: the second of them is {', '.join(others[:_MOST_TOLD])}")
+        lower = [name.lower() for name in self._names]
+        of_what = [at for at, name in enumerate(lower) if name in _OF_WHAT]
+        self._long = (of_what[0], self._names[lower.index(_VALUE)]) if len(of_what) == 1 and _VALUE in lower else None
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """Return *names* with a number behind each that was there before, as pandas reads them.
+
+    >>> _told_apart(["step", "loss", "loss", ""])
+    ['step', 'loss', 'loss.1', '']
+    """
+    before = [names[:at].count(name) for at, name in enumerate(names)]
+    return [f"{name}.{n}" if n and name else name for name, n in zip(names, before, strict=True)]
+
+
+def _head_of(file: BinaryIO) -> list[bytes]:
+    """Return the comments that a table begins with, and the line behind them."""
+    lines: list[bytes] = []
+    left = _LONGEST_HEADER_BYTES
+    while left > 0 and (line := file.readline(left)):
+        lines.append(line)
+        left -= len(line)
+        if not _is_comment(line):
+            break
+    return lines
+
+
+def _is_comment(line: bytes) -> bool:
+    return _COMMENT.match(line.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")) is not None
+
+
+def _named_in(comments: Sequence[str], n: int) -> Sequence[str] | None:
+    """Return the names of *n* columns of numbers, from the *comments* above them; None where they have none."""
+    labels = [found for line in comments if (found := _OF_GRACE.match(line))]
+    of_axis = {found["axis"]: found["name"] for found in labels if found["axis"]}
+    sets = [found["name"] for found in labels if found["set"]] or [of_axis.get("y", "y")]
+    if labels and len(sets) == n - 1:
+        return [of_axis.get("x", "x"), *sets]
+    for comment in reversed(comments):
+        header = _MARK.sub("", comment, count=1)
+        names = None if header == comment or _RULER.fullmatch(header) else _divided(header, n)
+        if names is not None and not any(map(_is_number, names)) and not all(map(_OF_UNITS.fullmatch, names)):
+            return [_NUMBERED.sub("", name) for name in names]
+    return None
+
+
+def _divided(header: str, n: int) -> list[str] | None:
+    """Return the *n* names in a *header*, whatever separates them; None where it has not so many.
+
+    >>> _divided("time, energy", 2), _divided("Time (ps)  Total energy", 2), _divided("a b", 3)
+    (['time', 'energy'], ['Time (ps)', 'Total energy'], None)
+    """
+    ways = (*(_cells(header, each) for each in (*_SEPARATORS, _BLANKS)), re.split(r"\s{2,}|\t", header.strip()))
+    return next((list(names) for names in ways if len(names) == n), None)
+
+
+def _separator_of(header: str) -> str:
+    most = max(_SEPARATORS, key=header.count)
+    return most if most in header or len(_BETWEEN_BLANKS.findall(header)) < 2 else _BLANKS
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    if separator == _BLANKS:
+        return [cell.strip('"') for cell in _BETWEEN_BLANKS.findall(line)]
+    try:
+        cells = next(csv.reader([line], delimiter=separator), [])
+    except csv.Error:
+        raise Damaged("its first line is no header of a table") from None
+    return [cell.strip() for cell in cells]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        number_of(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _stands_for_number(cell: str) -> bool:
+    return _is_number(cell) or is_missing(cell) or looks_like_number(cell)
+
+
+def _rows(lines: Sequence[str], separator: str) -> Sequence[Sequence[str]]:
+    if separator == _BLANKS:
+        rows = (_cells(line, _BLANKS) for line in lines if not (_COMMENT.match(line) or _RULER.fullmatch(line)))
+        return [cells for cells in rows if not all(map(_OF_UNITS.fullmatch, cells))]
+    try:
+        return list(csv.reader((line.replace("\0", "") for line in lines), delimiter=separator))
+    except csv.Error:  # a cell longer than its limit
+        return [line.split(separator) for line in lines]
