@@ -35,7 +35,7 @@ from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.dry_run import SubmissionPreview, preview_submission
 from hpcml.commands.submit.planned import Planned, are_in_rounds
 from hpcml.commands.submit.run import FoundRepeats, submit_points
-from hpcml.config.compose import Composed, compose_command
+from hpcml.config.compose import Composed, check_told_apart, compose_command
 from hpcml.config.from_python import argument_word, arguments, setting_word, sweep_word
 from hpcml.config.sweep.size import most_runs
 from hpcml.errors import ConfigError, require
@@ -60,6 +60,7 @@ _ASKED_OTHERWISE = {
     "--detach": "what submit() does",
     "--": "compose(program=...)",
 }
+_ADDED = "+"  # between the command lines of runs that were composed apart
 
 
 def compose(
@@ -142,7 +143,7 @@ class ComposedRuns(Sequence[Run]):
             [*self._points, *other._points],
             remarks=dict.fromkeys([*self.remarks, *other.remarks]),
             project=self._project,
-            command_line=[*self._command_line, "+", *other._command_line],
+            command_line=[*self._command_line, _ADDED, *other._command_line],
         )
 
     @property
@@ -200,6 +201,8 @@ class ComposedRuns(Sequence[Run]):
     def _planned(self, places: Places, *, is_dry: bool) -> tuple[list[Planned], Backends]:
         here = Path.cwd()
         require(here == self._project, f"composed in {self._project}, and the current folder is {here}: compose anew")
+        if _ADDED in self._command_line:
+            check_told_apart(self)
         planned, machine = validate.plan_points(
             self._points, os.environ, self._project, ask=lambda _: None, is_dry=is_dry, most=most_runs(os.environ)
         )

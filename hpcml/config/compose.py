@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import logging
 import os
 import re
@@ -35,7 +36,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcml.codec import decode_alike
+from hpcml.codec import decode_alike, encode, flatten
 from hpcml.config.command_line import (
     MULTIRUN,
     OF_OWN_PROGRAMS,
@@ -197,12 +198,26 @@ def _without_secrets(points: Sequence[Composed]) -> list[Composed]:
         if other.overrides != point.overrides:
             pairs = zip(point.overrides, other.overrides, strict=True)
             name = next(word.partition("=")[0] for word, before in pairs if word != before)
-            raise ConfigError(
-                f"{name} sounds like a secret: its values would be recorded as ***, and their runs not told apart; "
-                "call them otherwise: args.kind=FIRST,SECOND in front of the --, and {kind} where the program takes it"
-            )
+            raise _not_told_apart(name)
         shown.append(replace(point, overrides=words))
     return shown
+
+
+def check_told_apart(runs: Sequence[Run]) -> None:
+    """Raise `ConfigError` where two of *runs*, which were composed apart, differ in a secret alone."""
+    told: dict[str, Run] = {}
+    for run in runs:
+        other = told.setdefault(json.dumps(run.settings, sort_keys=True), run)
+        if other != run:
+            one, another = flatten(encode(run)), flatten(encode(other))
+            raise _not_told_apart(next(name for name in one if one[name] != another[name]))
+
+
+def _not_told_apart(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name} sounds like a secret: its values would be recorded as ***, and their runs not told apart; "
+        "call them otherwise: args.kind=FIRST,SECOND in front of the --, and {kind} where the program takes it"
+    )
 
 
 def _at(composed: Composed, args: dict[str, str]) -> Composed:

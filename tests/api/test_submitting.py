@@ -122,6 +122,18 @@ def test_runs_that_are_added_are_submitted_together(project: Path) -> None:
     assert submission.runs().values("seed", "val_accuracy") == [(2, 0.32), (1, 0.11)]
 
 
+def test_runs_that_are_added_and_differ_in_a_secret_alone_are_refused(project: Path) -> None:
+    del project
+    one, other = (hpcml.compose(program=["true", "--token", token], settings={"seed": 1}) for token in ("ab", "cd"))
+    first, second = (hpcml.compose(program="true", settings={"workload.env.HF_TOKEN": text}) for text in ("ab", "cd"))
+
+    with pytest.raises(ConfigError, match=r"workload\.command sounds like a secret"):
+        (one + other).submit()
+    with pytest.raises(ConfigError, match=r"workload\.env\.HF_TOKEN sounds like a secret"):
+        (first + second).preview()
+    assert len((one + one).submit().wait(timeout_s=120)) == 2
+
+
 def test_programs_that_are_swept_alike_keep_the_order_in_which_they_were_added(project: Path) -> None:
     (project / "other.py").write_text(TRAIN.replace("val_accuracy={lr", "val_accuracy={10 + lr"))
     words = {"settings": {"workload.metrics": METRICS, "telemetry.enabled": False}, "sweep": {"seed": [0, 1]}}
