@@ -92,7 +92,7 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.agent.turns", "hpcml.model.failure_causes"): "for an agent that cannot be loaded",
     ("hpcml.agent.turns", "hpcml.agent.lanes"): "for jobs of several runs alone",
     ("hpcml.agent.metrics.numbers", "hpcml.model.metric_goal"): "for numbers in groups of three digits",
-    ("hpcml.agent.metrics.printed", "hpcml.model.metric_goal"): "for losses that are no number",
+    ("hpcml.agent.metrics.printed", "hpcml.model.metric_goal"): "for losses that are no number, and rules of one name",
     ("hpcml.agent.metrics.follow", "hpcml.agent.metrics.json_files"): "for files with metrics, as where one is found",
     ("hpcml.agent.metrics.follow", "hpcml.agent.metrics.tables"): "as above",
     ("hpcml.agent.metrics.reading", "hpcml.model.metric_goal"): "for metrics whose last rows have no value",

@@ -90,8 +90,10 @@ _OF_OTHERS: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
         ),
         re.compile(r"(?P<more>\S.*)"),
     ),
-    (re.compile(r"(?P<words>Caused by):$"), re.compile(r" *(?P<more>\S.*)")),  # Nextflow
+    (re.compile(r"(?P<words>Caused by):$"), re.compile(r" *(?:0: )?(?P<more>\S.*)")),  # Nextflow; Rust's anyhow
 )
+_CAUSED = "Caused by"
+_OF_ANYHOW = re.compile(r"Error: .")  # begins what Rust's main returns; a blank line and its causes follow
 # The same of R, whose words others print as well; it ends with these
 _R_ENDS = "Execution halted"
 _OF_R: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
@@ -312,13 +314,14 @@ def _exceptions(printed: str) -> list[str]:
     rest: re.Pattern[str] | None = None  # how a line looks that says more of the exception before
     rank: str | None = None  # what each line of the traceback that is being read begins with; None outside of one
     cell: str | None = None  # the type of an exception in a notebook, whose traceback is being read
+    before = ""  # the last line that was not blank
     for line in printed_lines(printed):
         awaited, rest = rest, None
         if awaited is not None and (told := awaited.match(line)):
             found[-1] += f": {told['more']}"
         elif ended := _end_of_another(line, others):
             words, rest = ended
-            found.append(words)
+            found.append(before if words == _CAUSED and _OF_ANYHOW.match(before) else words)
         elif begins := _OF_IPYTHON.match(line):
             cell, rank = begins["type"], None
         elif cell is not None and (line == cell or line.startswith(f"{cell}: ")):
@@ -330,6 +333,7 @@ def _exceptions(printed: str) -> list[str]:
             rank = None
             if _EXCEPTION.match(words):
                 found.append(words)
+        before = line if line.strip() else before
     return found
 
 

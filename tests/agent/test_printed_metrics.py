@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.agent.metrics.printed import Picked, StdoutScanner, loss_that_ended
+from hpcml.agent.metrics.printed import Picked, StdoutScanner, loss_that_ended, problems_of
 from hpcml.model.metric_sources import MetricRule
 
 LOSS = MetricRule(pattern=r"step (?P<step>\d+) loss[ =](?P<value>\S+)", name="loss")
@@ -124,6 +124,25 @@ def test_what_is_no_number_is_left_alone(tmp_path: Path) -> None:
     out.write_text("step 1 loss oops\nstep 2 loss 1\n")
 
     assert [picked.step for picked in scanner(out).scan()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problems"),
+    [
+        (r"val (?P<loss>\S+)", ["loss has values of 2 rules in one series: give each rule a name of its own"]),
+        (r"epoch (?P<epoch>\d+) in (?P<time>\S+) s: train \S+ val (?P<val_loss>\S+)", []),
+        (r"(?:score|trial) (?P<loss>\S+)|val (?P<val_loss>\S+)", []),
+    ],
+)
+def test_rules_that_mix_their_values_are_told_of(tmp_path: Path, pattern: str, problems: list[str]) -> None:
+    out = tmp_path / "out"
+    out.write_text("epoch 1 in 2 s: train 0.5 val 0.75\nepoch 2 in 2 s: train 0.25 val 0.5\n")
+    first = MetricRule(pattern=r"epoch (?P<epoch>\d+) in (?P<time>\S+) s: train (?P<loss>\S+)")
+    rules = [first, MetricRule(pattern=pattern)]
+    reading = scanner(out, *rules)
+
+    assert list(reading.scan())
+    assert list(problems_of(rules, [reading])) == problems
 
 
 def test_bytes_that_are_no_text_and_endless_lines_do_no_harm(tmp_path: Path) -> None:

@@ -252,6 +252,10 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
     "[0]PETSC ERROR: ----- Error Message -----\n[0]PETSC ERROR: Argument out of range\n[0]PETSC ERROR: See more\n": (
         "PETSC ERROR: Argument out of range"
     ),
+    "Error: cannot read run.toml\n\nCaused by:\n    0: no such section\n    1: line 3\n": (
+        "Error: cannot read run.toml: no such section"
+    ),
+    "ERROR ~ Error executing process\n\nCaused by:\n  Process `FIT` ended\n": "Caused by: Process `FIT` ended",
     "Caused by:\n  Process `FIT` terminated\n\nCommand error:\n  (empty)\n": "Caused by: Process `FIT` terminated",
     "Caused by:\n  Process `FIT` terminated\n\nCommand error:\n  Traceback (most recent call last):\n"
     '    File "train.py", line 3, in <module>\n  ValueError: bad rate\n\nWork dir:\n  /w/ab\n': "ValueError: bad rate",
@@ -266,7 +270,7 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
     OF_OTHER_LANGUAGES.items(),
     ids=[
         *("f90", "stop", "go", "rust", "old rust", "r", "r, long", "matlab", "openfoam", "gromacs", "petsc"),
-        *("nextflow", "python in nextflow", "snakemake", "no r", "none"),
+        *("rust, with its cause", "nextflow 24", "nextflow", "python in nextflow", "snakemake", "no r", "none"),
     ],
 )
 def test_what_ended_a_program_of_another_language_is_above_its_backtrace(printed: str, exception: str | None) -> None:

@@ -63,6 +63,7 @@ class StdoutScanner:
     rules: Sequence[MetricRule]
     counts: Counter[str] = field(default_factory=Counter)
     matched: set[int] = field(default_factory=set)  # rules that gave a value, by their places
+    by_rule: dict[str, set[int]] = field(default_factory=dict)  # by name the rules that gave values
     cut: set[int] = field(default_factory=set)  # rules that matched too often in a line, the rest of which was left out
     unread: dict[tuple[int, str], str] = field(
         default_factory=dict
@@ -131,6 +132,7 @@ class StdoutScanner:
                     if called and text and (called not in ("step", "name") or "value" in groups):
                         for found_one in self._picked(place, called, text, groups.get("step")):
                             self.matched.add(place)
+                            self.by_rule.setdefault(called, set()).add(place)
                             yield found_one
             if next(matches, None) is not None:
                 self.cut.add(place)
@@ -157,6 +159,10 @@ def problems_of(rules: Sequence[MetricRule], scanners: Sequence[StdoutScanner]) 
     """Yield what *scanners* with these *rules*, which share their counts, could not read, a line each."""
     matched = {place for scanner in scanners for place in scanner.matched}
     cut = {place for scanner in scanners for place in scanner.cut}
+    for name in dict.fromkeys(name for scanner in scanners for name in scanner.by_rule):
+        of_name = {place for scanner in scanners for place in scanner.by_rule.get(name, ())}
+        if len(of_name) > 1 and _gets_better(name):  # an epoch or a time may stand in several lines
+            yield f"{name} has values of {len(of_name)} rules in one series: give each rule a name of its own"
     for place, rule in enumerate(rules):
         unread = {
             name: text
@@ -225,6 +231,12 @@ def _number_or_share(stripped: str) -> float:
         if part <= whole and whole:
             return part / whole
     return number_of(stripped)
+
+
+def _gets_better(metric: str) -> bool:
+    from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate  # noqa: PLC0415 - few rules share names
+
+    return goal_by_name(metric) is not None and not is_duration_or_rate(metric)
 
 
 def _is_loss(metric: str) -> bool:
