@@ -44,7 +44,7 @@ _RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
 _NUMBER = re.compile(
     r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:%|ms|s|m|h)?|\d+/\d+|\d+(?::\d\d){1,2}|nan", re.IGNORECASE
 )
-_STEPS = ("step", "epoch", "iteration", "iter", "it", "round")
+_STEPS = ("step", "epoch", "iteration", "iter", "it", "round", "loop", "cycle", "timestep", "time_step", "nstep")
 # What is counted before a value, the finest first
 _COUNTED = [
     re.compile(rf"({word})\W+\d", re.IGNORECASE)
@@ -95,6 +95,7 @@ def _line(measured: str) -> re.Pattern[str]:
 
 
 # Where there is a reward, a loss is a means to it.
+_OF_RATE = re.compile(rf"(?<![a-z])(?:{_RATE}|{_MEASURED}|[kmgt]i?b/s)(?![a-z])", re.IGNORECASE)  # heads a column
 _KINDS = (_line(_REWARD), _line(_MEASURED), _OF_DATA, _line(_MEASURED_TOO), _line(_RATE), _line(_RESIDUAL))
 _LOSS = _line(r"loss(?:_[a-z]{1,12})?|nll|perplexity|ppl")
 
@@ -116,8 +117,8 @@ def advice(mute: Sequence[Launched]) -> str:
         by = "it" if len(names) == 1 else names[0]
         judged = "" if is_asked_for else f", and objective.metric={shlex.quote(names[0])} judges by {by}"
         return f"{_reading(which, 'workload.metrics', f'[{rules}]', f'{read} from what it printed')}{judged}"
-    if rule_of_rows := rule_of_table(printed):
-        return _reading(which, "workload.metrics", f"[{rule_of_rows}]", "one from what it printed")
+    if of_table := rule_of_table(printed):
+        return _reading(which, "workload.metrics", f"[{of_table}]", "one from what it printed")
     for file in _written_columns(launched):
         named = _one_for_all(_MOMENT.sub("*", file), others, _written_columns)
         return _reading(which, "workload.metrics_from", f"[auto,{named}]", "the file that it wrote")
@@ -138,8 +139,8 @@ def _reading(which: str, key: str, value: str, what: str) -> str:
 
 
 def suggested_rules(printed: str) -> list[tuple[str, str]]:
-    """Return rules with their names: of what `suggested_rule` finds, and of a loss beside it, which tells of NaN."""
-    first = suggested_rule(printed)
+    """Return rules with their names: of what was measured, and of a loss beside it, which tells of NaN."""
+    first = rule_of_rows(printed) if (found := suggested_rule(printed)) is None else found
     if first is None:
         return []
     lines = [line[-_LONGEST:] for line in printed_lines(printed)]
@@ -216,7 +217,8 @@ def rule_of_table(printed: str) -> str | None:
         cells = _CELLS.findall(row)
         if len(cells) < 2 or not all(map(_NUMBER.fullmatch, cells)):
             continue
-        for heads in (_CELLS.findall(header), _WIDE_CELLS.findall(header)):
+        for found in (_CELLS.findall(header), _WIDE_CELLS.findall(header)):
+            heads = found[1:] if found[:1] == ["#"] and len(found) > len(cells) else found  # a comment
             names = [_column(head) for head in heads]
             step = "step" if "step" in names else names[0] if names and names[0] in _STEPS else None
             are_names = len(set(names)) == len(names) == len(cells) and all(map(_COLUMN.fullmatch, names))
@@ -224,6 +226,36 @@ def rule_of_table(printed: str) -> str | None:
                 groups = [r"(?P<step>\d+)\S*" if name == step else rf"(?P<{name}>\S+)" for name in names]
                 return f'{{pattern: "^[ |]*{"[ |]+".join(groups)}[ |]*$"}}'
     return None
+
+
+def rule_of_rows(printed: str) -> tuple[str, str] | None:
+    """Return a rule for rows that begin with a word, and its name, as "Copy: 18549.5 0.0087" of STREAM; None for none.
+
+    The last column of the names above them that is a rate or a measure is read: by the words of the rows, or, where
+    all rows have the same as HPL's, by its own name.
+    """
+    lines = [line for line in printed_lines(printed) if len(line) <= _LONGEST and not _RULED.fullmatch(line)]
+    for at in reversed(range(len(lines) - 1)):
+        cells = lines[at + 1].split()
+        heads = [head for head in re.split(r"\s{2,}|\t", lines[at].strip()) if head]
+        if not _is_labelled(cells) or _is_labelled(lines[at].split()) or not len({*heads}) == len(heads) == len(cells):
+            continue
+        column = max((n for n, head in enumerate(heads) if n and _OF_RATE.search(head)), default=None)
+        if column is None:
+            continue
+        below = takewhile(_is_labelled, map(str.split, lines[at + 1 :]))
+        rows = [row for row in below if len(row) == len(heads)]
+        labels = {row[0] for row in rows}
+        label = r"(?P<name>[A-Za-z][^\s:]*):?" if len(labels) > 1 else r"[A-Za-z]\S*"
+        values = [r"(?P<value>\S+)" if n == column else r"[-+.\d]\S*" for n in range(1, len(heads))]
+        named = rows[-1][0].rstrip(":") if len(labels) > 1 else _column(heads[column])
+        name = "" if len(labels) > 1 else f", name: {named}"
+        return f'{{pattern: "^ *{label} +{" +".join(values)} *$"{name}}}', named
+    return None
+
+
+def _is_labelled(cells: Sequence[str]) -> bool:
+    return len(cells) > 1 and cells[0][0].isalpha() and all(map(_NUMBER.fullmatch, cells[1:]))
 
 
 def _column(head: str) -> str:

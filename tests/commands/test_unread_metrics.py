@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.unread_metrics import rule_of_table, suggested_rule, suggested_rules
+from hpcml.commands.unread_metrics import rule_of_rows, rule_of_table, suggested_rule, suggested_rules
 from hpcml.config.compose import compose_from_cli
 from hpcml.model.failure_causes import printed_lines
 
@@ -288,6 +288,73 @@ def test_a_residual_is_advised_where_nothing_else_is(printed: str, value: str) -
     pattern = rule.partition('"')[2].rpartition('"')[0]
 
     assert [each["value"] for each in re.finditer(pattern, printed)][-1] == value
+
+
+STREAM = """-------------------------------------------------------------
+Function    Best Rate MB/s  Avg time     Min time     Max time
+Copy:           18549.5     0.008656     0.008626     0.008702
+Triad:          20301.1     0.011856     0.011822     0.011902
+-------------------------------------------------------------
+Solution Validates: avg error less than 1.000000e-13 on all three arrays
+"""
+HPL = """================================================================================
+T/V                N    NB     P     Q               Time                 Gflops
+--------------------------------------------------------------------------------
+WR11C2R4        1000   192     1     2               0.53             1.2605e+00
+HPL_pdgesv() start time Fri Nov 27 12:55:58 2026
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "name", "values"),
+    [
+        (STREAM, "Triad", {"Copy": "18549.5", "Triad": "20301.1"}),
+        (HPL, "gflops", {"gflops": "1.2605e+00"}),
+    ],
+)
+def test_rows_of_a_benchmark_that_begin_with_a_word_are_read(
+    printed: str, name: str, values: dict[str, str], tmp_path: Path
+) -> None:
+    ((rule_text, called),) = suggested_rules(printed)
+    words = ["workload.command=true", f"workload.metrics=[{rule_text}]"]
+
+    (point,) = compose_from_cli(words, project=tmp_path)
+
+    (rule,) = point.run.workload.metrics
+    found = [each.groupdict() for line in printed.splitlines() for each in re.finditer(rule.pattern, line)]
+    assert called == name
+    assert {each.get("name", rule.name): each["value"] for each in found} == values
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "Name   Size   Score of\nconv1  3 x 3  10\n",
+        "Layer  Params  Output\nconv1  320  26\n",
+        "total  error  rate\nabc def ghi\n",
+        "Copy: 3 4\n",
+    ],
+)
+def test_rows_that_measure_nothing_are_none(printed: str) -> None:
+    assert rule_of_rows(printed) is None
+
+
+COMD = """\
+#                                                                          Performance
+#  Loop   Time(fs)       Total Energy    Temperature   (us/atom)     # Atoms
+      0       0.00    -1.166063303478       600.0000     0.0000         4000
+     10      10.00    -1.166059664379       519.3136     5.4959         4000
+Ending simulation
+"""
+
+
+def test_a_comment_may_name_the_columns_that_are_printed() -> None:
+    found = re.findall((rule_of_table(COMD) or "").partition('"')[2].rpartition('"')[0], COMD, re.MULTILINE)
+
+    assert found == [
+        ("0", "0.00", "-1.166063303478", "600.0000", "0.0000", "4000"),
+        ("10", "10.00", "-1.166059664379", "519.3136", "5.4959", "4000"),
+    ]
 
 
 @pytest.mark.parametrize(
