@@ -361,7 +361,7 @@ def _one_for_all(
 def _alike(one: str, other: str) -> str:
     """Return what both begin and end with, and * between.
 
-    >>> _alike("out/seed0.csv", "out/seed10.csv")
+    >>> _alike("out/seed0.csv", "out/seed11.csv")
     'out/seed*.csv'
     """
     begin = _shared(one, other)

@@ -11,6 +11,7 @@ import itertools
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -56,10 +57,24 @@ _KEY = re.compile(
 _PAPERMILL = "papermill"  # executes notebooks: its flag is followed by a name and a value
 _OF_PAPERMILL = frozenset({"-p", "--parameters", "-r", "--parameters_raw"})
 _OUTPUT = re.compile(r"^--?.*(out|save|log|ckpt|checkpoint|result|export)", re.IGNORECASE)  # of places to write to
+_DEVICES = re.compile(r"(?:CUDA|HIP|ROCR|NVIDIA)_VISIBLE_DEVICES=|ZE_AFFINITY_MASK=|GOMP_CPU_AFFINITY=")
+_PINNING = frozenset({"taskset", "numactl", "hwloc-bind", "likwid-pin"})
+_OF_PINNING = re.compile(r"-.*|[\d,:.!+@SNMCEx-]+|all")  # their flags, and lists of CPUs and nodes
+_MCA = frozenset({"mca", "gmca", "prtemca", "pmixmca"})  # a name and a value follow: btl self,tcp
+_OF_MPI = frozenset({"host", "hosts", "H", "cpu-set", "cpu-list", "genvlist"})
+_LISTS_OF = {  # flags whose values are lists
+    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"), _OF_MPI),
+    "srun": frozenset({"w", "nodelist", "x", "exclude", "cpu-bind", "mem-bind", "gpu-bind", "export"}),
+    "deepspeed": frozenset({"include", "i", "exclude", "e"}),
+    "accelerate": frozenset({"gpu_ids"}),
+}
 _PLACEHOLDER = re.compile(r"(?<![{$])\{([\w.]+)\}(?!\})")
 _INTERPRETER = re.compile(r"(?:ba|z|da|k|fi)?sh|(?:python|pypy|perl|ruby|node|julia|Rscript|R|lua)[\d.]*")
 _TAKES_CODE = re.compile(r"-[A-Za-z]*[ceE]|--eval")  # such as bash -lc, perl -ne: what follows is a program of its own
 _SCRIPT = re.compile(r"-m|(?!-).*[/.].*", re.DOTALL)  # flags behind it are the program's, not the interpreter's
+_OF_PRECISION = re.compile(
+    r"precision|dtype|fp\d|bf\d|float|half|double|amp(?![a-z])|mixed|int8|quant|autocast", re.IGNORECASE
+)
 _NOTHING = '""'  # how a flag that is left out is shown
 _EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expanded by the shell
 
@@ -125,6 +140,12 @@ class Program:
                 f"{len(set(precisions))} precisions, and no word of the command tells the program its own: write a "
                 "flag with {precision} or {mixed_precision} (a program that calls hpcml_client's apply_precision() has "
                 "it from there)"
+            )
+        elif len(set(precisions)) == 1 and not is_ours and _reaches_nobody(self.words, *set(precisions)):
+            lines.append(
+                f"precision={next(iter(precisions)).name}, and no word of the command tells the program: hpcml sets no "
+                "switch of another program's for it; write a flag with {precision} or {mixed_precision}, or have the "
+                "program call hpcml_client's apply_precision()"
             )
         if self.is_sweep and len(seeds) == 1:
             lines.append("-m, and there is one run: a list with commas or a range is a sweep: --lr 0.1,0.5 --seed 0..4")
@@ -273,6 +294,13 @@ def _are_told_apart_by_nothing(words: Sequence[str], precisions: Collection[Prec
     return len(switches) < len(asked) and not names_in(words, ("precision", MIXED_PRECISION))
 
 
+def _reaches_nobody(words: Sequence[str], precision: PrecisionName) -> bool:
+    """Whether a program would do the same for *precision* as for FP32, and no word is of a precision at all."""
+    is_plain = precision in (PrecisionName.own, PrecisionName.fp32)
+    told = any(map(_OF_PRECISION.search, words))
+    return not is_plain and not told and _are_told_apart_by_nothing(words, [precision, PrecisionName.fp32])
+
+
 def _asks_us(words: Sequence[str], project: Path) -> bool:
     """Whether a word, or a file that one names, has to do with hpcml, and so may ask for its precision."""
     if any("hpcml" in word for word in words):
@@ -361,6 +389,12 @@ class _Reading:
                 f"{word}: {name} is swept twice: write args.{name}={','.join(values)} in front of the --, and "
                 f"{{{name}}} wherever the value belongs"
             )
+        if again := next((value for value, n in Counter(values).items() if n > 1), None):
+            one = word.replace(",", "\\,")
+            raise ConfigError(
+                f"{word}: {name} has {again} twice, and would make the same run again: one list of the program's own "
+                f"is written '{one}', in quotes; seeds repeat a run: --seed 0..4"
+            )
         if name != self.seed_name or not self._is_sweep:
             self.sweeps[name] = values
             return f"{{{name}}}"
@@ -371,10 +405,10 @@ class _Reading:
 
     def template_of(self, words: Sequence[str]) -> list[str]:
         template = [words[0]]
-        code = _code_position(words)
+        left_alone = {_code_position(words), *_of_launcher(words)}
         flag: str | None = None
         for position, word in enumerate(words[1:], start=1):
-            if position == code or word == "--":
+            if position in left_alone or word == "--":
                 template.append(word)
                 flag = None
                 continue
@@ -412,6 +446,37 @@ class _Reading:
             template.append(prefix + (values[0] if len(values) == 1 else self.sweep(name, values, word)))
             flag = None
         return template
+
+
+def _of_launcher(words: Sequence[str]) -> Iterator[int]:
+    """Yield where words have lists that say where a program runs: of CPUs, GPUs, hosts and parts of MPI.
+
+    >>> words = "mpirun --mca btl self,tcp -H a,b python t.py -H 1,2".split()
+    >>> [words[at] for at in _of_launcher(words)]
+    ['self,tcp', 'a,b']
+    """
+    yield from (at for at, word in enumerate(words) if _DEVICES.match(word))
+    launcher = words[0].rpartition("/")[2]
+    if launcher in _PINNING:
+        yield from itertools.takewhile(lambda at: _OF_PINNING.fullmatch(words[at]) is not None, range(1, len(words)))
+    elif launcher in _LISTS_OF:
+        for at in range(1, len(words)):
+            key = words[at].lstrip("-") if words[at].startswith("-") else ""
+            if key in _MCA and at + 2 < len(words):
+                yield at + 2
+            elif key in _LISTS_OF[launcher]:
+                yield at + 1
+            elif key.partition("=")[0] in _LISTS_OF[launcher]:
+                yield at
+            elif _begins_program(words, at):
+                return
+
+
+def _begins_program(words: Sequence[str], at: int) -> bool:
+    """Whether the word at this place is what a launcher starts: no flag, and no value of one."""
+    word = words[at]
+    is_name = _INTERPRETER.fullmatch(word.rpartition("/")[2]) is not None or "/" in word or word.endswith(".py")
+    return is_name and not word.startswith("-")
 
 
 def _own_name(word: str) -> str | None:

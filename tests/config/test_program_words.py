@@ -232,6 +232,8 @@ def test_words_behind_the_dashes_are_never_read_by_hydra(tmp_path: Path) -> None
         ("python m.py --x 1", "args.lr=3", "no word behind -- has {lr}"),
         ("python m.py --seed a,b", "-m", "a seed is a whole number"),
         ("python m.py --seed 1,2", "-m seed=1,2", "write --seed {seed} behind the --"),
+        ("python m.py --layers 64,64", "-m", r"layers has 64 twice, .* is written '64\\,64', in quotes"),
+        ("python m.py --seed=0..2,1", "-m", "seed has 1 twice"),
         ("python m.py --n 1..9999999999", "-m", "100,000 at once are allowed"),
         ("python m.py --n 1..1000 --m 1..1000", "-m", "the words behind -- would make 1,000,000 runs"),
     ],
@@ -317,6 +319,49 @@ def test_precisions_that_do_not_reach_the_program_are_remarked_on(
     said = swept(line).remarks([0, 0], [PrecisionName[name] for name in names], project=tmp_path)
 
     assert any("2 precisions, and no word of the command tells" in one for one in said) == is_remarked
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "is_remarked"),
+    [
+        ("python train.py --lr 0.1", "bf16", True),
+        ("python train.py", "amp_fp16", True),
+        ("python train.py", "tf32", False),  # a switch in the environment asks for it
+        ("python train.py", "fp32", False),
+        ("python train.py", "own", False),
+        ("python train.py --dtype bfloat16", "bf16", False),
+        ("python main.py fit --trainer.precision 16-mixed", "amp_fp16", False),
+        ("python train.py --amp", "amp_bf16", False),
+        ("python train.py --p {precision}", "bf16", False),
+        ("python asks.py", "bf16", False),
+    ],
+)
+def test_a_precision_of_which_the_program_hears_nothing_is_remarked_on(
+    tmp_path: Path, line: str, name: str, *, is_remarked: bool
+) -> None:
+    (tmp_path / "asks.py").write_text("from hpcml_client import connect\nconnect().apply_precision()\n")
+
+    said = swept(line).remarks([0], [PrecisionName[name]], project=tmp_path)
+
+    assert any(one.startswith(f"precision={name}, and no word of the command tells") for one in said) == is_remarked
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("taskset -c 0,1 python t.py --lr 1,2", ["lr"]),
+        ("numactl -C 0,2 --membind=0,1 -- python t.py -C 1,2", ["C"]),
+        ("numactl --cpunodebind 0,1 ./train --lr 1,2", ["lr"]),
+        ("mpirun --mca btl self,tcp -n 1,2 --host a,b ./train --host 1,2", ["n", "host"]),
+        ("/opt/mpi/bin/mpirun -mca btl self,tcp -x A=1,2 python t.py", ["A"]),
+        ("deepspeed --include=localhost:0,1 t.py --lr 1,2", ["lr"]),
+        ("srun -w n1,n2 --cpu-bind=map_cpu:0,1 python t.py -w 1,2", ["w"]),
+        ("env CUDA_VISIBLE_DEVICES=0,1 OMP_NUM_THREADS=1,2 python t.py", ["OMP_NUM_THREADS"]),
+        ("python t.py --host 1,2", ["host"]),
+    ],
+)
+def test_lists_of_a_launcher_say_where_a_program_runs_and_are_no_sweep(line: str, names: list[str]) -> None:
+    assert list(swept(line).sweeps) == names
 
 
 @pytest.mark.parametrize(
