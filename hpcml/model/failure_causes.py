@@ -75,6 +75,7 @@ _OF_OTHERS: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
     (re.compile(r"thread '[^']*' (?P<words>panicked at '.+', \S+:\d+:\d+)$"), None),  # before
     # gfortran's library, Intel's and Go's, above a backtrace
     (re.compile(r"(?P<words>(?:Fortran runtime error: |forrtl: severe |ERROR STOP |panic: |fatal error: ).+)"), None),
+    (re.compile(r'Exception in thread "main" (?P<words>[\w.$]+(?:: .+)?)$'), None),  # Java, above its causes
     (  # MATLAB
         re.compile(r"(?P<words>Error using {1,3}\S{1,100}(?: \(line \d+\))?) *$"),
         re.compile(r"(?P<more>\S.*)"),

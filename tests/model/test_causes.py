@@ -252,6 +252,10 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
     "[0]PETSC ERROR: ----- Error Message -----\n[0]PETSC ERROR: Argument out of range\n[0]PETSC ERROR: See more\n": (
         "PETSC ERROR: Argument out of range"
     ),
+    'Exception in thread "main" java.lang.IllegalStateException: diverged at 2.0\n\tat Main.main(Main.java:4)\n'
+    "Caused by: java.lang.ArithmeticException: inf\n\t... 1 more\n": (
+        "java.lang.IllegalStateException: diverged at 2.0"
+    ),
     "Error: cannot read run.toml\n\nCaused by:\n    0: no such section\n    1: line 3\n": (
         "Error: cannot read run.toml: no such section"
     ),
@@ -270,7 +274,7 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
     OF_OTHER_LANGUAGES.items(),
     ids=[
         *("f90", "stop", "go", "rust", "old rust", "r", "r, long", "matlab", "openfoam", "gromacs", "petsc"),
-        *("rust, with its cause", "nextflow 24", "nextflow", "python in nextflow", "snakemake", "no r", "none"),
+        *("java", "rust, with its cause", "nextflow 24", "nextflow", "python in nextflow", "snakemake", "no r", "none"),
     ],
 )
 def test_what_ended_a_program_of_another_language_is_above_its_backtrace(printed: str, exception: str | None) -> None:
