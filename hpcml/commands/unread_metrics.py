@@ -128,6 +128,13 @@ def advice(mute: Sequence[Launched]) -> str:
             f"hpcml run workload.metrics='[{rule}]' -- bash -c 'YOUR COMMAND && cat {file}' reads one from that file, "
             "which it wrote and did not print"
         )
+    return _of_nothing_printed(launched.manifest.plan.argv)
+
+
+def _of_nothing_printed(words: Sequence[str]) -> str:
+    """Return what makes metrics of a program known that has neither printed nor written any."""
+    if any(PurePath(word).name == "papermill" for word in words) and "--log-output" not in words:
+        return "papermill prints what the cells print with --log-output, and a rule of workload.metrics reads it there"
     return (
         "workload.metrics='[{pattern: \"loss (?P<value>\\S+)\", name: loss}]' reads one from what a program prints, "
         "and hpcml_client reports any"

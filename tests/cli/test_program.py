@@ -53,10 +53,10 @@ def test_a_flag_that_is_there_or_not_is_swept_with_the_seeds_and_compared(hpcml:
 
 
 def test_a_setting_that_is_set_twice_is_told_of(hpcml: Hpcml) -> None:
-    done = hpcml("run", "-n", "precision=fp32", "seed=1", "precision=bf16", "seed=1", "--", sys.executable, "-c", SAYS)
+    done = hpcml("run", "-n", "precision=fp32", "seed=1", "precision=tf32", "seed=1", "--", sys.executable, "-c", SAYS)
 
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines() == ["hpcml: precision=fp32 has no effect: precision=bf16 stands behind it"]
+    assert done.stderr.splitlines() == ["hpcml: precision=fp32 has no effect: precision=tf32 stands behind it"]
 
 
 def test_a_sweep_by_the_programs_own_hydra_is_refused_with_the_line_that_makes_a_run_of_each(hpcml: Hpcml) -> None:
@@ -226,6 +226,18 @@ def test_columns_between_blanks_that_a_program_wrote_are_advised_and_read(hpcml:
 
     assert "workload.metrics_from='[auto,energy.dat]' reads the file" in advised.stderr
     assert "COMPLETED energy -2.5" in named.stdout
+
+
+def test_the_output_of_a_notebook_is_advised_to_be_printed(hpcml: Hpcml, tmp_path: Path) -> None:
+    papermill = tmp_path / "papermill"
+    papermill.write_text("#!/bin/sh\necho Executing >&2\n")
+    papermill.chmod(0o755)
+
+    silent = hpcml("run", "--", str(papermill), "in.ipynb", "out.ipynb")
+    told = hpcml("run", "--", str(papermill), "--log-output", "in.ipynb", "out.ipynb")
+
+    assert "papermill prints what the cells print with --log-output" in silent.stderr
+    assert "--log-output" not in told.stderr
 
 
 def test_files_that_are_named_by_their_seeds_are_advised_by_one_pattern(hpcml: Hpcml) -> None:
