@@ -364,6 +364,7 @@ def test_rows_of_another_length_between_blanks_are_told_of(tmp_path: Path) -> No
         ("a.csv", "epoch,loss,acc\n1,0.5,0.9\n2,,0.8\n", "loss: its last row has no value"),
         ("a.jsonl", '{"loss": 1, "val_loss": null}\n{"loss": 1, "val_loss": 2}\n{"loss": 1, "val_loss": null}\n', None),
         ("a.csv", "step,train_loss,val_loss\n" + "1,0.5,\n2,0.5,\n2,,0.4\n" * 2, None),
+        ("a.csv", "loss,val_loss\n" + "".join(f"1,{2 if n in (1, 2, 4, 8) else 'NA'}\n" for n in range(1, 15)), None),
         ("a.jsonl", '{"loss": 1, "test_acc": null}\n{"loss": null, "test_acc": 0.9}\n', None),
         ("a.jsonl", '{"loss": 1, "eta": 3}\n{"loss": 1, "eta": null}\n', None),
     ],
