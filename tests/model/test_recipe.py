@@ -307,3 +307,27 @@ def test_what_becomes_of_a_precision_is_what_the_recipe_and_the_device_say(
     found = outcome(nets, framework, PrecisionName[precision], device, "x")
 
     assert (found.numerics, found.reason) == (numerics, reason)
+
+
+HOPPER = Device(kind="cuda", name="H100", compute_capability=(9, 0))
+
+
+@pytest.mark.parametrize("recipe", ["resnet", "unet"])
+@pytest.mark.parametrize("precision", ["fp8_e4m3", "fp8_hybrid", "fp8_hybrid_delayed"])
+def test_fp8_is_refused_on_a_gpu_where_a_recipe_has_convolutions(recipe: str, precision: str) -> None:
+    found = read_recipe(resource_dir("recipes") / recipe)
+
+    on_gpu = outcome(found, "torch", PrecisionName[precision], HOPPER, "h100")
+    assert (on_gpu.numerics, "PyTorch has no convolution in FP8" in (on_gpu.reason or "")) == (None, True)
+    assert outcome(found, "torch", PrecisionName[precision], CPU, "cpu").numerics is Numerics.emulated
+    assert outcome(found, "torch", PrecisionName.amp_bf16, HOPPER, "h100").numerics is Numerics.native
+
+
+def test_fp8_is_refused_on_a_gpu_for_the_small_network_with_convolutions_alone() -> None:
+    found = read_recipe(resource_dir("recipes") / "image_classification")
+    settings = {"model.framework": "torch", "device": "cuda", "precision": "fp8_e4m3"}
+
+    refused = [
+        [rule.complaint({**settings, "model": name}) for rule in found.requires] for name in ("mnist_cnn", "mnist_mlp")
+    ]
+    assert [sum(one is not None for one in complaints) for complaints in refused] == [1, 0]
