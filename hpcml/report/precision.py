@@ -17,16 +17,18 @@ _LISTED_LAYERS = 4
 
 def precision_words(run: RunRecord, events: Sequence[StoredEvent]) -> Iterator[tuple[str, object]]:
     """Yield what is known of the precision of *run*, by name; None for what does not concern it."""
-    yield from _precision(run)
-    yield from _observed(events)
+    told = [event for event in events if event.name == "precision_observed"]
+    windows = [window for window in (read_window(event.details) for event in told) if window is not None]
+    yield from _precision(run, windows)
+    yield from _observed(events, told, windows)
 
 
-def _precision(run: RunRecord) -> Iterator[tuple[str, object]]:
+def _precision(run: RunRecord, windows: Sequence[Window]) -> Iterator[tuple[str, object]]:
     is_left = run.precision == PrecisionName.own.name
     yield "requested", f"{run.precision}{'  (nothing: left to the program)' * is_left}"
     differs = contradicts(run.precision, run.precision_effective)
     yield "effective", f"{run.precision_effective or 'not proven'}{'  (not what was requested)' * differs}"
-    yield "evidence", _evidence(run)
+    yield "evidence", _evidence(run, windows)
     probed = run.facts.get(PROBED_AS)
     if run.facts.get(EVIDENCE) == OBSERVED and probed is not None:
         yield "probed", f"{probed}  (what the device does when asked; the program may do otherwise)"
@@ -40,21 +42,25 @@ def _precision(run: RunRecord) -> Iterator[tuple[str, object]]:
     yield "numerics", run.numerics if is_native(run) else f"{run.numerics}  ({''.join(doubts)})"
 
 
-def _evidence(run: RunRecord) -> str | None:
+def _evidence(run: RunRecord, windows: Sequence[Window]) -> str | None:
     """Return in words what tells the effective precision of *run*, and how far."""
     if run.precision_effective == NOT_OBSERVED:
         return "nothing: no observer was there (python -I, a cleared environment, or a program without PyTorch)"
     if run.precision_effective == UNKNOWN:
-        return "its program's products, of which too little was seen"
+        if not windows:
+            return "nothing: none of its program's steps was seen"
+        if any(window.unknown for window in windows):
+            return "its program's products, of which a part is unknown"
+        return "its program's products: less than half of what was allowed to be TF32 shows that it was"
     if run.facts.get(EVIDENCE) == OBSERVED:
         return "its program's products"
     return None if run.precision_effective is None else "a probe: what the program itself multiplied was not observed"
 
 
-def _observed(events: Sequence[StoredEvent]) -> Iterator[tuple[str, object]]:
+def _observed(
+    events: Sequence[StoredEvent], told: Sequence[StoredEvent], windows: Sequence[Window]
+) -> Iterator[tuple[str, object]]:
     """Yield what was seen of the program's products: shares by format and layer, what is unknown, and what it cost."""
-    told = [event for event in events if event.name == "precision_observed"]
-    windows = [window for window in (read_window(event.details) for event in told) if window is not None]
     if windows:
         steps = sorted({window.step for window in windows})
         listed = ", ".join(map(str, steps[:_LISTED_STEPS])) + (

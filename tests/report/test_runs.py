@@ -351,6 +351,25 @@ def test_products_of_an_attempt_that_does_not_count_are_none_of_the_runs() -> No
     assert "tf32 forward" not in said
 
 
+@pytest.mark.parametrize(
+    ("window", "why"),
+    [
+        (None, "nothing: none of its program's steps was seen"),
+        ({"unknown": [{"what": "flash_attn::fwd"}]}, "its program's products, of which a part is unknown"),
+        ({}, "its program's products: less than half of what was allowed to be TF32 shows that it was"),
+    ],
+)
+def test_why_an_effective_precision_is_unknown_is_told(window: dict[str, Any] | None, why: str) -> None:
+    row = {"phase": "forward", "layer": "1", "format": "tf32 allowed", "flops": 100}
+    seen = (
+        [event(name="precision_observed", details={"step": 2, "rows": [row], **window})] if window is not None else []
+    )
+
+    said = details(run(precision="tf32", precision_effective="unknown"), events=seen, is_all=False)
+
+    assert why in " ".join(said.split())
+
+
 def test_the_time_for_which_a_run_stood_still_is_told_beside_its_wall_time() -> None:
     end = {"state": "COMPLETED", "wall_s": 63.0}
     started = event(writer="agent", name="attempt_started", details={"node": 0})
