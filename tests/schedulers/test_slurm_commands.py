@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
 
 from hpcml.errors import SubmissionError
-from hpcml.schedulers.commands import NoAnswerError, call
+from hpcml.schedulers.commands import Answer, NoAnswerError, call
+from hpcml.schedulers.request import Request
+from hpcml.schedulers.slurm import rehearsal
 
 
 def test_an_answer_has_all_that_was_said_and_the_exit_status() -> None:
@@ -63,3 +67,24 @@ def test_what_a_program_said_before_it_was_given_up_is_told() -> None:
 
     with pytest.raises(NoAnswerError, match=r"within 0\.5 s, and said: sbatch: error: Slurm temporarily unable to acc"):
         call(["bash", "-c", waits], timeout_s=0.5)
+
+
+@pytest.mark.parametrize(
+    "silence",
+    [
+        Answer(returncode=1, stdout="", stderr="sacctmgr: error: Problem talking to the database"),
+        NoAnswerError("no sacctmgr"),
+    ],
+)
+def test_limits_of_a_qos_that_nobody_tells_stop_nothing_and_are_said(
+    silence: Answer | NoAnswerError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: object, **__: object) -> Answer:
+        if isinstance(silence, NoAnswerError):
+            raise silence
+        return silence
+
+    monkeypatch.setattr(rehearsal, "ask_cluster", ask)
+    (said,) = rehearsal._qos(cast(Request, SimpleNamespace(qos="brief", walltime_s=60)), 1.0)
+
+    assert said.startswith("the limits of QOS brief are not known: ")

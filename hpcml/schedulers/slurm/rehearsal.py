@@ -53,10 +53,12 @@ def rehearse(batch: Batch, script: str, *, patience_s: float = PATIENCE_S) -> Re
         if refused is not None:
             return Rehearsal(refused=refused)
         refused, limits = _partition(partition or request.partition, request, cluster, patience_s)
-        limits = (*limits, *_qos(request, patience_s))
     except HpcmlError as error:
         return Rehearsal(warnings=(f"Slurm did not say whether it would take the job: {error}",))
-    return Rehearsal(refused=refused, warnings=(*reservation, *waits, *limits), starts_at=starts_at)
+    if refused is not None:
+        return Rehearsal(refused=refused)
+    of_qos = _qos(request, patience_s)
+    return Rehearsal(warnings=(*reservation, *waits, *limits, *of_qos), starts_at=starts_at)
 
 
 def _tested(
@@ -120,9 +122,12 @@ def _qos(request: Request, patience_s: float) -> tuple[str, ...]:
     if request.qos is None or request.walltime_s is None:
         return ()
     asked = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", request.qos, "format=MaxWall"]
-    answer = ask_cluster(asked, "", patience_s=patience_s)  # one database for all clusters
-    if answer.returncode != 0:
-        raise NoAnswerError(one_line(answer))
+    try:
+        answer = ask_cluster(asked, "", patience_s=patience_s)  # one database for all clusters
+    except HpcmlError as error:
+        return (f"the limits of QOS {request.qos} are not known: {error}",)
+    if answer.returncode != 0:  # its database is away: the job may be taken without it
+        return (f"the limits of QOS {request.qos} are not known: {one_line(answer)}",)
     limit_s = parse_time_s(answer.stdout)
     if limit_s is None or request.walltime_s <= limit_s:
         return ()
