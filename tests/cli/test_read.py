@@ -174,7 +174,7 @@ def test_where_no_file_is_left_that_is_said_and_not_that_none_was_written(hpcml:
         (["@1", "workload.metrics=[]"], "names nothing to read"),
         (["@1", "workload.metrics=loss"], "workload.metrics[0]='loss' is no table"),
         (["@1", "workload.metrics=a,b"], "one value is asked for"),
-        (["@1", "workload.metrics_from=results.txt"], "as a file it must end in"),
+        (["@1", "workload.metrics_from=results.h5"], "as a file it must end in"),
         (["@1", "workload.metrics_from=../other.csv"], "inside the working directory"),
     ],
 )

@@ -85,12 +85,12 @@ def submit_points(
     images.
     """
     with Interpreters() as interpreters:
-        code.begin_asking(planned, interpreters)  # they answer while the store is read
-        _begin(places, reporter)
         if are_in_rounds(planned):
             from hpcml.commands.submit import look_plan  # noqa: PLC0415 - loads the statistics
 
             look_plan.check(planned, only_missing=only_missing)
+        code.begin_asking(planned, interpreters)  # they answer while the store is read
+        _begin(places, reporter)
         if only_missing:
             recover.refuse_if_interrupted(places)
         late = recover.find_late_jobs(backends) if only_missing else []
