@@ -237,6 +237,7 @@ _NOT_IN_TYPE = re.compile(r"Key '(?P<name>[^']+)' not in '(?P<type>\w+)'")
 _NOT_OF_TYPE = re.compile(r"\w+ is not a subclass of (?P<type>\w+)\. value: ")
 _VALUE = re.compile(r"Value '(?P<plain>.*)' (?:of type|is not)|value: (?P<last>.*)$|to string: '(?P<text>.*)'$")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")  # as behind the --
+_ONE_ITEM = re.compile(r"[\w./*=@+-]*\w[\w./*=@+-]*")  # that stands in Hydra's brackets as it is
 _MEANT = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
@@ -305,7 +306,11 @@ def _translated_value(message: str, schema: type | None) -> str | None:
         key, names = found["key"].lstrip("+"), found["names"].split(", ")
         guess = did_you_mean(found["value"], names)
         told = f"{found['key']}={found['value']}: {key} is one of {', '.join(names)}{f'; {guess}' if guess else ''}"
-    elif (found := _NO_CONTAINER.search(message)) and schema is not None and (form := _form(found["key"], schema)):
+    elif (
+        (found := _NO_CONTAINER.search(message))
+        and schema is not None
+        and (form := _form(found["key"], schema, found["value"]))
+    ):
         told = f"{found['key']}={found['value']}: {found['key']} {form}"
     return told
 
@@ -381,8 +386,8 @@ def _image(name: str) -> str | None:
     return f"for an image of a registry write +container=docker {' '.join(words)};"
 
 
-def _form(key: str, schema: type) -> str | None:
-    """Return how the list, mapping or section *key* is written; None for what is neither."""
+def _form(key: str, schema: type, value: str) -> str | None:
+    """Return how the list, mapping or section *key*, which got *value*, is written; None for what is neither."""
     kinds = kinds_by_key(schema)
     kind = kinds.get(key)
     if is_dataclass(kind):
@@ -390,8 +395,11 @@ def _form(key: str, schema: type) -> str | None:
         return f"is a section: set one of its keys, {', '.join(below)}"
     if get_origin(kind) is list:
         (each,) = get_args(kind)
-        inside = ", ".join(f"{field.name}: ..." for field in fields(each)[:2]) if is_dataclass(each) else None
-        return f"is a list: write '{key}=[{'a,b' if inside is None else f'{{{inside}}}'}]'"
+        if is_dataclass(each):
+            inside = f"{{{', '.join(f'{field.name}: ...' for field in fields(each)[:2])}}}"
+        else:
+            inside = value if _ONE_ITEM.fullmatch(value) else "a,b"
+        return f"is a list: write '{key}=[{inside}]'"
     return f"has names below it: write {key}.NAME=VALUE" if get_origin(kind) is dict else None
 
 
