@@ -42,10 +42,14 @@ _MEANINGS = tuple(
             "it does not start with this walltime: hpcml cancel ends it, hpcml retry --walltime gives it another",
         ),
         (
-            r"^(QOS|Assoc)Max\w+Per(Job|Node)|^(QOS|Assoc)Min|^PartitionNodeLimit",
+            r"^(QOS|Assoc)Max\w+Per(Job|Node)|^(QOS|Assoc)Min|^BadConstraints",
             "it does not start with what it asks for: hpcml cancel ends it",
         ),
-        (r"^(QOS|Assoc)Grp\w+Minutes", "the time of its account or QOS is used up"),
+        (r"^PartitionNodeLimit", "its partition allows fewer nodes, or too many are down or drained"),
+        (r"^(QOS|Assoc)Grp(?!\w*Run)\w+Minutes", "the time of its account or QOS is used up"),
+        (r"^DependencyNeverSatisfied", "what it waits for has ended otherwise: hpcml cancel ends it"),
+        (r"^Invalid(Account|QOS)|^(Account|QOS)NotAllowed", "it may not use this any more: hpcml cancel ends it"),
+        (r"^ReservationDeleted", "its reservation is gone: hpcml cancel ends it"),
         (r"^JobHeldUser|requeued.* held", "scontrol release lets it start"),
         (r"^JobHeldAdmin", "an administrator has to release it"),
     )

@@ -118,6 +118,13 @@ def test_a_waiting_job_has_a_reason_and_perhaps_a_start() -> None:
         ("QOSMaxCpuMinutesPerJobLimit", "does not start with what it asks for"),
         ("QOSMinGRES", "does not start with what it asks for"),
         ("AssocGrpCPUMinutesLimit", "is used up"),
+        ("QOSGrpCPURunMinutesLimit", None),  # of the jobs that run now
+        ("AssocGrpMemRunMinutes", None),
+        ("PartitionNodeLimit", "or too many are down or drained"),
+        ("BadConstraints", "does not start with what it asks for"),
+        ("DependencyNeverSatisfied", "hpcml cancel"),
+        ("InvalidQOS", "hpcml cancel"),
+        ("ReservationDeleted", "hpcml cancel"),
         ("JobHeldUser", "scontrol release"),
         ("job requeued in held state", "scontrol release"),
         ("launch failed requeued held", "scontrol release"),
