@@ -84,7 +84,7 @@ _BY_WORDS: Mapping[str, str] = {
     "remaining connection slots": "53300",
     "certificate": "ssl",
     "sslmode": "ssl",
-    "SSL": "ssl",
+    "support SSL": "ssl",  # and not each word of SSL: a connection that broke has it, too
     "unsupported startup parameter: options": "08P01",  # PgBouncer speaks English alone
 }
 
@@ -292,7 +292,7 @@ def parsed(url: str) -> URL:
     except (ArgumentError, ValueError) as error:  # a port that is no number, and what else looks like no URL
         raise StoreError(f"the store {scheme}://... is no URL: write postgresql://USER@HOST:PORT/DATABASE") from error
     try:
-        make_conninfo("", **{name: str(value) for name, value in made.query.items()})
+        make_conninfo(" ".join(f"{name}=''" for name in made.query))
     except NoOption as error:
         raise StoreError(f"the store {_shown(made)}: {str(error).strip()} behind the ? (as sslmode is one)") from error
     return made.set(drivername="postgresql+psycopg")

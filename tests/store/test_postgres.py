@@ -316,6 +316,7 @@ def test_a_url_that_leads_nowhere_is_not_repeated(url: str) -> None:
     ("options", "says"),
     [
         ("sslmoode=require", 'invalid connection option "sslmoode" behind the ?'),
+        ("conninfo=a", 'invalid connection option "conninfo" behind the ?'),
         ("sslmode=requir", "sslmode, sslrootcert and the like stand behind the ?"),
         ("host=nowhere.invalid:1&host=nowhere.invalid:2", "?host=nowhere.invalid:1&host=nowhere.invalid:2 cannot"),
     ],
@@ -325,6 +326,25 @@ def test_options_of_a_url_that_are_none_are_told(options: str, says: str) -> Non
 
     assert "secret" not in message
     assert "\n" not in message
+
+
+def test_a_connection_that_breaks_is_not_called_one_whose_ssl_is_set_wrongly() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def break_off() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(8)  # asks for SSL
+                connection.sendall(b"S")
+
+        thread = threading.Thread(target=break_off)
+        thread.start()
+        url = f"postgresql://ada@127.0.0.1:{server.getsockname()[1]}/hpcml?sslmode=require&gssencmode=disable"
+
+        message = refused(url, "SSL", "may it be reached from here?")
+        thread.join()
+
+    assert "sslrootcert" not in message
 
 
 def test_a_missing_driver_is_named_with_its_extra(tmp_path: Path) -> None:
