@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import math
@@ -301,6 +302,7 @@ OF_LAMMPS = """\
         ("val loss\n0.5\n0.25\n", {"val loss": [0.5, 0.25]}),
         ("@timestamp,loss\n9,0.5\n10,0.25\n", {"@timestamp": [9, 10], "loss": [0.5, 0.25]}),
         ("% t, loss\n1, 0.5\n2, 0.25\n", {"t": [1, 2], "loss": [0.5, 0.25]}),
+        ('@xaxis label "t"\n@s0 legend "E"\n0 0.5\n1 0.25\n', {"t": [0, 1], "E": [0.5, 0.25]}),
     ],
 )
 def test_columns_between_blanks_are_read_by_their_names(
@@ -334,6 +336,20 @@ def test_running_text_and_numbers_without_names_are_no_table(tmp_path: Path, tex
 
     with pytest.raises(Damaged, match="has to name the columns of numbers"):
         read_all(CsvTable(tmp_path, path))
+
+
+@pytest.mark.parametrize("comment", [" ", "& {}x", "@ {}x", "a,"], ids=["blank", "&", "@", "names"])
+def test_a_long_line_above_numbers_takes_no_time(tmp_path: Path, comment: str) -> None:
+    blanks = " " * 60_000
+    line = comment.format(blanks) if "{}" in comment else comment * (60_000 // len(comment))
+    path = tmp_path / "energy.dat"
+    path.write_text(f"{line}\n0 0.5\n1 0.25\n")
+
+    began = time.process_time()
+    with contextlib.suppress(Damaged):
+        read_all(CsvTable(tmp_path, path))
+
+    assert time.process_time() - began < 0.5
 
 
 def test_rows_of_another_length_between_blanks_are_told_of(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import codecs
 import csv
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ _VALUE = "value"
 _MOST_SHOWN = 40  # characters of a cell
 _BLANKS = " "
 _SEPARATORS = ",;\t"
-_COMMENT = re.compile(r"\s*(?:$|[#%!&]|(?i:sep=)|@(?:[\sA-Z]|target))")  # & and @ are Grace's; @timestamp is a column
+_COMMENT = re.compile(r"\s*(?:$|[#%!&]|(?i:sep=)|@(?:[\sA-Z]|target|[xy]axis\s|s\d+\s))")  # & and @: Grace's
 _BETWEEN_BLANKS = re.compile(r'"[^"]*"|\S+')
 _RULER = re.compile(r"[\s|+:=_-]*")
 _OF_UNITS = re.compile(r"[(\[][^()\[\]]*[)\]]|-")  # a cell below a name, such as [ps]
@@ -189,7 +190,7 @@ class CsvTable:
     def _name(self, names: Sequence[str], separator: str) -> None:
         self._separator = separator
         self._names = _told_apart(names)
-        if others := [name for name in self._names if name not in names]:
+        if others := [name for name, given in zip(self._names, names, strict=True) if name != given]:
             self.problems.append(f"two columns have one name: the second of them is {', '.join(others[:_MOST_TOLD])}")
         lower = [name.lower() for name in self._names]
         of_what = [at for at, name in enumerate(lower) if name in _OF_WHAT]
@@ -202,8 +203,12 @@ def _told_apart(names: Sequence[str]) -> list[str]:
     >>> _told_apart(["step", "loss", "loss", ""])
     ['step', 'loss', 'loss.1', '']
     """
-    before = [names[:at].count(name) for at, name in enumerate(names)]
-    return [f"{name}.{n}" if n and name else name for name, n in zip(names, before, strict=True)]
+    before: Counter[str] = Counter()
+    told: list[str] = []
+    for name in names:
+        told.append(f"{name}.{before[name]}" if before[name] and name else name)
+        before[name] += 1
+    return told
 
 
 def _head_of(file: BinaryIO) -> list[bytes]:
@@ -230,8 +235,9 @@ def _named_in(comments: Sequence[str], n: int) -> Sequence[str] | None:
     if labels and len(sets) == n - 1:
         return [of_axis.get("x", "x"), *sets]
     for comment in reversed(comments):
-        header = _MARK.sub("", comment, count=1)
-        names = None if header == comment or _RULER.fullmatch(header) else _divided(header, n)
+        mark = _MARK.match(comment)
+        header = "" if mark is None else comment[mark.end() :]
+        names = None if _RULER.fullmatch(header) else _divided(header, n)
         if names is not None and not any(map(_is_number, names)) and not all(map(_OF_UNITS.fullmatch, names)):
             return [_NUMBERED.sub("", name) for name in names]
     return None
