@@ -190,7 +190,8 @@ def _answer(backends: Backends, scheduler: str) -> Check:
     except HpcmlError as error:
         return Check(what=what, verdict="fail", found=str(error))
     problems = "; ".join(dict.fromkeys(answers.unanswered.values()))
-    return Check(what=what, verdict="fail" if problems else "ok", found=problems or "yes")
+    unwell = "warn" if answers.has_queue else "fail"
+    return Check(what=what, verdict=unwell if problems else "ok", found=problems or "yes")
 
 
 def _webhook(schedule: Schedule) -> Iterator[Check]:

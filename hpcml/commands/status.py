@@ -79,6 +79,7 @@ class SchedulersAsked:
     interval_s: float
     now: Callable[[], float] = time.time
     problems: list[str] = field(default_factory=list)  # of the last question: who did not answer, in one line each
+    stuck: dict[str, str] = field(default_factory=dict)  # by uid, why runs wait whose jobs do not start by themselves
 
     def __call__(self, records: Sequence[RunRecord]) -> Mapping[str, Known | None]:
         """Return, by uid, what was said just now of the jobs on clusters; None for one that is forgotten.
@@ -162,6 +163,8 @@ class SchedulersAsked:
             )
         fresh = {uid: answers.known.get(ticket) for uid, ticket in asked.items() if ticket not in answers.unanswered}
         said = {uid: known for uid, known in fresh.items() if known is not None}
+        self.stuck = {uid: why for uid, why in self.stuck.items() if uid not in fresh}
+        self.stuck |= {uid: known.reason or known.raw for uid, known in said.items() if known.is_stuck}
         polls.keep_words(self.store, said, at=self.now())
         return fresh
 

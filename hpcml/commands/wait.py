@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpcml.commands.collect import collect
@@ -36,7 +36,7 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silent:
-    """A scheduler that gave no answer, a run that could not be retried, or a queue that was killed, in one line."""
+    """In one line: a silent scheduler, a run that was not retried or that waits for somebody, or a killed queue."""
 
     problem: str
 
@@ -103,6 +103,7 @@ class _Following:
     selection: Selection
     left: dict[str, None] | None = None
     _told: list[str] = field(default_factory=list)
+    _told_stuck: set[tuple[str, str]] = field(default_factory=set)  # runs, and why they wait
     _asked: SchedulersAsked = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,6 +124,7 @@ class _Following:
         problems += self._asked.problems
         yield from (Silent(problem=problem) for problem in problems if problem.partition(";")[0] not in self._told)
         self._told = [problem.partition(";")[0] for problem in problems]
+        yield from (Silent(problem=line) for line in self._stuck(open_now))
         failed: defaultdict[str, list[str]] = defaultdict(list)
         for uid in [uid for uid in self.left if uid not in open_now]:
             record = removed.get(uid) or get_run(store, uid)
@@ -140,6 +142,16 @@ class _Following:
             del self.left[uid]
             yield ended
         yield from (Silent(problem=line) for line in _not_retried(failed))
+
+    def _stuck(self, open_now: Collection[str]) -> Iterator[str]:
+        """Yield a line for each reason, not told yet, for which runs wait that do not start by themselves."""
+        of_why: defaultdict[str, list[str]] = defaultdict(list)
+        for uid, why in self._asked.stuck.items():
+            if uid in open_now and uid in (self.left or ()) and (uid, why) not in self._told_stuck:
+                self._told_stuck.add((uid, why))
+                of_why[why].append(uid)
+        for why, uids in of_why.items():
+            yield f"{_which(uids)} {'waits' if len(uids) == 1 else 'wait'}: {why}"
 
 
 @dataclass(slots=True)
@@ -248,8 +260,11 @@ def retry_all(waiting: Waiting, records: Sequence[RunRecord]) -> tuple[list[str]
 def _not_retried(failed: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield a line for each error in *failed*, which has the runs that could not be retried for it."""
     for error, uids in failed.items():
-        which = uids[0] if len(uids) == 1 else f"{len(uids)} runs ({uids[0]}, ...)"
-        yield f"{which} could not be retried: {error}"
+        yield f"{_which(uids)} could not be retried: {error}"
+
+
+def _which(uids: Sequence[str]) -> str:
+    return uids[0] if len(uids) == 1 else f"{len(uids)} runs ({uids[0]}, ...)"
 
 
 def _lost(record: RunRecord) -> RunRecord:

@@ -48,6 +48,7 @@ class Known:
     never_began: bool = False  # follows from what the scheduler does not say of it, and may be of a job that just began
     was_killed: bool = False  # its script, by SIGKILL
     is_ending: bool = False  # its script has ended, and the scheduler cleans up, which a site's epilog draws out
+    is_stuck: bool = False  # it waits for what does not pass by itself, and `reason` says for what
     used: JobUsage | None = None  # of a job that has ended
 
 

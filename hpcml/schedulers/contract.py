@@ -128,6 +128,7 @@ class Answers:
     known: Mapping[Ticket, Known]
     unanswered: Mapping[Ticket, str] = field(default_factory=dict)  # why nothing was learned of them
     calls: int = 0  # of the scheduler's programs: what the question cost it
+    has_queue: bool = False  # where tickets are unanswered: the queue itself did answer, and jobs can be submitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

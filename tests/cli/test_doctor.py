@@ -2,6 +2,8 @@ import json
 import socket
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command_line import Hpcml
 
 
@@ -26,6 +28,22 @@ def test_a_cluster_without_its_scheduler_and_account_fails_and_says_why(hpcml: H
     assert found["sbatch"] == ("fail", "not on PATH")
     assert found["account"][0] == "fail"
     assert verdicts(hpcml, "--cluster", "karolina", HPCML_ACCOUNT="OPEN-1-1")[1]["account"] == ("ok", "OPEN-1-1")
+
+
+@pytest.mark.parametrize(("silent", "verdict"), [("sacct", "warn"), ("squeue", "fail")])
+def test_an_accounting_that_is_away_is_told_from_a_scheduler_that_is(
+    hpcml: Hpcml, tmp_path: Path, silent: str, verdict: str
+) -> None:
+    for name in ("sbatch", "squeue", "sacct", "scancel"):
+        path = tmp_path / name
+        fails = f"echo '{name}: error: Connection refused' >&2; exit 1" if name == silent else ""
+        path.write_text(f"#!/bin/sh\n{fails}\n")
+        path.chmod(0o755)
+
+    _, found = verdicts(hpcml, "--cluster", "karolina", PATH=f"{tmp_path}:/usr/bin:/bin")
+
+    assert found["slurm answers"][0] == verdict
+    assert f"{silent}: Connection refused" in found["slurm answers"][1]
 
 
 def test_an_unknown_cluster_and_a_broken_store_are_failed_checks(hpcml: Hpcml, tmp_path: Path) -> None:

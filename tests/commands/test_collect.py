@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hpcml.commands.reconcile import QUIET_S
 from hpcml.commands.selection import Selection
 from hpcml.commands.status import SchedulersAsked, look, standing_of
 from hpcml.commands.submit.backends import Backends
+from hpcml.commands.wait import Silent, TimeIsUpError, Waiting, wait
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -234,17 +236,22 @@ def test_a_job_that_carries_out_others_is_not_that_of_a_run_that_it_has_done(pla
         assert {run.uid: run.state for run in find_runs(store)}[done] is State.FAILED
 
 
+def say_in_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: Sequence[str]) -> None:
+    """Have squeue tell of jobs called x below /, by their ids, states and reasons."""
+    fields = [row.replace("|", "\\037") + "\\037N/A\\037/\\037x\\n" for row in rows]  # as SQUEUE_FORMAT asks for them
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text(f"#!/bin/sh\nprintf '{''.join(fields)}'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+
+
 @pytest.mark.parametrize(("word", "lives"), [("RUNNING", True), ("COMPLETING", False)])
 def test_a_job_that_its_site_cleans_up_after_does_not_live_on(
     places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, *, lives: bool
 ) -> None:
     failed(places)
-    fields = f"7\\037{word}\\037None\\037N/A\\037/\\037x"  # as SQUEUE_FORMAT asks for them
-    squeue = tmp_path / "bin" / "squeue"
-    squeue.parent.mkdir()
-    squeue.write_text(f"#!/bin/sh\nprintf '{fields}\\n'\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    say_in_queue(tmp_path, monkeypatch, [f"7|{word}|None"])
 
     with opened(places) as store:
         collect(store, places)
@@ -254,3 +261,23 @@ def test_a_job_that_its_site_cleans_up_after_does_not_live_on(
         standings = look(store, places, Selection(), asked)
 
     assert [one.known is not None for one in standings] == ([True] if lives else [])
+
+
+def test_whoever_waits_for_jobs_that_do_not_start_by_themselves_is_told_why_once(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_home(places.home)
+    for job_id in ("6", "7", "8"):
+        run_dir = make_run_dir(places.runs, f"20261121-083015-222aaaa{job_id}")
+        Journal(run_dir, writer="launch", attempt=0).event("submitted", scheduler="slurm", job_id=job_id, job_name="x")
+    why = ["Resources", "JobHeldUser", "JobHeldUser"]
+    say_in_queue(tmp_path, monkeypatch, [f"{n}|PENDING|{words}" for n, words in enumerate(why, 6)])
+    told = []
+
+    with opened(places) as store, suppress(TimeIsUpError):
+        waiting = Waiting(store=store, places=places, backends=Backends.here(places, {}), interval_s=0.0)
+        for news in wait(waiting, Selection(), timeout_s=2.5):  # two looks or more
+            told.append(news)  # noqa: PERF402 - until it raises
+
+    which = "2 runs (20261121-083015-222aaaa7, ...)"
+    assert told == [Silent(problem=f"{which} wait: JobHeldUser: scontrol release lets it start")]

@@ -50,7 +50,8 @@ def test_a_squeue_that_hides_its_failure_proves_nothing(programs: Path, line: st
     answers = query([TICKET], patience_s=20)
 
     assert answers.known == {}
-    assert "squeue" in answers.unanswered[TICKET]
+    assert answers.unanswered[TICKET].startswith("squeue: ")
+    assert not answers.has_queue
 
 
 def test_an_accounting_that_hides_its_failure_proves_nothing(programs: Path) -> None:
@@ -59,7 +60,10 @@ def test_an_accounting_that_hides_its_failure_proves_nothing(programs: Path) -> 
 
     with pytest.raises(NoAnswerError, match="Problem talking to the database"):
         find_job(NAME, token="20261121-083015-sub", patience_s=20)  # noqa: S106 - as above
-    assert list(query([TICKET], patience_s=20).unanswered) == [TICKET]
+    answers = query([TICKET], patience_s=20)
+    assert list(answers.unanswered) == [TICKET]
+    assert answers.unanswered[TICKET].startswith("the queue answers, and the accounting does not: sacct: ")
+    assert answers.has_queue
 
 
 def test_a_banner_beside_rows_is_passed_over_and_an_empty_queue_is_an_answer(programs: Path) -> None:

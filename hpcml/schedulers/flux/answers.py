@@ -84,7 +84,7 @@ def known_of(said: Said) -> Known | None:
     """
     state = str(said.get("state", ""))
     if state in _WAITING:
-        return Known(state=State.PENDING, raw=state, reason=_why_waiting(said))
+        return Known(state=State.PENDING, raw=state, reason=_why_waiting(said), is_stuck=said.get("urgency") == 0)
     if state in ("RUN", "CLEANUP"):
         is_ending = state == "CLEANUP"
         return Known(state=State.RUNNING, raw=state, reason="ending" if is_ending else None, is_ending=is_ending)

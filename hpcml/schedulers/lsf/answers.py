@@ -149,7 +149,8 @@ def known_of(said: Mapping[str, str]) -> Known | None:
     stat = said.get("STAT", "").upper()
     if stat in _WAITING:
         why = [_said(said, "PEND_REASON") or ("suspended before it began" if stat == "PSUSP" else None), _WAITING[stat]]
-        return Known(state=State.PENDING, raw=stat, reason=": ".join(filter(None, why)) or None)
+        words = ": ".join(filter(None, why)) or None
+        return Known(state=State.PENDING, raw=stat, reason=words, is_stuck=stat == "PSUSP")
     if stat in _RUNNING:
         return Known(state=State.RUNNING, raw=stat, reason=_said(said, "SUSPEND_REASON") or _RUNNING[stat])
     if stat in _SUCCESS:

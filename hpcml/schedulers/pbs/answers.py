@@ -217,7 +217,8 @@ def known_of(said: Attributes) -> Known | None:
     """
     letter = said.get("job_state", "")
     if letter in _WAITING:
-        return Known(state=State.PENDING, raw=letter, reason=_why_waiting(said), expected_start=_expected_start(said))
+        why, start = _why_waiting(said), _expected_start(said)
+        return Known(state=State.PENDING, raw=letter, reason=why, expected_start=start, is_stuck=_is_stuck(said))
     if letter in _RUNNING:
         return Known(state=State.RUNNING, raw=letter, reason=_why_not_running(said), is_ending=letter == "E")
     if letter not in _ENDED:
@@ -269,6 +270,13 @@ def _why_waiting(said: Attributes) -> str | None:
     if comment is None and said["job_state"] == "W" and "Execution_Time" in said:
         return f"waits until {said['Execution_Time']}"
     return comment
+
+
+def _is_stuck(said: Attributes) -> bool:
+    """Tell whether a job that waits is held, but for others on which it depends, or can never run as things are."""
+    holds = said.get("Hold_Types", "n")
+    is_held = "o" in holds or "u" in holds or ("s" in holds and "depend" not in said)
+    return is_held or said.get("comment", "").startswith("Can Never Run")
 
 
 def _ran(said: Attributes) -> bool:

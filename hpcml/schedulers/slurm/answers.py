@@ -105,11 +105,13 @@ def parse_squeue(text: str) -> list[JobRow]:
     rows: list[JobRow] = []
     for job_id, word, reason, start, folder, name in _fields(text, 6):
         state = state_of(word)
+        meaning = _meaning(reason) if state is State.PENDING else None
         known = Known(
             state=state,
             raw=word,
-            reason=_meant(reason) if state is State.PENDING else _said(reason),
+            reason=_said(reason) if meaning is None else f"{reason}: {meaning}",
             is_ending=word in _ENDING,
+            is_stuck=meaning is not None,
             expected_start=start if state is State.PENDING and _may_start(reason, start) else None,
         )
         rows += _row(job_id, folder, name, known)
@@ -120,10 +122,9 @@ def _said(reason: str) -> str | None:
     return None if reason in ("", "None") else reason
 
 
-def _meant(reason: str) -> str | None:
-    """Return *reason* of a job that waits, with what it means where that does not pass by itself."""
-    words = next((words for sign, words in _MEANINGS if sign.search(reason)), None)
-    return _said(reason) if words is None else f"{reason}: {words}"
+def _meaning(reason: str) -> str | None:
+    """Return what *reason* of a job that waits means, where that does not pass by itself."""
+    return next((words for sign, words in _MEANINGS if sign.search(reason)), None)
 
 
 def _may_start(reason: str, start: str) -> bool:

@@ -93,6 +93,7 @@ def query(tickets: Collection[Ticket], *, patience_s: float) -> Answers:
             known={**together.known, **answers.known},
             unanswered={**together.unanswered, **answers.unanswered},
             calls=together.calls + answers.calls,
+            has_queue=answers.has_queue and (together.has_queue or not together.calls),
         )
     return together
 
@@ -109,8 +110,10 @@ def _query(tickets: Collection[Ticket], cluster: str | None, patience_s: float) 
     unanswered: dict[Ticket, str] = {}
     if queue is None or accounting is None:
         why = "; ".join(questions.problems)
+        if queue is not None:
+            why = f"the queue answers, and the accounting does not: {why}"
         unanswered = {ticket: why for ticket in tickets if ticket not in answers.known}
-    return replace(answers, unanswered=unanswered, calls=questions.calls)
+    return replace(answers, unanswered=unanswered, calls=questions.calls, has_queue=queue is not None)
 
 
 def queue_command(columns: str) -> list[str]:

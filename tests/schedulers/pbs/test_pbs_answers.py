@@ -189,6 +189,7 @@ def test_a_job_that_is_held_says_who_releases_it(said: dict[str, str], reason: s
     assert known is not None
     assert known.state is State.PENDING
     assert known.reason == (reason or said["comment"])
+    assert known.is_stuck == ("held" in known.reason or "release it" in known.reason)
 
 
 def test_every_letter_of_pbs_has_a_state_and_others_have_none() -> None:

@@ -137,6 +137,7 @@ def test_a_reason_that_does_not_pass_by_itself_says_what_to_do(reason: str, mean
     assert said is not None
     assert said.reason == reason if meaning is None else (said.reason or "").startswith(f"{reason}: ")
     assert meaning is None or meaning in (said.reason or "")
+    assert said.is_stuck == (meaning is not None)
 
 
 @pytest.mark.parametrize(
