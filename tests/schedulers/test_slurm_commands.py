@@ -85,6 +85,28 @@ def test_limits_of_a_qos_that_nobody_tells_stop_nothing_and_are_said(
         return silence
 
     monkeypatch.setattr(rehearsal, "ask_cluster", ask)
-    (said,) = rehearsal._qos(cast(Request, SimpleNamespace(qos="brief", walltime_s=60)), 1.0)
+    (said,), starts_but = rehearsal._qos(cast(Request, SimpleNamespace(qos="brief", walltime_s=60)), 1.0)
 
     assert said.startswith("the limits of QOS brief are not known: ")
+    assert starts_but is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "warned", "starts_but"),
+    [
+        ("00:10:00||||||cpu=64|", True, "QOS brief limits what runs at once (MaxTRESPA=cpu=64), which is not counted"),
+        ("|||||1||", False, "QOS brief limits what runs at once (MaxJobsPU=1), which is not counted"),
+        ("1-00:00:00|||||||", False, None),
+        ("", False, None),  # there is none of that name: sbatch has refused it
+    ],
+)
+def test_limits_of_a_qos_are_told_apart(
+    limits: str, starts_but: str | None, monkeypatch: pytest.MonkeyPatch, *, warned: bool
+) -> None:
+    monkeypatch.setattr(
+        rehearsal, "ask_cluster", lambda *_, **__: Answer(returncode=0, stdout=f"{limits}\n", stderr="")
+    )
+
+    said = rehearsal._qos(cast(Request, SimpleNamespace(qos="brief", walltime_s=3600)), 1.0)
+
+    assert (len(said[0]), said[1]) == (warned, starts_but)

@@ -54,7 +54,7 @@ def rehearse(planned: Sequence[Planned], places: Places, backends: Backends) -> 
     return Rehearsed(
         refusals=list(dict.fromkeys(answer.refused for answer in found if answer.refused is not None)),
         warnings=list(dict.fromkeys([*(text for answer in found for text in answer.warnings), *more])),
-        notes=_starts([answer.starts_at for answer in found if answer.starts_at is not None], time.time()),
+        notes=_starts(found, time.time()),
     )
 
 
@@ -74,11 +74,12 @@ def _can_ask(scheduler: str) -> bool:
     return backend_of(scheduler).rehearse is not None and None not in find_programs(scheduler).values()
 
 
-def _starts(times: Sequence[float], now: float) -> list[str]:
+def _starts(found: Sequence[Rehearsal], now: float) -> list[str]:
     """Return a line for when the jobs are expected to start; none where that is at once."""
-    waits = sorted(max(0.0, at - now) for at in times)
+    waits = sorted(max(0.0, answer.starts_at - now) for answer in found if answer.starts_at is not None)
     if not waits or waits[-1] < _SOON_S:
         return []
     first, last = (spell_walltime(round(wait / 60) * 60) for wait in (waits[0], waits[-1]))
     when = f"in {first}" if first == last else f"in {first} to {last}"
-    return [f"the scheduler expects the start {when}, as the queue stands now"]
+    but = dict.fromkeys(answer.starts_but for answer in found if answer.starts_but is not None)
+    return ["; ".join([f"the scheduler expects the start {when}, as the queue stands now", *but])]

@@ -57,7 +57,11 @@ _MEANINGS = tuple(
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _KILLED = frozenset({"0:9", "137:0"})  # the script by SIGKILL; its last command, as a shell counts
 _CANCELLED_UNRECORDED = Known(
-    state=State.CANCELLED, raw="CANCELLED", reason="cancelled before it began", is_live=False, never_began=True
+    state=State.CANCELLED,
+    raw="no record",
+    reason="cancelled before it began, as far as is known",
+    is_live=False,
+    never_began=True,
 )
 
 

@@ -34,6 +34,7 @@ _WAITS = (
 # What it says of a job that no node can run, and of one whose nodes are all down or drained, which sbatch takes (22.05)
 _NO_NODE = "Requested node configuration is not available"
 _AWAY = ("down", "drain", "fail", "maint", "unknown")  # how such states of nodes begin (man sinfo)
+_AT_ONCE = ("GrpTRES", "GrpJobs", "GrpTRESRunMins", "MaxTRESPU", "MaxJobsPU", "MaxTRESPA", "MaxJobsPA")  # of a QOS
 
 
 def rehearse(batch: Batch, script: str, *, patience_s: float = PATIENCE_S) -> Rehearsal:
@@ -57,8 +58,9 @@ def rehearse(batch: Batch, script: str, *, patience_s: float = PATIENCE_S) -> Re
         return Rehearsal(warnings=(f"Slurm did not say whether it would take the job: {error}",))
     if refused is not None:
         return Rehearsal(refused=refused)
-    of_qos = _qos(request, patience_s)
-    return Rehearsal(warnings=(*reservation, *waits, *limits, *of_qos), starts_at=starts_at)
+    of_qos, starts_but = _qos(request, patience_s)
+    warnings = (*reservation, *waits, *limits, *of_qos)
+    return Rehearsal(warnings=warnings, starts_at=starts_at, starts_but=starts_but)
 
 
 def _tested(
@@ -117,22 +119,30 @@ def _partition(
     return None, () if state in ("", "UP") else (f"partition {name} is {state}: no job starts in it now",)
 
 
-def _qos(request: Request, patience_s: float) -> tuple[str, ...]:
-    """Compare the walltime with the limit of the QOS, by which sbatch refuses a job only where the QOS says so."""
-    if request.qos is None or request.walltime_s is None:
-        return ()
-    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", request.qos, "format=MaxWall"]
+def _qos(request: Request, patience_s: float) -> tuple[tuple[str, ...], str | None]:
+    """Return a warning where the walltime is above that of the QOS, and for which of its limits a job waits longer.
+
+    sbatch refuses a job for either only where the QOS says so, and --test-only counts neither.
+    """
+    if request.qos is None:
+        return (), None
+    columns = ",".join(("MaxWall", *_AT_ONCE))
+    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", request.qos, f"format={columns}"]
     try:
         answer = ask_cluster(asked, "", patience_s=patience_s)  # one database for all clusters
     except HpcmlError as error:
-        return (f"the limits of QOS {request.qos} are not known: {error}",)
+        return (f"the limits of QOS {request.qos} are not known: {error}",), None
     if answer.returncode != 0:  # its database is away: the job may be taken without it
-        return (f"the limits of QOS {request.qos} are not known: {one_line(answer)}",)
-    limit_s = parse_time_s(answer.stdout)
-    if limit_s is None or request.walltime_s <= limit_s:
-        return ()
+        return (f"the limits of QOS {request.qos} are not known: {one_line(answer)}",), None
+    wall, *others = answer.stdout.strip().split("|")
+    at_once = ", ".join(f"{name}={value}" for name, value in zip(_AT_ONCE, others, strict=False) if value)
+    starts_but = f"QOS {request.qos} limits what runs at once ({at_once}), which is not counted" if at_once else None
+    limit_s = parse_time_s(wall)
+    if limit_s is None or request.walltime_s is None or request.walltime_s <= limit_s:
+        return (), starts_but
     asks, allows = spell_walltime(request.walltime_s), spell_walltime(limit_s)
-    return (f"resources.walltime is {asks}, and QOS {request.qos} allows {allows}: it may be taken and never start",)
+    never = f"resources.walltime is {asks}, and QOS {request.qos} allows {allows}: it may be taken and never start"
+    return (never,), starts_but
 
 
 def _reservation(request: Request, cluster: str, patience_s: float) -> tuple[str | None, tuple[str, ...]]:

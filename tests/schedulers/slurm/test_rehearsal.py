@@ -149,15 +149,25 @@ def test_a_walltime_above_that_of_its_qos_is_said(hpcml: Hpcml, slurm: Account) 
     assert "resources.walltime is 1h, and QOS brief allows 10m: it may be taken and never start" in said
 
 
-def test_the_expected_start_is_told_where_the_nodes_are_taken(hpcml: Hpcml) -> None:
+def test_the_expected_start_is_told_where_the_nodes_are_taken(hpcml: Hpcml, slurm: Account) -> None:
     holds = ["resources.cpus_per_task=8", "resources.walltime=30m", "workload.command='sleep 600'"]
     hpcml.submit(*holds)
     hpcml.until_running()
     time.sleep(1)
 
-    done = hpcml.run("-n", *holds)
+    as_root(slurm, "sacctmgr", "-i", "add", "qos", "one", "MaxJobsPerUser=1")
+    try:
+        as_root(slurm, "sacctmgr", "-i", "modify", "user", "hpcuser", "set", "qos+=one")
+        done = hpcml.run("-n", *holds)
+        limited = hpcml.run("-n", "resources.qos=one", *holds)
+    finally:
+        as_root(slurm, "sacctmgr", "-i", "modify", "user", "hpcuser", "set", "qos-=one")
+        as_root(slurm, "sacctmgr", "-i", "delete", "qos", "one")
 
     assert "the scheduler expects the start in" in done.stdout.decode()
+    assert "QOS" not in done.stdout.decode()
+    said = " ".join(limited.stdout.decode().split())
+    assert "as the queue stands now; QOS one limits what runs at once (MaxJobsPU=1), which is not counted" in said
     hpcml("cancel", hpcml.runs()[0]["uid"], "-y")
     hpcml.runs_once_ended()
 
