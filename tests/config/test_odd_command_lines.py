@@ -287,6 +287,8 @@ hydra/help=[1]
 -m model=glob([)
 -m model=glob(zzz*)
 -m model=glob({a:b})
+-m seed=0,1,0
+-m precision=fp32,"fp32"
 -m seed=1,2 tags=${seed}
 -m tags=${seed},[b]
 -m tags=a,b
@@ -365,8 +367,9 @@ def test_odd_words_are_refused_in_one_line_and_nothing_is_written(
             "1,000,000,000 runs, and 100,000 at once are allowed: sweep less, or raise HPCML_MAX_RUNS",
         ),
         (["schedule.repeats=1000000000"], "schedule.repeats=1000000000 would make 1,000,000,000 runs"),
+        (["-m", "seed=0,1,0"], "seed=0,1,0: 0 stands there twice, and would make the same run again"),
     ],
-    ids=["reference", "option", "long", "range", "repeats"],
+    ids=["reference", "option", "long", "range", "repeats", "twice"],
 )
 def test_the_command_says_it_and_has_written_nothing(
     words: list[str], says: str, hpcml_environ: dict[str, str], tmp_path: Path

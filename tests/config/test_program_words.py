@@ -417,4 +417,4 @@ def test_a_sweep_of_what_is_no_secret_or_has_another_name_is_none(tmp_path: Path
 
     assert count(["args.kind=mean,max"], ["--fusion_token", "{kind}"]) == 2
     assert count([], ["--token", "0..3", "--pad_token", "a,b"]) == 8
-    assert count(["+workload.env.HF_TOKEN=one", "seed=0,0"], []) == 2
+    assert count(["+workload.env.HF_TOKEN=one", "seed=0,1"], []) == 2

@@ -44,7 +44,7 @@ from omegaconf import (
 )
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcml.config.sweep.size import MOST_RUNS, check_points
+from hpcml.config.sweep.size import MOST_RUNS, check_points, check_values
 from hpcml.errors import ConfigError
 
 HYDRA_REFUSALS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError)
@@ -331,6 +331,7 @@ class Sweep(Generic[T]):
         words += typed(self._config.hydra.overrides.task)
         overrides = self._parser.parse_overrides(words)
         check_points(overrides, most)
+        check_values(overrides)
         (batch,) = BasicSweeper.split_arguments(overrides, None)
         return [tuple(point) for point in batch]
 

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
-from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep, ValueType
 
 from hpcml.errors import ConfigError
 
@@ -46,6 +47,20 @@ def check_points(overrides: Sequence[Override], most: int) -> None:
     sizes = {override.get_key_element(): (_size(override), str(override.input_line)) for override in overrides}
     words = [word for size, word in sizes.values() if size != 1]
     check_count(math.prod(size for size, _ in sizes.values()), most, what=" ".join(words))
+
+
+def check_values(overrides: Sequence[Override]) -> None:
+    """Raise `ConfigError` where one of *overrides* lists a value twice, which would make the same run again."""
+    for override in overrides:
+        values = override.value()
+        if not isinstance(values, ChoiceSweep):
+            continue
+        texts = (value.text if isinstance(value, QuotedString) else str(value) for value in values.list)
+        if again := next((text for text, count in Counter(texts).items() if count > 1), None):
+            raise ConfigError(
+                f"{override.input_line}: {again} stands there twice, and would make the same run again: leave one out "
+                "(schedule.repeats=2 makes each run twice)"
+            )
 
 
 def _size(override: Override) -> int:
