@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from hpcml.cli.say import complain, say
 from hpcml.cli.terminal import console as terminal
 from hpcml.cli.terminal import warn
 from hpcml.commands.cancel import cancel_run
-from hpcml.commands.collect import collect, opened
+from hpcml.commands.collect import collect, effective_precisions, opened
 from hpcml.commands.follow import Glimpse, follow
 from hpcml.commands.logs import last_words
 from hpcml.commands.submit.launch import Launched
@@ -55,12 +55,14 @@ def follow_to_the_end(launched: Sequence[Launched], places: Places) -> int:
         glimpses = _show(launched, places, console)
     except KeyboardInterrupt:
         return _detach_or_cancel(launched, console)
+    effective: Mapping[str, str | None] = {}
     try:
         with opened(places) as store:
             collect(store, places)
+            effective = effective_precisions(store, [glimpse.uid for glimpse in glimpses])
     except StoreError as error:  # the next command reads in what this one cannot
         warn(str(error))
-    return _sum_up(launched, glimpses, console)
+    return _sum_up(launched, glimpses, effective, console)
 
 
 def list_submitted(launched: Sequence[Launched]) -> None:
@@ -271,10 +273,12 @@ def _detach_or_cancel(launched: Sequence[Launched], console: Console) -> int:
     return _INTERRUPTED
 
 
-def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: Console) -> int:
+def _sum_up(
+    launched: Sequence[Launched], glimpses: Sequence[Glimpse], effective: Mapping[str, str | None], console: Console
+) -> int:
     pairs = list(zip(launched, glimpses, strict=True))
     failures = [(item, glimpse) for item, glimpse in pairs if glimpse.state is not State.COMPLETED]
-    ended = [_ended(item, glimpse) for item, glimpse in pairs]
+    ended = [_ended(item, glimpse, effective.get(glimpse.uid)) for item, glimpse in pairs]
     _complain_of(failures)
     console.print(_drawn(_where(launched)), soft_wrap=True)
     console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
@@ -286,7 +290,7 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], console: 
     return 1 if failures else 0
 
 
-def _ended(item: Launched, glimpse: Glimpse) -> RunEnd:
+def _ended(item: Launched, glimpse: Glimpse, effective: str | None) -> RunEnd:
     run, staging = item.manifest.run, item.manifest.plan.staging
     yours = {} if staging is None else staging.shared
     return RunEnd(
@@ -295,6 +299,8 @@ def _ended(item: Launched, glimpse: Glimpse) -> RunEnd:
         is_own=run.workload.command is not None,
         objective=run.objective.metric,
         metrics=tuple(glimpse.latest),
+        requested=run.precision.name.name,
+        effective=effective,
         unread=glimpse.unread,
         touched=tuple(yours.get(place, place) for place in glimpse.touched),
         left_behind=glimpse.left_behind,

@@ -271,6 +271,11 @@ def collect(
     return Collected(report=report, runs=runs, removed=removed)
 
 
+def effective_precisions(store: Database, uids: Sequence[str]) -> dict[str, str | None]:
+    """Return what the runs with these uids computed in, as far as the store knows; None where nothing tells it."""
+    return {run.uid: run.precision_effective for run in get_runs(store, uids)}
+
+
 def _with_requeued(
     store: Database, unfinished: Sequence[RunRecord], known: Mapping[str, Known | None]
 ) -> list[RunRecord]:

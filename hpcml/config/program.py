@@ -26,13 +26,15 @@ from hpcml.model.run import Run
 from hpcml.runs.files import read_whole
 
 _SEED = "seed"
-# What programs call their seed: LightningCLI's seed_everything, scikit-learn's random_state, DLRM's numpy-rand-seed;
-# --system.seed is one, too.
+# What programs call their seed: LightningCLI's seed_everything, scikit-learn's random_state, DLRM's numpy-rand-seed,
+# manualSeed; --system.seed is one, too.
 _SEED_NAMES = re.compile(
-    r"(?:(?:(?:py)?torch|np|numpy|jax|prng|rng|manual|global|base|master)_)?(?:rand(?:om)?_?)?seed(?:_(?:num(?:ber)?|value))?|"
-    r"seed_everything|random_state"
+    r"(?:(?:(?:py)?torch|np|numpy|jax|prng|rng|manual|global|base|master)_?)?(?:rand(?:om)?_?)?"
+    r"seed(?:_?(?:num(?:ber)?|value))?|seed_everything|random_?state"
 )
-_SEED_OF_WHAT = ("_seed", "-seed")  # data_seed: maybe the program's only one
+_SEED_OF_WHAT = re.compile(
+    r".*(?:[_-][Ss]eed|[_-]SEED|[a-z]Seed)", re.DOTALL
+)  # data_seed: maybe the program's only one
 _IS_NO_NAME = re.compile(r"arg\d+|s")  # of a seed that stands behind no flag, or behind -s
 _DECLARED = re.compile(
     rb"""["'](?:(-s)["']\s*,\s*["'])?--([\w-]+)["'](?:\s*,\s*["'](-s)["'])?"""
@@ -160,7 +162,7 @@ class Program:
         It is of something (``data_seed``), or has values such as 0 1 2 and no name that says what they are, of a
         program with seeds.
         """
-        named = {name: each for name, each in self.sweeps.items() if name.lower().endswith(_SEED_OF_WHAT)}
+        named = {name: each for name, each in self.sweeps.items() if _SEED_OF_WHAT.fullmatch(name)}
         of_what = [name for name, each in named.items() if len(each) > 1 and _are_seeds(each)]
         if len(of_what) == 1 and not self._has_seed():
             return of_what[0]

@@ -1,4 +1,4 @@
-"""What ``hpcml run`` remarks on once its runs have ended: missing metrics, files that changed, what was left behind."""
+"""What ``hpcml run`` remarks on once its runs have ended: metrics, precisions, files that changed, what was left."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hpcml.model.metric_goal import most_telling
+from hpcml.model.precision import PrecisionName, contradicts
 from hpcml.report.files import written_words
 from hpcml.report.runs import short_uid
 
@@ -23,6 +24,8 @@ class RunEnd:
     is_own: bool  # a program of the user's own, and no recipe
     objective: str  # the metric that comparisons judge by
     metrics: tuple[str, ...]  # that it reported
+    requested: str = PrecisionName.own.name  # precision
+    effective: str | None = None  # what it computed in; None: nothing tells it
     unread: tuple[str, ...] = ()  # what was not read of metrics that it wrote or printed
     touched: tuple[str, ...] = ()  # places of the user's that runs share, and that changed meanwhile
     left_behind: str | None = None  # what was still at work when its program had ended, and was killed
@@ -41,6 +44,7 @@ def remarks(runs: Sequence[RunEnd], advice: str) -> Iterator[str]:
         which = f"{n_mute} of {len(runs)} runs"
         yield f"{which} reported no metric, so hpcml compare has nothing to judge them by: {advice}"
     yield from _without_objective(runs)
+    yield from _in_another_precision(runs)
     yield from _changed(runs)
     yield from _left_behind(runs)
 
@@ -85,6 +89,22 @@ def _without_objective(runs: Sequence[RunEnd]) -> Iterator[str]:
             f"{len(silent)} of {len(runs)} runs reported no {silent[0].objective}, by which hpcml compare judges, but "
             f"{listed}: objective.metric={name} says which it is, and --metric {name} judges these"
         )
+
+
+def _in_another_precision(runs: Sequence[RunEnd]) -> Iterator[str]:
+    """Yield a line for each precision in which completed runs did not compute although they were to."""
+    found: dict[tuple[str, str | None], list[str]] = {}
+    for run in runs:
+        if run.has_completed and contradicts(run.requested, run.effective):
+            found.setdefault((run.requested, run.effective), []).append(run.uid)
+    told = list(found.items())
+    for (requested, effective), uids in told[:_MOST_PROBLEMS]:
+        yield (
+            f"{len(uids)} of {len(runs)} runs were to compute in {requested}, and effective is {effective}: "
+            f"hpcml show {short_uid(uids[0])}"
+        )
+    if others := sum(len(uids) for _, uids in told[_MOST_PROBLEMS:]):
+        yield f"{others} more did not compute in the precision that was asked for: hpcml runs"
 
 
 def _changed(runs: Sequence[RunEnd]) -> Iterator[str]:

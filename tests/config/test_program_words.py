@@ -168,6 +168,8 @@ def test_a_swept_seed_is_the_seed_of_the_run(tmp_path: Path) -> None:
         "--torch_seed=0..2",
         "--gin_bindings=train.seed=0..2",
         "--randomseed 0..2",
+        "--manualSeed 0..2",
+        "--randomState=0..2",
     ],
 )
 def test_a_swept_seed_is_the_seed_of_the_run_whatever_the_program_calls_it(flag: str, tmp_path: Path) -> None:
@@ -382,6 +384,7 @@ def test_lists_of_a_launcher_say_where_a_program_runs_and_are_no_sweep(line: str
         ("", "python p.py --init_seed 1,2 --seed 7", None),
         ("", "python p.py --init_seed 1,2 --data_seed 1,2", None),
         ("", "python p.py --init_seed 1,2 --seed 0..4", None),
+        ("", "python p.py --dataSeed 1,2", "dataSeed"),
         ("", "python p.py --num_seeds 1,2", None),
     ],
 )

@@ -52,3 +52,28 @@ def test_files_that_were_written_are_counted_over_the_runs_that_wrote_any() -> N
     assert line is not None
     assert line.startswith("1 run ")
     assert line.endswith("hpcml files 20261121-083015-222abcde")
+
+
+def test_another_precision_than_the_one_asked_for_is_told_once_for_all_runs_alike() -> None:
+    asked = replace(RUN, requested="amp_bf16", effective="not used(fp32)")
+    known = [
+        RUN,
+        replace(RUN, requested="fp32", effective="fp32"),
+        replace(RUN, requested="tf32"),
+        replace(RUN, requested="tf32", effective="unknown"),
+        replace(RUN, effective="mixed(60 % fp32, 40 % bf16: body)"),
+        replace(asked, has_completed=False),
+    ]
+
+    (line,) = remarks([*known, asked, asked], "")
+
+    assert line == "2 of 8 runs were to compute in amp_bf16, and effective is not used(fp32): hpcml show 222abcde"
+
+
+def test_of_many_precisions_three_are_told_and_the_rest_counted() -> None:
+    runs = [replace(RUN, requested="tf32", effective=f"mixed({share} % fp32)") for share in (10, 20, 30, 40, 50)]
+
+    *told, last = remarks(runs, "")
+
+    assert len(told) == 3
+    assert last == "2 more did not compute in the precision that was asked for: hpcml runs"
