@@ -23,7 +23,7 @@ from hpcml.images.packing import Packing, processors_on
 from hpcml.images.runtime import find_builder, require_whole
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Container, ContainerKind
-from hpcml.model.image import Definition, ImageRecord
+from hpcml.model.image import BaseSettings, Definition, ImageRecord
 from hpcml.model.run import Run
 from hpcml.paths import Places, resource_dir
 from hpcml.units import parse_walltime_s
@@ -69,7 +69,12 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
     cache = Cache(caches.locate(environ, site=cluster.scratch))
     architecture = registry.host_architecture()
 
-    def wanted(base: registry.Base, stages: Mapping[str, str], note: str | None = None) -> WantedImage:
+    def wanted(
+        base: registry.Base,
+        stages: Mapping[str, str],
+        bases: Mapping[str, BaseSettings],
+        note: str | None = None,
+    ) -> WantedImage:
         definition = definitions.define(
             container,
             base.digest or None,
@@ -78,6 +83,7 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
             architecture=architecture,
             base_size_bytes=base.size_bytes,
             stage_digests=stages,
+            bases=bases,
         )
         found = cache.find(definition.key)
         return WantedImage(
@@ -87,35 +93,53 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
             cache=cache,
             found=found,
             note=note,
-            remarks=definitions.remarks(container),
+            remarks=definitions.remarks(container, bases),
         )
 
-    earlier = definitions.stages(container, folders)
-    if container.digest is not None and not earlier:
-        pinned = wanted(registry.Base(digest=container.digest, size_bytes=0), {})
+    if container.digest is not None and not definitions.stages(container, folders):
+        pinned = wanted(registry.Base(digest=container.digest, size_bytes=0), {}, {})
         if pinned.found is not None:
             return pinned
-    if container.path is not None:
-        base = _local_base(container.path)
-        return wanted(base, _resolved(earlier, environ, architecture))
-    reference = definitions.reference_of(container)
-    assert reference is not None
     try:
-        base = registry.ask(reference, environ=environ, architecture=architecture)
-        return wanted(base, _resolved(earlier, environ, architecture))
+        return wanted(*_asked(container, folders, environ, architecture))
     except ImageError as error:
-        known = _kept(container, reference, cache, folders, project)
+        known = _kept(container, cache, folders, project)
         if known is None:
             raise
         note = f"the image of {known.built_at[:10]} is used, without a look at the registry: {error}"
         base = registry.Base(digest=known.base_digest, size_bytes=0)
-        return wanted(base, definitions.pinned_stages(known.definition, earlier), note)
+        earlier = definitions.stages(container, folders, known.bases)
+        return wanted(base, definitions.pinned_stages(known.definition, earlier), known.bases, note)
 
 
-def _resolved(
-    earlier: Mapping[str, registry.Reference], environ: Mapping[str, str], architecture: str
-) -> dict[str, str]:
-    return {name: registry.resolve(each, environ=environ, architecture=architecture) for name, each in earlier.items()}
+def _asked(
+    container: Container, folders: Sequence[Path], environ: Mapping[str, str], architecture: str
+) -> tuple[registry.Base, dict[str, str], dict[str, BaseSettings]]:
+    """Ask the registries for what *container* is built from, of a Dockerfile also for what its images' ONBUILD names.
+
+    Returns the base, the digests of the images of earlier stages, and what a Dockerfile's say of themselves.
+    """
+    if container.dockerfile is None:
+        earlier = definitions.stages(container, folders)
+        reference = definitions.reference_of(container)
+        if reference is None:
+            base = _local_base(str(container.path))
+        else:
+            base = registry.ask(reference, environ=environ, architecture=architecture)
+        digests = {
+            name: registry.resolve(each, environ=environ, architecture=architecture) for name, each in earlier.items()
+        }
+        return base, digests, {}
+    asked: dict[str, registry.Base] = {}
+    bases: dict[str, BaseSettings] = {}
+    while new := {name: each for name, each in definitions.images_of(container, bases).items() if name not in asked}:
+        for name, reference in new.items():
+            base = registry.ask(reference, environ=environ, architecture=architecture, with_settings=True)
+            asked[name] = base
+            bases |= {name: base.settings} if base.settings is not None else {}
+    *_, last = definitions.images_of(container, bases)
+    digests = {name: asked[name].digest for name in definitions.stages(container, folders, bases)}
+    return asked[last], digests, bases
 
 
 def _local_base(path: str) -> registry.Base:
@@ -160,7 +184,7 @@ def draft_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) ->
             )
             found.append(
                 UnresolvedImage(
-                    definition=definition, folder=folder, why=str(error), remarks=definitions.remarks(tagged)
+                    definition=definition, folder=folder, why=str(error), remarks=definitions.remarks(tagged, {})
                 )
             )
     return found
@@ -333,13 +357,12 @@ def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> 
     return inventory.bring_in(cache, source, on_bytes=on_bytes)
 
 
-def _kept(
-    container: Container, reference: registry.Reference, cache: Cache, folders: Sequence[Path], project: Path
-) -> ImageRecord | None:
+def _kept(container: Container, cache: Cache, folders: Sequence[Path], project: Path) -> ImageRecord | None:
     """Return the newest image here that was built as *container* says, from whatever its tag meant then."""
-    earlier = definitions.stages(container, folders)
+    reference = definitions.reference_of(container)
     for record in reversed(cache.records()):
-        if record.base == reference.for_people:
+        if reference is not None and record.base == reference.for_people:
+            earlier = definitions.stages(container, folders, record.bases)
             again = definitions.define(
                 container,
                 record.base_digest,
@@ -347,6 +370,7 @@ def _kept(
                 project=project,
                 architecture=record.architecture,
                 stage_digests=definitions.pinned_stages(record.definition, earlier),
+                bases=record.bases,
             )
             if again.key == record.key:
                 return cache.find(record.key)

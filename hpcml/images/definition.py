@@ -18,7 +18,7 @@ from hpcml.images import sources
 from hpcml.images.dockerfile import Converted, convert
 from hpcml.images.registry import Reference, host_architecture, is_loopback
 from hpcml.model.container import Container
-from hpcml.model.image import UNRESOLVED, Definition
+from hpcml.model.image import UNRESOLVED, BaseSettings, Definition
 from hpcml.paths import resource_dir
 
 _DEFAULT, _DEFAULT_LOCAL = "docker", "local"
@@ -39,6 +39,7 @@ def define(
     architecture: str | None = None,
     base_size_bytes: int | None = None,
     stage_digests: Mapping[str, str] | None = None,
+    bases: Mapping[str, BaseSettings] | None = None,
 ) -> Definition:
     """Return the definition of *container* on the base image with *base_digest*.
 
@@ -48,12 +49,13 @@ def define(
     give: what the base holds is read. The text is ``<container.name>.def`` in the first of *folders* that has it, else
     ``docker.def``, or ``local.def``; in its last stage the image is that of *container*, and sections get what it adds.
     Files of requirements that *container* names are relative to *project*, and sources of %files to the definition.
-    *stage_digests* has the digests of the images that earlier stages begin from (see `stages`), as they are written.
+    *stage_digests* has the digests of the images that earlier stages begin from (see `stages`), as they are written,
+    and *bases* what the images of a Dockerfile say of themselves (see `images_of`); None: nobody has asked.
 
     Raises `ConfigError` where there is no such file, or it builds from no registry or from another image or tag than
     *container* names, or a label has a name that is not allowed.
     """
-    path, sections, folder = _read(container, folders)
+    path, sections, folder = _read(container, folders, bases)
     require(bool(sections), f"{path} is empty")
     reference = reference_of(container)
     for_people = reference.for_people if reference is not None else str(container.path)
@@ -84,15 +86,18 @@ def define(
         base_size_bytes=base_size_bytes,
         files=files,
         folder=str(folder.resolve()) if files else None,
+        bases=dict(bases or {}),
     )
 
 
-def stages(container: Container, folders: Sequence[Path]) -> dict[str, Reference]:
+def stages(
+    container: Container, folders: Sequence[Path], bases: Mapping[str, BaseSettings] | None = None
+) -> dict[str, Reference]:
     """Return the images of registries that earlier stages of the definition begin from and that no digest pins.
 
-    Under each is what stands behind ``From:``. Raises `ConfigError` as `define` does.
+    Under each is what stands behind ``From:``. *bases* is as for `define`. Raises `ConfigError` as that does.
     """
-    _, sections, _ = _read(container, folders)
+    _, sections, _ = _read(container, folders, bases)
     here = reference_of(container) if container.dockerfile is None else None
     found = {}
     for piece in sections[: _last_stage(sections)]:
@@ -100,8 +105,7 @@ def stages(container: Container, folders: Sequence[Path]) -> dict[str, Reference
         if agent == "docker" and written and "@" not in written:
             reference = Reference.parse(written)
             is_here = here is not None and here.plain_http and here.host == reference.host
-            is_here = is_here or (container.dockerfile is not None and is_loopback(reference.host))
-            found[written] = replace(reference, plain_http=is_here)
+            found[written] = _reference(written) if container.dockerfile else replace(reference, plain_http=is_here)
     return found
 
 
@@ -114,8 +118,23 @@ def reference_of(container: Container) -> Reference | None:
         return None
     if container.dockerfile is None:
         return Reference.of(container)
-    sections = _pieces(_converted(container, container.dockerfile).text)
-    name, _, digest = _head(sections[_last_stage(sections)])[1].partition("@")
+    return [*images_of(container).values()][-1]
+
+
+def images_of(container: Container, bases: Mapping[str, BaseSettings] | None = None) -> dict[str, Reference]:
+    """Return the images that the stages of a Dockerfile begin from, as it names them; none without a Dockerfile.
+
+    That of the wanted stage comes last. What the images say of themselves (*bases*) may name further ones (ONBUILD).
+    """
+    if container.dockerfile is None:
+        return {}
+    images = _converted(container, container.dockerfile, bases).images
+    return {image: _reference(image) for image in sorted(dict.fromkeys(images), key=images[-1].__eq__)}
+
+
+def _reference(image: str) -> Reference:
+    """Return what a Dockerfile's ``FROM image`` means."""
+    name, _, digest = image.partition("@")
     found = Reference.parse(name)
     return replace(found, digest=digest or None, plain_http=is_loopback(found.host))
 
@@ -129,9 +148,9 @@ def adds_to_base(container: Container, folders: Sequence[Path]) -> Path | None:
     return path if any(_ADDS.match(line) for piece in sections for line in piece[:1]) else None
 
 
-def remarks(container: Container) -> tuple[str, ...]:
+def remarks(container: Container, bases: Mapping[str, BaseSettings]) -> tuple[str, ...]:
     """Return what is different in the image from what its Dockerfile says, a line each; nothing for other images."""
-    return _converted(container, container.dockerfile).remarks if container.dockerfile is not None else ()
+    return _converted(container, container.dockerfile, bases).remarks if container.dockerfile is not None else ()
 
 
 def pinned_stages(text: str, earlier: Iterable[str]) -> dict[str, str]:
@@ -152,21 +171,24 @@ def require_unchanged(definition: Definition) -> None:
         raise ImageError(f"%files {changed[0]} of {folder} has changed since this build was asked for: build again")
 
 
-def _read(container: Container, folders: Sequence[Path]) -> tuple[Path, list[list[str]], Path]:
+def _read(
+    container: Container, folders: Sequence[Path], bases: Mapping[str, BaseSettings] | None = None
+) -> tuple[Path, list[list[str]], Path]:
     """Return the file that *container* begins from, its pieces, and the folder that sources of %files count from."""
     if container.dockerfile is not None:
-        converted = _converted(container, container.dockerfile)
+        converted = _converted(container, container.dockerfile, bases)
         return Path(container.dockerfile), _pieces(converted.text), converted.context
     path = _file(container, folders)
     return path, _sections(path), path.parent
 
 
-def _converted(container: Container, dockerfile: str) -> Converted:
+def _converted(container: Container, dockerfile: str, bases: Mapping[str, BaseSettings] | None = None) -> Converted:
     return convert(
         Path(dockerfile),
         context=Path(container.context) if container.context is not None else None,
         build_args=container.build_args,
         target=container.target,
+        bases=bases,
     )
 
 

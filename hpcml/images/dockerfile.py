@@ -12,6 +12,7 @@ instructions before its own; a stage that the last one does not need is left out
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,9 +33,10 @@ from hpcml.images.dockerfile_lines import (
     unquoted,
     without_heredocs,
 )
-from hpcml.images.dockerfile_stages import STAGED, Stage, check, definition
+from hpcml.images.dockerfile_stages import STAGED, Stage, check, definition, is_of_tmp
 from hpcml.images.registry import host_architecture
 from hpcml.model.container import breaks_line
+from hpcml.model.image import BaseSettings
 
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S+))?\s+")
 _VALUE = r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])*"""
@@ -44,8 +46,12 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)(?:(:?[-+?])((?:\\.|\$\{[^}]*\}|[^}\\])*))?
 _BASE = re.compile(r"[\w./:@-]+", re.ASCII)
 _REMOTE = re.compile(r"(?i)(https?://|git[:@]|ssh:|ftp:)")
 _CHMOD = re.compile(r"[0-7]{3,4}|[ugoa]*[-+=][rwxXst]*(,[ugoa]*[-+=][rwxXst]*)*")
+_PIP = re.compile(r"\bpip[\d.]*\b.*\binstall\b")
+_TO_HOME = re.compile(r"\s--user\b(?!-)")
 _TARGETS = ("target", "dst", "destination")
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"})  # known to Docker without ARG
+# What a program of whoever runs the image writes to: a place in the image, which is read only, would end it.
+_OF_WHO_RUNS = {"HOME": "runs have your own home", **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), "runs use /tmp")}
 # What has no meaning where no daemon runs the image, and what is done instead.
 _WITHOUT_MEANING = {
     "EXPOSE": "ports are not closed in an image",
@@ -63,6 +69,7 @@ class Converted:
     text: str
     remarks: tuple[str, ...]
     context: Path  # the folder that sources of %files are relative to
+    images: tuple[str, ...]  # that its stages begin from, as they are written; the wanted stage's comes last
 
 
 class _Piece(NamedTuple):
@@ -87,11 +94,13 @@ def convert(
     context: Path | None = None,
     build_args: Mapping[str, str] | None = None,
     target: str | None = None,
+    bases: Mapping[str, BaseSettings] | None = None,
 ) -> Converted:
     """Return the definition that the Dockerfile *path* means; raise `ConfigError` with the line that has none.
 
     *context* is the folder that it copies from, None its own; *build_args* are values for its ARG, *target* names the
     stage that is wanted, None the last: as with ``docker build -f PATH --build-arg NAME=VALUE --target STAGE CONTEXT``.
+    *bases* has what its images say of themselves, as far as they could be asked; None: nobody has asked yet.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -100,7 +109,7 @@ def convert(
         raise ConfigError(f"container.dockerfile={path} cannot be read: {why}") from error
     folder = path.parent if context is None else context
     require(folder.is_dir(), f"container.context={folder} is no folder")
-    reader = _Reader(path, Context(path, folder), build_args or {})
+    reader = _Reader(path, Context(path, folder), build_args or {}, bases)
     for instruction in instructions(text, path):
         reader.take(instruction)
     require(bool(reader.stages), f"{path} has no FROM: a Dockerfile begins with one")
@@ -116,15 +125,24 @@ def convert(
         text="\n".join(lines) + "\n",
         remarks=tuple(f"{path.name}:{number}: {what}" for number, what in remarks),
         context=folder,
+        images=tuple(stage.base for stage in needed),
     )
 
 
 class _Reader:
     """Takes the instructions in their order."""
 
-    def __init__(self, path: Path, context: Context, build_args: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        context: Context,
+        build_args: Mapping[str, str],
+        bases: Mapping[str, BaseSettings] | None,
+    ) -> None:
         self.path = path
         self._context = context
+        self._bases = bases
+        self._trigger = ""  # which instruction of ONBUILD is being done
         self.stages: list[Stage] = []
         self._images: dict[str, Stage] = {}  # that COPY --from names, by what it says
         self._build_args = build_args
@@ -151,15 +169,13 @@ class _Reader:
         takers: Mapping[str, Callable[[str], None]] = {
             "FROM": self._from, "ARG": self._arg, "ENV": self._env, "LABEL": self._label, "WORKDIR": self._workdir,
             "USER": self._user, "SHELL": self._shell, "ENTRYPOINT": self._entrypoint, "CMD": self._cmd,
+            "ONBUILD": self._onbuild,
         }  # fmt: skip
         with_heredocs: Mapping[str, Callable[[str, Sequence[Heredoc]], None]] = {
             "RUN": self._run, "COPY": self._copy, "ADD": self._add,
         }  # fmt: skip
-        is_known = name in takers or name in with_heredocs or name in _WITHOUT_MEANING or name == "ONBUILD"
+        is_known = name in takers or name in with_heredocs or name in _WITHOUT_MEANING
         self._require(is_known, f"{name} is no instruction")
-        self._require(
-            name != "ONBUILD", "ONBUILD is for images built from this one: write what it does where it is done"
-        )
         self._require(bool(words), f"{name} says nothing")
         self._require(bool(self.stages) or name in ("FROM", "ARG"), f"{name} stands before FROM")
         if name in _WITHOUT_MEANING:
@@ -198,10 +214,10 @@ class _Reader:
         return self.stages[-1]
 
     def _require(self, holds: bool, what: str) -> None:  # noqa: FBT001 - as errors.require
-        require(holds, f"{self.path}:{self._line}: {what}")
+        require(holds, f"{self.path}:{self._line}: {self._trigger}{what}")
 
     def _remark(self, what: str) -> None:
-        self._stage.remarks.append((self._line, what))
+        self._stage.remarks.append((self._line, f"{self._trigger}{what}"))
 
     def _flags(self, words: str) -> tuple[list[tuple[str, str]], str]:
         found = []
@@ -212,7 +228,8 @@ class _Reader:
 
     def _expanded(self, words: str, known: Mapping[str, str | None], unset: Iterable[str] = ()) -> str:
         """Return *words* with the variables of ARG and ENV in place; those that are not known here are refused."""
-        there = {name: value for name, value in known.items() if name not in unset}
+        of_base = self._stage.of_base if self.stages else {}
+        there = {name: value for name, value in {**of_base, **known}.items() if name not in unset}
         return "".join(piece.text for piece in self._pieces(words, there, (), has_quotes=False, of_image=False))
 
     def _pieces(
@@ -286,15 +303,42 @@ class _Reader:
         earlier = self._above(image, self.stages[:-1]) if not image.isdigit() else None
         if earlier is not None:
             self.stages[-1] = earlier.after(label, name)
+            triggers: Sequence[str] = earlier.triggers
+        else:
+            triggers = self._begin_from(image)
         ours = self._global["TARGETPLATFORM"]
         for flag, value in flags:
             self._require(
                 flag == "platform" and self._expanded(value, self._global) == ours,
                 f"--{flag}={value}: the image is made for the processor that builds it, {ours}: leave it out",
             )
-        if earlier is None:
-            self._stage.base = image
-            self._require(image != "scratch", "FROM scratch is an empty image: begin from one with a shell")
+        for trigger in triggers:
+            self._trigger = f"ONBUILD {trigger} of {image}: "
+            for instruction in instructions(trigger, self.path):
+                self._require(instruction.name not in ("FROM", "ONBUILD"), "is nothing that ONBUILD may do")
+                self._take(instruction)
+            self._trigger = ""
+
+    def _begin_from(self, image: str) -> Sequence[str]:
+        """Let the stage begin from what *image* says of itself; return what that has to be done behind FROM."""
+        stage = self._stage
+        stage.base = image
+        self._require(image != "scratch", "FROM scratch is an empty image: begin from one with a shell")
+        settings = (self._bases or {}).get(image)
+        if settings is None:
+            if self._bases is not None:
+                self._remark(f"of {image} is not known what it says of WORKDIR, SHELL, ENV, USER and ONBUILD")
+            return ()
+        stage.of_base = settings.variables
+        stage.variables = {*settings.variables}
+        stage.entrypoint, stage.command = [*settings.entrypoint] or None, [*settings.command] or None
+        stage.runs = (stage.entrypoint, stage.command)
+        self._shell(json.dumps(settings.shell_words))
+        if settings.user:
+            self._home_of(settings.user)
+        if settings.directory != "/":
+            self._go_to(self._place(settings.directory))
+        return settings.triggers
 
     def _image(self, words: str) -> str:
         image = self._expanded(words, self._global)
@@ -331,7 +375,8 @@ class _Reader:
             value = given
         elif written is not None:
             unset = self._stage.unset if self.stages else ()
-            value = "".join(piece.text for piece in self._pieces(written, known, unset, of_image=False))
+            there = {**self._stage.of_base, **known} if self.stages else known
+            value = "".join(piece.text for piece in self._pieces(written, there, unset, of_image=False))
         elif self.stages and self._global.get(name) is not None:
             value = str(self._global[name])
         else:
@@ -353,14 +398,19 @@ class _Reader:
             self._stage.known[name] = "".join(piece.text for piece in pieces) if is_known else None
             self._stage.unset.discard(name)
             self._stage.variables.add(name)
-        line = " ".join(["export", *(f'{name}="{_in_double_quotes(pieces)}"' for name, pieces in pairs)])
-        self._stage.environ.append(line)
-        self._stage.post.append(line)
+        settings = [(name, f'{name}="{_in_double_quotes(pieces)}"') for name, pieces in pairs]
+        self._stage.post.append(" ".join(["export", *(setting for _, setting in settings)]))
+        kept_out = {name for name, _ in pairs if name in _OF_WHO_RUNS and not is_of_tmp(self._stage.known[name] or "")}
+        for name in sorted(kept_out):
+            self._remark(f"ENV {name} counts while the image is built: {_OF_WHO_RUNS[name]}")
+        of_runs = [setting for name, setting in settings if name not in kept_out]
+        self._stage.environ += [" ".join(["export", *of_runs])] if of_runs else []
 
     def _label(self, words: str) -> None:
         for name, value in self._pairs("LABEL", words):
             self._require(not name.startswith("org.hpcml."), f"LABEL {name} is set by hpcml: choose another name")
-            pieces = self._pieces(value, self._stage.known, self._stage.unset, of_image=False)
+            known = {**self._stage.of_base, **self._stage.known}
+            pieces = self._pieces(value, known, self._stage.unset, of_image=False)
             plain = "".join(piece.text for piece in pieces)
             self._require("{{" not in plain, f"LABEL {name}: Apptainer reads {{{{ as its own: write it otherwise")
             self._stage.labels.append((name, " ".join(plain.split())))
@@ -388,6 +438,8 @@ class _Reader:
     def _run(self, words: str, heredocs: Sequence[Heredoc]) -> None:
         flags, words = self._flags(words)
         undone = [line for flag, value in flags if (line := self._run_flag(flag, value)) is not None]
+        if any(_PIP.search(part) and _TO_HOME.search(part) for part in re.split(r"[;&|\n]", words)):
+            self._remark("pip install --user puts packages into a home, where runs do not look: leave --user out")
         argv = self._list(words)
         if argv:
             line = f"(exec {quoted(*argv)})"  # no words of the shell, nor of definitions
@@ -437,17 +489,21 @@ class _Reader:
 
     def _workdir(self, words: str) -> None:
         place = self._place(unquoted(words))
-        self._stage.directory = place.path
-        self._stage.post.append(f"mkdir -p {place.word}; cd {place.word}")
+        self._go_to(place)
         self._remark(
             f"WORKDIR {place.path or words} counts while the image is built; runs begin in their own directory"
         )
+
+    def _go_to(self, place: _Place) -> None:
+        self._stage.directory = place.path
+        self._stage.post.append(f"mkdir -p {place.word}; cd {place.word}")
 
     def _place(self, words: str) -> _Place:
         """Return a path of the image; variables that only the image has are the shell's."""
         is_folder = words.endswith(("/", "/.")) or words == "."
         names = [match[1] or match[4] for match in _VARIABLE.finditer(words) if not match[2]]
-        of_image = {name for name in names if self._stage.known.get(name) is None and name not in self._declared}
+        known = {**self._stage.of_base, **self._stage.known}
+        of_image = {name for name in names if known.get(name) is None and name not in self._declared}
         if not of_image and (self._stage.directory is not None or words.startswith("/")):
             found = self._here(words)
             is_folder = is_folder or found.endswith(("/", "/."))
@@ -645,8 +701,19 @@ class _Reader:
         self._stage.post.append(f"hpcml_put {number} {quoted(file)} {place.word}")
 
     def _user(self, words: str) -> None:
+        self._home_of(self._here(words))
         if words.partition(":")[0] not in ("root", "0"):
             self._remark(f"USER {words} is left out: %post is done as root of the image, and runs are yours")
+
+    def _home_of(self, user: str) -> None:
+        """Let HOME be that of *user*, as Docker has it, unless ENV says what it is."""
+        if "HOME" not in self._stage.variables:
+            self._stage.functions.add("hpcml_home")
+            self._stage.post.append(f"hpcml_home {quoted(user.partition(':')[0])}")
+
+    def _onbuild(self, words: str) -> None:
+        self._stage.triggers.append(words)
+        self._remark("ONBUILD is done where another stage begins from this one, and not in images built upon it")
 
     def _shell(self, words: str) -> None:
         argv = self._list(words) or []

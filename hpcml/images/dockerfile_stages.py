@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from hpcml.images.dockerfile_context import is_pattern
 from hpcml.images.dockerfile_lines import quoted
 
 STAGED = "/.hpcml-copy"  # where %files lays down what %post puts in place
+OWN_TMP = "var/tmp/.hpcml-of-this-build"  # a file that is there where /tmp and /var/tmp are the build's alone
 _KEPT = "/.hpcml-kept"  # where %post keeps what other stages copy from /tmp, which is not in the image
 _PUT = f"""hpcml_put() {{
     [ ! -d "{STAGED}/$1" ] || {{ mkdir -p "$3"; cp -a "{STAGED}/$1/." "$3/"; return; }}
@@ -56,25 +57,28 @@ _FETCH = """hpcml_fetch() {
         python3 -c 'import sys, urllib.request as u; u.urlretrieve(*sys.argv[1:])' "$1" "$2"
     else echo "hpcml: ADD $1: the image has no curl, wget or python3: install one before it" >&2; exit 1; fi
 }"""
-# HOME is root's in a build, whatever the base image says, which Apptainer has written here.
-_HOME_OF_BASE = (
-    "[ ! -f /.singularity.d/env/10-docker2singularity.sh ] || "
-    '{ unset HOME; . /.singularity.d/env/10-docker2singularity.sh; export HOME="${HOME:-/root}"; }'
-)
+_HOME = """hpcml_home() {
+    hpcml_found=$(while IFS=: read -r name _ id _ _ home _ || [ -n "$name" ]; do
+        case $1 in "$name"|"$id") echo "$home"; break;; esac; done </etc/passwd)
+    export HOME="${hpcml_found:-/}"; hpcml_homes="$hpcml_homes $hpcml_found"
+}"""
+# In Docker each stage has a /tmp of its own. One that others use, too, is never cleared: whoever builds the definition
+# without hpcml has the machine's, where the file is not.
+_NEW_TMP = f"[ ! -O /{OWN_TMP} ] || rm -rf /tmp/* /tmp/.[!.]* /var/tmp/*"
 # A run is neither root nor another user of the image, and Docker starts programs as these: what installers have put
 # into their homes is to be read. Where a folder of the host's is bound there, as APPTAINER_BINDPATH may do, nothing is.
 _OPEN_HOMES = """hpcml_open_homes() {
     [ ! -L /home ] || return 0
     while read -r _ _ _ _ place _; do case $place in /root*|/home*) return 0;; esac; done </proc/self/mountinfo
-    for each in /root /home/*; do [ ! -d "$each" ] || [ -L "$each" ] || chmod -R go+rX "$each"; done
+    for each in /root /home/* $hpcml_homes; do [ ! -d "$each" ] || [ -L "$each" ] || chmod -R go+rX "$each"; done
 }"""
-_NAMES_HOME = re.compile(r"\$\{?HOME\b|(?<![\w/])~(?=/|\s|$)")
 _OF_TMP = re.compile(r"/+(var/+)?tmp(/|$)")
 _FUNCTIONS = {
     "hpcml_put": _PUT.splitlines(),
     "hpcml_bind": _BIND.splitlines(),
     "hpcml_mount": _MOUNT.splitlines(),
     "hpcml_fetch": _FETCH.splitlines(),
+    "hpcml_home": _HOME.splitlines(),
 }
 
 
@@ -101,6 +105,9 @@ class Stage:
     unset: set[str] = field(default_factory=set)  # ARG without a value
     remarks: list[tuple[int, str]] = field(default_factory=list)  # with their lines
     variables: set[str] = field(default_factory=set)  # of ENV, which ARG does not change
+    of_base: Mapping[str, str] = field(default_factory=dict)  # its variables
+    runs: tuple[list[str] | None, list[str] | None] = (None, None)  # entrypoint and command of the base
+    triggers: list[str] = field(default_factory=list)  # of ONBUILD, for stages that begin from this one
     has_command: bool = False  # a CMD of its own, which ENTRYPOINT keeps
     refusal: ConfigError | None = None  # the first instruction that a definition cannot say
 
@@ -122,12 +129,13 @@ class Stage:
             unset={*self.unset},
             variables={*self.variables},
             has_command=False,
+            triggers=[],
             remarks=[*self.remarks],
         )
 
     def outlasting(self, name: str) -> str:
         """Return where *name* is once the stage is built, which has not the /tmp that %post has."""
-        if not _OF_TMP.match(name):
+        if not is_of_tmp(name):
             return name
         self.kept.append(name)
         return f"{_KEPT}/{len(self.kept) - 1}{'/*' if is_pattern(name) else ''}"
@@ -143,6 +151,11 @@ class Stage:
             yield f"ENTRYPOINT {json.dumps(self.entrypoint)}"
         if self.command is not None:
             yield f"CMD {json.dumps(self.command)}"
+
+
+def is_of_tmp(path: str) -> bool:
+    """Tell whether *path* is /tmp or /var/tmp, or below: what is not in an image."""
+    return _OF_TMP.match(path) is not None
 
 
 def check(path: Path, stages: Sequence[Stage]) -> None:
@@ -187,14 +200,15 @@ def definition(stage: Stage, stages: Sequence[Stage]) -> Iterator[str]:
     if stage.post:
         yield from ["", "%post", *(line for name in _FUNCTIONS if name in stage.functions for line in _FUNCTIONS[name])]
         yield from _OPEN_HOMES.splitlines() if stage is stages[-1] else []
-        yield from [_HOME_OF_BASE] if any(_NAMES_HOME.search(line) for line in stage.post) else []
-        yield from ["cd /", *stage.post]
-        yield from [f"rm -rf {STAGED}"] if stage.functions else []
+        yield from [_NEW_TMP] if stage is not stages[0] else []
+        yield from [f"export HOME={quoted(stage.of_base.get('HOME', '/root'))}", "cd /", *stage.post]
+        yield from [f"rm -rf {STAGED}"] if stage.functions - {"hpcml_home"} else []
         for number, name in enumerate(stage.kept):
             is_several = is_pattern(name)
             yield f"mkdir -p {_KEPT}/{number if is_several else ''}; cp -aH {name} {_KEPT}/{number}"
         yield from ["hpcml_open_homes"] if stage is stages[-1] else []
-    if stage is stages[-1] and (stage.entrypoint or stage.command):
+    is_other = (stage.entrypoint, stage.command) != stage.runs
+    if stage is stages[-1] and is_other and (stage.entrypoint or stage.command):
         yield from ["", "%runscript", *_runscript(stage.entrypoint or [], stage.command or [])]
 
 

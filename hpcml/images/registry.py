@@ -22,12 +22,15 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined] # the one that takes its words
 
 from hpcml.errors import ConfigError, ImageError, require
 from hpcml.images.logins import login_for, takes_the_ngc_key
 from hpcml.model.container import Container
+from hpcml.model.image import BaseSettings
+from hpcml.model.secrets import holds_key, is_secret_name
 
 _TIMEOUT_S = 30
 _MOST_BYTES = 8 << 20  # of a manifest or a token: real ones have some kilobytes
@@ -128,6 +131,7 @@ class Base:
 
     digest: str
     size_bytes: int  # of the compressed layers, which is what is downloaded
+    settings: BaseSettings | None = None  # None: they were not asked for
 
 
 def resolve(reference: Reference, *, environ: Mapping[str, str], architecture: str = "amd64") -> str:
@@ -138,11 +142,14 @@ def resolve(reference: Reference, *, environ: Mapping[str, str], architecture: s
     return ask(reference, environ=environ, architecture=architecture).digest
 
 
-def ask(reference: Reference, *, environ: Mapping[str, str], architecture: str = "amd64") -> Base:
+def ask(
+    reference: Reference, *, environ: Mapping[str, str], architecture: str = "amd64", with_settings: bool = False
+) -> Base:
     """Return digest and compressed size of *reference* for *architecture* (amd64 or arm64, always Linux).
 
-    The digest is computed from what the registry sent; where the user has pinned one, it must be that. Proxies and
-    logins are taken from *environ*. Each request waits at most 30 seconds.
+    *with_settings* asks for what the image says of itself as well, which is one more request. The digest is computed
+    from what the registry sent; where the user has pinned one, it must be that. Proxies and logins are taken from
+    *environ*. Each request waits at most 30 seconds.
 
     Raises `ImageError`, in one line that says what to do: `UnreachableError` where the registry cannot be asked, else
     for an image that does not exist or needs a login; `ConfigError` for a registry without TLS on another host.
@@ -158,12 +165,38 @@ def ask(reference: Reference, *, environ: Mapping[str, str], architecture: str =
                 f"{reference.for_people} has no image for {architecture} (linux): choose another container.tag"
             )
         manifest, _ = client.manifest(str(chosen[0]))
-    elif (made_for := client.made_for(manifest)) not in (None, architecture):
-        raise ImageError(
-            f"{reference.for_people} is for {made_for}, and this machine is {architecture}: "
-            "choose another container.tag, or build where the processor is that one"
-        )
-    return Base(digest=digest, size_bytes=sum(int(layer.get("size", 0)) for layer in manifest.get("layers", [])))
+        configuration = client.configuration(manifest) if with_settings else {}
+    else:
+        configuration = client.configuration(manifest)
+        made_for = configuration.get("architecture") or architecture
+        if made_for != architecture:
+            raise ImageError(
+                f"{reference.for_people} is for {made_for}, and this machine is {architecture}: "
+                "choose another container.tag, or build where the processor is that one"
+            )
+    return Base(
+        digest=digest,
+        size_bytes=sum(int(layer.get("size", 0)) for layer in manifest.get("layers", [])),
+        settings=_settings(configuration.get("config") or {}) if with_settings else None,
+    )
+
+
+def _settings(config: Mapping[str, Any]) -> BaseSettings:
+    """Return what the ``config`` of an image's configuration says; values that look like secrets are left out."""
+    variables = dict(str(pair).partition("=")[::2] for pair in config.get("Env") or ())
+    return BaseSettings(
+        directory=str(PurePosixPath("/", config.get("WorkingDir") or "/")),
+        shell_words=_words(config, "Shell") or BaseSettings().shell_words,
+        variables={n: v for n, v in variables.items() if not is_secret_name(n) and not holds_key(v)},
+        user=str(config.get("User") or ""),
+        triggers=_words(config, "OnBuild"),
+        entrypoint=_words(config, "Entrypoint"),
+        command=_words(config, "Cmd"),
+    )
+
+
+def _words(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    return tuple(str(word) for word in config.get(name) or ())
 
 
 def _is_for(entry: Mapping[str, Any], architecture: str) -> bool:
@@ -211,11 +244,11 @@ class _Client:
             raise ImageError(f"{reference.for_people}: what the registry sent has not the digest {version}: try again")
         return self._as_json(body), digest
 
-    def made_for(self, manifest: Mapping[str, Any]) -> str | None:
-        """Return the architecture of an image of only one, which its configuration has; None where it says nothing."""
+    def configuration(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what an image says of itself, its architecture among it; nothing where it says nothing."""
         digest = str((manifest.get("config") or {}).get("digest", ""))
         if not digest.startswith("sha256:"):
-            return None
+            return {}
         reference = self._reference
         host = _HUB_API if reference.host == _HUB else reference.host
         try:
@@ -224,8 +257,9 @@ class _Client:
             )
         except urllib.error.HTTPError as refused:
             raise self._explain(refused) from refused
-        found = self._as_json(body).get("architecture")
-        return str(found) if found else None
+        if f"sha256:{hashlib.sha256(body).hexdigest()}" != digest:
+            raise ImageError(f"{reference.for_people}: what the registry sent has not the digest {digest}: try again")
+        return self._as_json(body)
 
     def _as_json(self, body: bytes) -> dict[str, Any]:
         try:

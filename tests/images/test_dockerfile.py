@@ -12,8 +12,9 @@ import pytest
 from hpcml.errors import ConfigError
 from hpcml.images.dockerfile import convert
 from hpcml.images.registry import host_architecture
+from hpcml.model.image import BaseSettings
 from tests.cli.command_line import Hpcml
-from tests.cluster.apptainer.registry import Registry, configure, make_base, make_scratch
+from tests.cluster.apptainer.registry import Registry, configure, describe, make_base, make_scratch
 from tests.images.test_registry import closed_port
 from tests.images.user import ImageUser, one_line
 
@@ -98,7 +99,8 @@ def test_a_dockerfile_is_built_as_it_is_meant(user: ImageUser, registry: Registr
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("ONBUILD RUN true", "ONBUILD is for images built from this one"),
+        ("ONBUILD FROM other\nFROM a", "ONBUILD FROM other of a: is nothing that ONBUILD may do"),
+        ("ONBUILD COPY nothere /x\nFROM a", "ONBUILD COPY nothere /x of a: nothere is not there ("),
         ("RUN <<EOF\ntrue\nOEF", "the here-document <<EOF has no end: a line EOF alone"),
         ("RUN --mount=type=bind,source=Dockerfile true", "write target=/where"),
         ("RUN --mount=type=secret,id=key true", "--mount=type=secret,id=key is nothing that a build here can do"),
@@ -160,7 +162,7 @@ def test_what_a_definition_cannot_say_is_refused_by_line(tmp_path: Path, line: s
     with pytest.raises(ConfigError) as caught:
         convert(path)
 
-    assert str(caught.value).startswith(f"{path}:{4 + line.startswith('ARG KEY')}: ")
+    assert str(caught.value).startswith(f"{path}:{4 + line.startswith(('ARG KEY', 'ONBUILD'))}: ")
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -173,6 +175,10 @@ def test_what_a_definition_cannot_say_is_refused_by_line(tmp_path: Path, line: s
         ("STOPSIGNAL SIGINT", "STOPSIGNAL is left out"),
         ("MAINTAINER eva", "MAINTAINER is left out: write LABEL"),
         ("USER 1000:1000", "USER 1000:1000 is left out"),
+        ("ONBUILD RUN true", "ONBUILD is done where another stage begins from this one, and not in images built upon"),
+        ("ENV A=1 HOME=/app", "ENV HOME counts while the image is built: runs have your own home"),
+        ("ENV TMPDIR=/app/tmp TMP=/tmp", "ENV TMPDIR counts while the image is built: runs use /tmp"),
+        ("RUN a && pip3.9 install -q --user b", "pip install --user puts packages into a home, where runs do not look"),
         ("WORKDIR /app", "WORKDIR /app counts while the image is built"),
         ("RUN --mount=type=cache,target=/root/.cache pip install x", "--mount=type=cache begins empty"),
         ("ARG KEY", "ARG KEY has no value: container.build_args.KEY gives it one"),
@@ -237,7 +243,7 @@ def test_an_archive_is_unpacked_where_it_is_said_and_nothing_else_is_done(tmp_pa
 def test_words_are_read_as_docker_reads_them(tmp_path: Path, lines: str, post: str) -> None:
     text = convert(write(tmp_path, f"FROM alpine\n{lines}\n")).text
 
-    assert text.partition("\n}\ncd /\n")[2] == f"{post}\nhpcml_open_homes\n"
+    assert text.partition("\n}\nexport HOME=/root\ncd /\n")[2] == f"{post}\nhpcml_open_homes\n"
 
 
 @pytest.mark.parametrize(
@@ -394,9 +400,83 @@ def test_a_dry_run_without_a_network_says_what_is_different_too(hpcml_environ: d
 
 
 def test_each_run_is_a_shell_of_its_own_and_the_shell_that_is_asked_for(tmp_path: Path) -> None:
-    text = convert(write(tmp_path, 'FROM alpine\nRUN cd /tmp\nUSER root\nSHELL ["/bin/bash", "-ec"]\nRUN set x\n')).text
+    text = convert(write(tmp_path, 'FROM alpine\nRUN cd /tmp\nSHELL ["/bin/bash", "-ec"]\nRUN set x\n')).text
 
     assert "/bin/sh -c 'cd /tmp'\n/bin/bash -ec 'set x'\n" in text
+
+
+def test_what_is_done_behind_from_and_as_whom_is_as_the_base_says(tmp_path: Path) -> None:
+    base = BaseSettings(
+        directory="/workspace",
+        shell_words=("/bin/bash", "-o", "pipefail", "-c"),
+        variables={"CUDA_VERSION": "12.4", "DATA": "/data"},
+        user="app:app",
+        triggers=("COPY Dockerfile src/", "RUN make \\\n all"),
+        entrypoint=("/entry.sh",),
+        command=("bash",),
+    )
+    text = (
+        "FROM base AS made\nRUN ls ~\nFROM base\nARG CUDA_VERSION=12.1\nARG OTHER=${CUDA_VERSION}\n"
+        "COPY --from=made $DATA/x .\nWORKDIR sub\nUSER root\nENV HOME=/h\nUSER app\n"
+    )
+
+    found = convert(write(tmp_path, text), bases={"base": base})
+
+    first, last = found.text.split("Bootstrap: docker\n")[1:]
+    begun = "export HOME=/root\ncd /\nhpcml_home app\nmkdir -p /workspace; cd /workspace\n"
+    bash = "/bin/bash -o pipefail -c"
+    assert f"{begun}hpcml_put 0 Dockerfile /workspace/src/\n{bash} 'make  all'\n{bash} 'ls ~'\n" in first
+    assert (
+        f"{begun}hpcml_put 1 Dockerfile /workspace/src/\n{bash} 'make  all'\nexport OTHER=12.4\n"
+        "hpcml_put 2 x /workspace/\nmkdir -p /workspace/sub; cd /workspace/sub\n"
+        'hpcml_home root\nexport HOME="/h"\nrm -rf /.hpcml-copy\n'
+    ) in last
+    assert "    /data/x /.hpcml-copy/2\n" in last
+    assert "%runscript" not in found.text  # the base's own
+    write(tmp_path, 'FROM base\nCMD ["python"]\n')
+    assert "exec /entry.sh" in convert(tmp_path / "Dockerfile", bases={"base": base}).text
+
+
+def test_what_nobody_could_ask_of_a_base_is_said_to_be_unknown(tmp_path: Path) -> None:
+    path = write(tmp_path, "FROM alpine\nRUN true\n")
+
+    assert convert(path).remarks == ()
+    assert convert(path, bases={"alpine": BaseSettings()}).remarks == ()
+    unknown = "Dockerfile:1: of alpine is not known what it says of WORKDIR, SHELL, ENV, USER and ONBUILD"
+    assert convert(path, bases={}).remarks == (unknown,)
+
+
+_OF_A_BASE = """FROM {host}/test/base:8 AS made
+RUN mkdir /tmp/src && pwd >/seen && echo ~ >>/seen && echo $OPTION >>/seen
+FROM {host}/test/base:8
+ARG OPTION=of-the-file
+RUN mkdir /tmp/src && echo $OPTION >/option
+COPY --from=made /seen /seen
+"""
+
+
+@pytest.mark.apptainer
+def test_a_build_goes_on_from_what_its_base_says_of_itself_without_a_network_too(
+    user: ImageUser, registry: Registry, tmp_path: Path
+) -> None:
+    base = make_base(tmp_path / "base")
+    describe(base, WorkingDir="/place", User="0", Env=["PATH=/bin", "OPTION=of the base"], OnBuild=["RUN echo 1 >by"])
+    registry.push(base, "base", "test/base:8")
+    write(user.folder, _OF_A_BASE.replace("{host}", registry.host))
+
+    done = user("build", "--dockerfile", "Dockerfile")
+
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    (image,) = user.listed()
+    assert user.inside(image["path"], "cat", "/seen", "/option", "/place/by") == (
+        "/place\n/root\nof the base\nof the base\n1\n"
+    )
+    elsewhere = {"http_proxy": f"http://{closed_port()}"}
+    again = user("build", "--dockerfile", "Dockerfile", **elsewhere)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.startswith(f"found {image['key'][:12]}  ")
+    assert "is used, without a look at the registry" in again.stderr
 
 
 def test_another_escape_is_the_directives(tmp_path: Path) -> None:
