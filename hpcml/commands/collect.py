@@ -57,7 +57,7 @@ def opened(places: Places, *, to_write: bool = False) -> Iterator[Database]:
         if to_write:
             refuse_read_only(store)
         elif store.is_read_only:
-            log.warning("the store %s is read-only for you: it is shown as it was at its last ingest", store.name)
+            log.warning("%s: it is shown as it was at its last ingest", store.read_only)
         with _telling_absent_from_damaged(places):
             yield store
     finally:
@@ -184,7 +184,7 @@ def holds_nothing(places: Places) -> bool:
 def refuse_read_only(store: Database) -> None:
     """Raise `StoreError` where this user can only read the store."""
     if store.is_read_only:
-        raise StoreError(f"the store {store.name} is read-only for you: {_YOUR_OWN}")
+        raise StoreError(f"{store.read_only}: {_YOUR_OWN}")
 
 
 def claim(places: Places) -> None:
@@ -231,7 +231,7 @@ def collect(
     """
     if store.is_read_only:
         if ask is not None:
-            raise StoreError(f"the store {store.name} is read-only for you, so nobody is asked: {_YOUR_OWN}")
+            raise StoreError(f"{store.read_only}, so nobody is asked: {_YOUR_OWN}")
         return Collected(report=IngestReport(), runs=open_runs(store))
     if store.is_shared:
         origin.mark(places.runs)

@@ -46,6 +46,11 @@ class Database(ABC):
         return False
 
     @property
+    def read_only(self) -> str:
+        """How that is said: in words that a reason may follow."""
+        return f"the store {self.name} is read-only for you"
+
+    @property
     def is_shared(self) -> bool:
         """Whether several users and hosts may fill it at once, with directories that the others cannot see."""
         return False

@@ -176,16 +176,34 @@ def test_a_colleagues_store_is_shown_as_it_was_and_nothing_else(
 
     assert [record["uid"] for record in json.loads(runs.stdout)] == [done_run]
     assert said_in_one_line(runs) == (
-        f"hpcml: warning: the store {theirs} is read-only for you: it is shown as it was at its last ingest"
+        f"hpcml: warning: the store {theirs} is on a file system that is mounted read-only: "
+        "it is shown as it was at its last ingest"
     )
     assert (shown.returncode, len(shown.stderr.splitlines())) == (0, 1)
     for done in refused:
         assert done.returncode == 2
-        assert "is read-only for you" in done.stderr.splitlines()[-1]
+        assert "is on a file system that is mounted read-only" in done.stderr.splitlines()[-1]
         assert "Traceback" not in done.stderr
     assert doctor[0] == "warn"
     assert "read-only for you" in doctor[1]
     assert theirs.read_bytes() == before
+
+
+@as_root
+def test_a_submission_from_a_home_that_became_read_only_names_the_folder(
+    hpcml: Hpcml, done_run: str, shared_folder: Path
+) -> None:
+    del done_run
+    subprocess.run(["mount", "--bind", str(hpcml.home), str(hpcml.home)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(hpcml.home)], check=True)
+        done = hpcml("--store", str(shared_folder / "store.db"), "run", "--detach", "--", "true")
+    finally:
+        subprocess.run(["umount", "-l", str(hpcml.home)], check=True)
+
+    assert done.returncode == 2
+    open_ones = hpcml.home / "submissions" / "open"
+    assert f"hpcml: {open_ones}: Read-only file system: nothing can be submitted" in done.stderr
 
 
 @as_root

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from hpcml.codec import decode, encode
-from hpcml.errors import ConfigError, HpcmlError, SubmissionError, why_not
+from hpcml.errors import ConfigError, HpcmlError, SubmissionError
 from hpcml.runs.atomic import create_text, sync
 from hpcml.runs.files import parse_json
 from hpcml.runs.layout import home_of
@@ -167,7 +167,7 @@ def open_intent(folder: Path, intent: Intent, phase: Phase) -> OpenIntent:
         sync(folder)
     except OSError as error:
         raise ConfigError(
-            f"{why_not(error, folder)}: nothing can be submitted (set HPCML_HOME to another place)"
+            f"{folder}: {error.strerror or error}: nothing can be submitted (set HPCML_HOME to another place)"
         ) from error
     return OpenIntent(intent=intent, path=path)
 

@@ -5,9 +5,10 @@ Such a store is neither made nor upgraded, and what is new in run directories do
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote
@@ -42,6 +43,14 @@ class ReadOnlyStore(SqliteFile):
         return True
 
     @property
+    def read_only(self) -> str:
+        """Whose doing it is: that of whoever mounted the file system, or of the file's rights."""
+        with suppress(OSError):
+            if os.statvfs(self.path).f_flag & os.ST_RDONLY:
+                return f"the store {self.name} is on a file system that is mounted read-only"
+        return super().read_only
+
+    @property
     def used(self) -> str:
         """The file system, and that the store is only read."""
         return f"on {self.placement.file_system or 'an unknown file system'}, read-only for you"
@@ -55,7 +64,7 @@ class ReadOnlyStore(SqliteFile):
 
     def writing(self) -> NoReturn:
         """Raise `StoreError`."""
-        raise StoreError(f"the store {self.name} is read-only for you: choose one of your own (--store, HPCML_STORE)")
+        raise StoreError(f"{self.read_only}: choose one of your own (--store, HPCML_STORE)")
 
     def maintaining(self) -> NoReturn:
         """Raise `StoreError`."""
