@@ -35,6 +35,7 @@ class Faults:
     operator: bool = False  # the user may use qrerun, and change the walltime of a job that runs
     next_number: int | None = None  # the server skipped ids
     array_limit: int = 10_000
+    queue_array_limit: int | None = None  # of every queue
     kill_delay_s: float = 1.0  # PBS: 10
 
 

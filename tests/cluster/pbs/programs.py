@@ -78,6 +78,9 @@ def qstat(question: Answer, scheduler: Scheduler, faults: Faults) -> Answer:
     pairs, ids = getopt.gnu_getopt(question["argv"], "afF:iJpQrsStTu:wxHB")
     flags = dict(pairs)
     as_json_wanted = flags.get("-F") == "json"
+    if "-B" in flags and as_json_wanted:
+        server = {"Server": {"pbs01": {"server_state": "Active", "max_array_size": faults.array_limit}}}
+        return said(out=json.dumps(json.loads(empty_json()) | server, indent="\t"))
     if "-B" in flags:
         return said(out=SERVER_LINE)
     if "-Q" in flags and as_json_wanted:
@@ -105,6 +108,7 @@ def _queues(names: list[str], faults: Faults) -> Answer:
             "total_jobs": 0,
             "state_count": "Transit:0 Queued:0 Held:0 Waiting:0 Running:0 Exiting:0 Begun:0 ",
             **({"resources_max": faults.queue_limits} if faults.queue_limits else {}),
+            **({"max_array_size": faults.queue_array_limit} if faults.queue_array_limit else {}),
             "enabled": str(not faults.queue_disabled),
             "started": str(not faults.queue_stopped),
         }

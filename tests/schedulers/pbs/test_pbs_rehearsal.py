@@ -48,6 +48,23 @@ def test_what_the_queue_does_not_take_is_refused_and_nothing_is_written(
     assert not list(hpcml.home.glob("runs/*"))
 
 
+@pytest.mark.parametrize(
+    ("faults", "whose"), [({"array_limit": 2}, "the server"), ({"queue_array_limit": 2}, "queue qprod")]
+)
+def test_an_array_that_is_too_large_is_refused_with_what_to_set(
+    hpcml: Hpcml, pbs: PbsDouble, faults: dict[str, Any], whose: str
+) -> None:
+    pbs.set(**faults)
+
+    done = run(hpcml, "-m", "seed=1,2,3")
+    split = run(hpcml, "-m", "seed=1,2,3", "cluster.max_array_size=2")
+
+    assert done.returncode == 3
+    assert f"a job array of 3 runs: {whose} allows 2 in one; cluster.max_array_size=2 makes several" in done.stderr
+    assert split.returncode == 0, split.stderr
+    assert pbs.calls()["qsub"] == 2
+
+
 def test_a_stopped_queue_is_said_and_takes_the_job(hpcml: Hpcml, pbs: PbsDouble) -> None:
     pbs.set(queue_stopped=True)
 
