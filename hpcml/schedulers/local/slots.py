@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,17 +42,24 @@ class Claim:
 
     The locks are files, which the kernel lets go of with the last process that has them open (man 2 flock): an agent
     that inherits them keeps its cores and GPUs when the queue that claimed them is killed. `gpus` is what
-    CUDA_VISIBLE_DEVICES is set to; `files` are the descriptors of the locks.
+    CUDA_VISIBLE_DEVICES is set to. The folder is locked, too, by all together: systemd, which removes what has been in
+    /tmp for ten days, spares it and what is in it then (man tmpfiles.d).
     """
 
     gpus: Sequence[str]
-    files: Sequence[int]
+    locks: Sequence[int]
+    folder: int
+
+    @property
+    def files(self) -> Sequence[int]:
+        """The descriptors of all locks."""
+        return [*self.locks, self.folder]
 
     def label(self, run_dir: Path) -> None:
         """Leave in the locks which run holds them, for `holders`; raises `OSError`, as on a full disk."""
         words = json.dumps({"run_dir": str(run_dir), "since_s": time.time()}).encode()
-        for file in self.files:
-            os.pwrite(file, words, 0)
+        for lock in self.locks:
+            os.pwrite(lock, words, 0)
 
     def release(self) -> None:
         """Give everything back, whoever has the locks open; to be called once."""
@@ -127,9 +135,12 @@ def claim(need: Need, pool: Pool, lock_dir: Path) -> Claim | None:
     `OSError` where that fails, and `NotPrivateError` where it is another user's.
     """
     make_lock_dir(lock_dir)
+    folder = os.open(lock_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with suppress(BlockingIOError):  # somebody looks at its age in this moment
+        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
     cores = _take(_cores(pool), need.cores, lock_dir)
     gpus = _take(list(pool.gpus), need.gpus, lock_dir)
-    held = Claim([name for name, _ in gpus], [file for _, file in (*cores, *gpus)])
+    held = Claim([name for name, _ in gpus], [lock for _, lock in (*cores, *gpus)], folder)
     if len(cores) == need.cores and len(gpus) == need.gpus:
         return held
     held.release()

@@ -1,6 +1,9 @@
+import fcntl
 import multiprocessing
 import os
 from pathlib import Path
+
+import pytest
 
 from hpcml.schedulers.local.slots import Claim, Holder, Need, Pool, claim, find_shortage
 from hpcml.schedulers.local.waiting import in_words
@@ -46,6 +49,19 @@ def test_a_process_that_ended_holds_nothing(tmp_path: Path) -> None:
 
     assert other.exitcode == 0
     assert claim(Need(cores=4, gpus=0), POOL, tmp_path) is not None
+
+
+def test_while_something_is_claimed_the_folder_is_locked_against_what_clears_tmp(tmp_path: Path) -> None:
+    held, other = _held(Need(cores=1, gpus=0), tmp_path, tmp_path), _held(Need(cores=1, gpus=0), tmp_path, tmp_path)
+    folder = os.open(tmp_path, os.O_RDONLY)  # as systemd-tmpfiles does
+    held.release()
+
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    other.release()
+    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert claim(Need(cores=1, gpus=0), POOL, tmp_path) is not None
+    os.close(folder)
 
 
 def test_the_folder_of_locks_is_private(tmp_path: Path) -> None:
