@@ -105,9 +105,7 @@ def advice(mute: Sequence[Launched]) -> str:
     launched, *others = mute
     which = f"--submission {launched.manifest.provenance.submission}" if others else launched.run_dir.uid
     for file in sorted(_written_tables(launched), key=_is_of_training):
-        lasting = _one_for_all(_MOMENT.sub("*", file), others)
-        named = lasting if re.fullmatch(r"[\w./*-]+", lasting, re.ASCII) else f'"{lasting}"'  # Hydra asks for quotes
-        return _reading(which, "workload.metrics_from", f"[auto,{named}]", "the file that it wrote")
+        return _reading_file(which, _one_for_all(_MOMENT.sub("*", file), others))
     printed = last_printed(launched.run_dir)
     if found := suggested_rules(printed):
         names = [name for _, name in found]
@@ -120,8 +118,7 @@ def advice(mute: Sequence[Launched]) -> str:
     if of_table := rule_of_table(printed):
         return _reading(which, "workload.metrics", f"[{of_table}]", "one from what it printed")
     for file in _written_columns(launched):
-        named = _one_for_all(_MOMENT.sub("*", file), others, _written_columns)
-        return _reading(which, "workload.metrics_from", f"[auto,{named}]", "the file that it wrote")
+        return _reading_file(which, _one_for_all(_MOMENT.sub("*", file), others, _written_columns))
     if (of_text := _rule_of_a_text(launched)) is not None:
         file, rule = of_text
         return (
@@ -139,6 +136,11 @@ def _of_nothing_printed(words: Sequence[str]) -> str:
         "workload.metrics='[{pattern: \"loss (?P<value>\\S+)\", name: loss}]' reads one from what a program prints, "
         "and hpcml_client reports any"
     )
+
+
+def _reading_file(which: str, name: str) -> str:
+    named = name if re.fullmatch(r"[\w./*-]+", name, re.ASCII) else f'"{name}"'  # Hydra asks for quotes
+    return _reading(which, "workload.metrics_from", f"[auto,{named}]", "the file that it wrote")
 
 
 def _reading(which: str, key: str, value: str, what: str) -> str:

@@ -218,13 +218,15 @@ def test_a_table_without_names_is_no_metric_and_one_of_the_training_is_advised_l
     assert "workload.metrics_from='[auto,test_error.tsv]' reads the file" in written.stderr
 
 
-def test_columns_between_blanks_that_a_program_wrote_are_advised_and_read(hpcml: Hpcml) -> None:
-    write = ["--", "bash", "-c", "printf '# step energy\\n0 -1.5\\n10 -2.5\\n' > energy.dat; echo 1 2 > mesh.dat"]
+@pytest.mark.parametrize(("name", "value"), [("energy.dat", "[auto,energy.dat]"), ("é (1).dat", '[auto,"é (1).dat"]')])
+def test_columns_between_blanks_that_a_program_wrote_are_advised_and_read(hpcml: Hpcml, name: str, value: str) -> None:
+    text = f"printf '# step energy\\n0 -1.5\\n10 -2.5\\n' > '{name}'; echo 1 2 > mesh.dat"
+    write = ["--", "bash", "-c", text]
 
     advised = hpcml("run", *write)
-    named = hpcml("run", "workload.metrics_from=[auto,energy.dat]", "objective.metric=energy", *write)
+    named = hpcml("run", f"workload.metrics_from={value}", "objective.metric=energy", *write)
 
-    assert "workload.metrics_from='[auto,energy.dat]' reads the file" in advised.stderr
+    assert f"workload.metrics_from='{value}' reads the file" in " ".join(advised.stderr.split())
     assert "COMPLETED energy -2.5" in named.stdout
 
 
