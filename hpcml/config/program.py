@@ -63,6 +63,8 @@ _DEVICES = re.compile(r"(?:CUDA|HIP|ROCR|NVIDIA)_VISIBLE_DEVICES=|ZE_AFFINITY_MA
 _PINNING = frozenset({"taskset", "numactl", "hwloc-bind", "likwid-pin"})
 _OF_PINNING = re.compile(r"-.*|[\d,:.!+@SNMCEx-]+|all")  # their flags, and lists of CPUs and nodes
 _MCA = frozenset({"mca", "gmca", "prtemca", "pmixmca"})  # a name and a value follow: btl self,tcp
+_PAIRS = _MCA | {"env", "genv"}
+_WITH_VALUE = re.compile(r"-.*=.*|-[A-Za-z]\d+", re.DOTALL)  # flags that take nothing from the word behind
 _OF_MPI = frozenset({"host", "hosts", "H", "cpu-set", "cpu-list", "genvlist"})
 _LISTS_OF = {  # flags whose values are lists
     **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"), _OF_MPI),
@@ -462,20 +464,28 @@ def _of_launcher(words: Sequence[str]) -> Iterator[int]:
     if launcher in _PINNING:
         yield from itertools.takewhile(lambda at: _OF_PINNING.fullmatch(words[at]) is not None, range(1, len(words)))
     elif launcher in _LISTS_OF:
+        pair_end = 1  # the program is not the word at 1, which may be the launcher's (accelerate launch)
         for at in range(1, len(words)):
             key = words[at].lstrip("-") if words[at].startswith("-") else ""
-            if key in _MCA and at + 2 < len(words):
-                yield at + 2
+            if key in _PAIRS and at + 2 < len(words):
+                pair_end = at + 2
+                yield from [at + 2] if key in _MCA else []
             elif key in _LISTS_OF[launcher]:
                 yield at + 1
             elif key.partition("=")[0] in _LISTS_OF[launcher]:
                 yield at
-            elif _begins_program(words, at):
+            elif _begins_program(words, at) or (at > pair_end and _is_bare(words, at)):
                 return
 
 
+def _is_bare(words: Sequence[str], at: int) -> bool:
+    """Whether the word at this place is no flag, and no value of one."""
+    before = words[at - 1]
+    return not words[at].startswith("-") and (not before.startswith("-") or _WITH_VALUE.fullmatch(before) is not None)
+
+
 def _begins_program(words: Sequence[str], at: int) -> bool:
-    """Whether the word at this place is what a launcher starts: no flag, and no value of one."""
+    """Whether the word at this place is what a launcher starts, by its look."""
     word = words[at]
     is_name = _INTERPRETER.fullmatch(word.rpartition("/")[2]) is not None or "/" in word or word.endswith(".py")
     return is_name and not word.startswith("-")

@@ -360,6 +360,11 @@ def test_a_precision_of_which_the_program_hears_nothing_is_remarked_on(
         ("srun -w n1,n2 --cpu-bind=map_cpu:0,1 python t.py -w 1,2", ["w"]),
         ("env CUDA_VISIBLE_DEVICES=0,1 OMP_NUM_THREADS=1,2 python t.py", ["OMP_NUM_THREADS"]),
         ("python t.py --host 1,2", ["host"]),
+        ("srun -w n1,n2 --exclusive -n4 train -w 1,2", ["w"]),
+        ("mpirun --mca btl self,tcp -np 2 -H a,b lmp -H 1,2", ["H"]),
+        ("mpirun -genv OMP_PROC_BIND true -hosts a,b lmp -hosts 1,2", ["hosts"]),
+        ("srun --export=A,B --mem=1G train --export 1,2", ["export"]),
+        ("accelerate launch --gpu_ids 0,1 train.py --gpu_ids 1,2", ["gpu_ids"]),
     ],
 )
 def test_lists_of_a_launcher_say_where_a_program_runs_and_are_no_sweep(line: str, names: list[str]) -> None:
