@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,6 +144,7 @@ def _taken(words: Sequence[str], option: str, what: str, *, is_last: bool = True
 
 def _build_sandbox(asked_for: Sequence[WantedImage], target: Path) -> None:
     from hpcml.commands import images
+    from hpcml.config.command_line import for_shell
     from hpcml.errors import ConfigError
 
     if len(asked_for) != 1:
@@ -154,9 +156,10 @@ def _build_sandbox(asked_for: Sequence[WantedImage], target: Path) -> None:
     with display(wanted.definition.base) as on_progress:
         images.build_sandbox(wanted, target, os.environ, on_progress=on_progress)
     say(f"unpacked {wanted.definition.base}  {target}")
-    say(f"change it:  apptainer shell --writable {target}", err=True)
-    say(f"run in it:  hpcml run +container=sandbox container.path={target} ...", err=True)
-    say(f"keep it:    hpcml build +container=local container.path={target}", err=True)
+    path = for_shell("container.path", str(target))
+    say(f"change it:  apptainer shell --writable {shlex.quote(str(target))}", err=True)
+    say(f"run in it:  hpcml run +container=sandbox {path} ...", err=True)
+    say(f"keep it:    hpcml build +container=local {path}", err=True)
 
 
 def _remark(wanted: WantedImage | UnresolvedImage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -188,6 +189,15 @@ def _verbatim(word: str, key: str) -> str:
     return f"{key}={in_quotes(value)}"
 
 
+def for_shell(key: str, text: str) -> str:
+    """Return the word that gives *key* one *text*, as it is typed in a shell.
+
+    >>> print(for_shell("data.path", "/data/a,b"), for_shell("data.path", "/data/a"))
+    'data.path="/data/a,b"' data.path=/data/a
+    """
+    return f"{key}={text}" if re.fullmatch(r"[\w./:@+-]+", text) else shlex.quote(f"{key}={in_quotes(text)}")
+
+
 def in_quotes(text: str) -> str:
     r"""Quote for Hydra's override grammar, where a backslash is special only in front of a quote.
 
@@ -208,6 +218,7 @@ _UNKNOWN_KEY = re.compile(
 _UNKNOWN_OPTION = re.compile(
     r"Could not find '(?P<choice>[^']+)'\s+Available options in '(?P<group>[^']+)':(?P<names>(?:\n\t\S+)*)"
 )
+_IN_QUOTES = re.compile(r'"((?:\\.|[^"\\])*)"')
 _LIST = re.compile(r"Ambiguous value for argument '(?P<word>[^']+)'")
 _MERGING = re.compile(r"Error merging override (?P<word>[^\n]+)")
 _NOT_CONVERTED = re.compile(
@@ -272,9 +283,9 @@ def _translated(message: str, schema: type | None) -> str | None:
         told = f"Could not find '{group}/{name}': {f'{guess} ' if guess else ''}{group} is one of {', '.join(names)}"
     elif found := _LIST.search(message):
         key, _, value = found["word"].partition("=")
-        told = (
-            f"{key}={value} has several values: add -m (--multirun) for a sweep, or write '{key}=\"{value}\"' for one"
-        )
+        value = _IN_QUOTES.sub(lambda part: part[1].replace('\\"', '"'), value)  # typed, or put there by `readable`
+        one = (_image(value) if key == "container" else None) or f"write {for_shell(key, value)} for one"
+        told = f"{key}={value} has several values: add -m (--multirun) for a sweep, or {one.rstrip(';')}"
     elif found := _NO_VARIABLE.search(message):
         name = found["name"]
         told = f"${{oc.env:{name}}}: {name} is not set in this shell: export it, or write ${{oc.env:{name},DEFAULT}}"
@@ -378,7 +389,7 @@ def _form_in_file(kind: object) -> str | None:
 def _image(name: str) -> str | None:
     """Return how the image *name*, a file or one of a registry, is written; None where it looks like neither."""
     if name.endswith(".sif"):
-        return f"for an image's file write +container=sif container.path={name};"
+        return f"for an image's file write +container=sif {for_shell('container.path', name)};"
     image, _, tag = name.removeprefix("docker://").partition(":")
     if not name.startswith("docker://") and not tag and "/" not in image:
         return None

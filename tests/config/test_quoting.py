@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.config.compose import compose_from_cli
+from hpcml.errors import ConfigError
 from hpcml.model.container import Container
 
 
@@ -66,3 +67,18 @@ def test_texts_in_quotes_are_what_stands_in_them(tmp_path: Path, typed: str, nam
     (point,) = compose_from_cli([f"name={typed}", "seed=5"], project=tmp_path)
 
     assert point.run.name == name
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("data.path=/x/a,b é/im", """write 'data.path="/x/a,b é/im"' for one"""),
+        ('data.path="/x","/y"', """write 'data.path="/x,/y"' for one"""),
+        ("+container=/x/a,b.sif", """for an image's file write +container=sif 'container.path="/x/a,b.sif"'"""),
+    ],
+)
+def test_one_value_with_a_comma_is_advised_in_quotes_that_can_be_typed(word: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose_from_cli([word], project=tmp_path)
+
+    assert str(caught.value).endswith(says)
