@@ -52,7 +52,7 @@ from hpcml.config.misplaced import of_flag
 from hpcml.config.once import composing_once, sharing_schemas
 from hpcml.config.own_multirun import own_multirun
 from hpcml.config.program import Program, common_program, read_program
-from hpcml.config.quoting import readable
+from hpcml.config.quoting import groups_of_options, readable
 from hpcml.config.sweep.points import (
     HYDRA_REFUSALS,
     HYDRA_STUMBLES,
@@ -344,11 +344,10 @@ def _check_overrides(words: Words, *, filled_in: Collection[str]) -> None:
         except HydraException:
             continue  # which Hydra says itself
         value = override.value()
-        names = value if isinstance(value, list) else []
-        if (resource_dir("conf") / override.key_or_group).is_dir() and not all(isinstance(name, str) for name in names):
-            raise ConfigError(f"{word}: an option is chosen by its name, as in {override.key_or_group}=NAME")
+        if isinstance(value, list) and override.key_or_group in groups_of_options():
+            _check_options(word, override.key_or_group, value)
         key = override.get_key_element().lstrip("+~")
-        if override.is_delete() and key in kinds_by_key(Run) and not (resource_dir("conf") / key).is_dir():
+        if override.is_delete() and key in kinds_by_key(Run) and key not in groups_of_options():
             raise ConfigError(f"{word}: every run has {key}: write {key}=VALUE, or leave the word out for its default")
         if key.startswith("resources.") and value == "":
             raise ConfigError(
@@ -362,6 +361,20 @@ def _check_overrides(words: Words, *, filled_in: Collection[str]) -> None:
             sweeps[key] = word
         if key == "name":
             _check_name(word, filled_in)
+
+
+def _check_options(word: str, group: str, names: Sequence[object]) -> None:
+    """Raise `ConfigError` where *names*, options that *word* chooses together, are none, or several of ours.
+
+    Each of ours is whole, and would replace the one before; a user's own may say little, and lie over it.
+    """
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{word}: an option is chosen by its name, as in {group}=NAME")
+    if sum((resource_dir("conf") / group / f"{name}.yaml").is_file() for name in names) > 1:
+        raise ConfigError(
+            f"{word} chooses all of these together, and the last alone would be left: "
+            f"the values of a sweep stand without brackets: -m {group}={','.join(map(str, names))}"
+        )
 
 
 def _check_files(words: Words, conf: Path | None) -> None:

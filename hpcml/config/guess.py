@@ -32,11 +32,13 @@ KEYS: Mapping[str, str] = {
 }
 # What other programs call our choices, as in precision=float16.
 OPTIONS: Mapping[str, str] = {
-    **dict.fromkeys(("float64", "double"), "fp64"),
-    **dict.fromkeys(("float32", "single", "full", "float"), "fp32"),
-    **dict.fromkeys(("float16", "half", "f16"), "fp16"),
-    "bfloat16": "bf16",
+    **dict.fromkeys(("float64", "double", "64", "64-true"), "fp64"),
+    **dict.fromkeys(("float32", "single", "full", "float", "32", "32-true"), "fp32"),
+    **dict.fromkeys(("float16", "half", "f16", "16-true"), "fp16"),
+    **dict.fromkeys(("bfloat16", "bf16-true"), "bf16"),
     **dict.fromkeys(("mixed", "mixed_precision"), "amp"),
+    **dict.fromkeys(("16", "16-mixed"), "amp_fp16"),  # Lightning's words
+    "bf16-mixed": "amp_bf16",
     **dict.fromkeys(("fp8", "float8"), "fp8_hybrid"),
     "tensorfloat32": "tf32",
 }

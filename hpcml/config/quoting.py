@@ -1,6 +1,7 @@
 """Puts quotes where people leave them out, since Hydra's grammar would refuse a word or read a number in it.
 
-What is a text whatever it looks like keeps its spelling: ``container.environment.A=1.10``, ``container.pip=[a==1.0]``.
+What is a text whatever it looks like keeps its spelling: ``container.environment.A=1.10``, ``container.pip=[a==1.0]``;
+so does the name of an option: ``precision=16``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from hydra.errors import OverrideParseException
 from hpcml.config.command_line import Words, in_quotes, kinds_by_key
 from hpcml.errors import ConfigError, require
 from hpcml.model.run import Run
+from hpcml.paths import resource_dir
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _NOT_TEXT = re.compile(  # it begins as a list, or has quotes: its writer meant more
@@ -49,6 +51,8 @@ def _quoted_where_needed(word: str, parser: OverridesParser) -> str:
     key, sign, value = word.partition("=")
     if key.lstrip("+").startswith(_VARIABLES) or (_MAY_CHANGE.search(value) and key.lstrip("+") in _texts()):
         word = f"{key}={','.join(_spelled(part, parser) for part in _split(value))}"
+    elif key.lstrip("+") in groups_of_options():
+        word = f"{key}={','.join(_option(part, parser) for part in _split(value))}"
     elif f"{key.lstrip('+')}." in _VARIABLES and value[:1] + value[-1:] == "{}":
         pairs = [pair.partition(":") for pair in _split(value[1:-1])]
         word = f"{key}={{{','.join(f'{name}{colon}{_spelled(text.strip(), parser)}' for name, colon, text in pairs)}}}"
@@ -67,6 +71,12 @@ def _quoted_where_needed(word: str, parser: OverridesParser) -> str:
 
 
 @cache
+def groups_of_options() -> frozenset[str]:
+    """Return the groups that hpcml has, as precision: those of a user's own are not among them."""
+    return frozenset(folder.name for folder in resource_dir("conf").iterdir() if folder.is_dir())
+
+
+@cache
 def _texts() -> frozenset[str]:
     """Return the keys whose values are texts."""
     return frozenset(key for key, kind in kinds_by_key(Run).items() if kind is str)
@@ -76,9 +86,20 @@ def _spelled(value: str, parser: OverridesParser) -> str:
     """Return *value* in quotes where Hydra would read a number or a truth value and write it in another way: 1.10."""
     if not _can_be_read(f"x={value}", parser):
         return value
-    (override,) = parser.parse_overrides([f"x={value}"])
-    read = override.value()
+    read = _read(value, parser)
     return in_quotes(value) if isinstance(read, bool | int | float) and str(read) != value else value
+
+
+def _option(value: str, parser: OverridesParser) -> str:
+    """Return the name of an option in quotes where Hydra would read a number, and refuse that without saying which."""
+    if not _can_be_read(f"x={value}", parser):
+        return value
+    return in_quotes(value) if isinstance(_read(value, parser), bool | int | float | None) else value
+
+
+def _read(value: str, parser: OverridesParser) -> object:
+    (override,) = parser.parse_overrides([f"x={value}"])
+    return override.value()
 
 
 def _texts_quoted(value: str, parser: OverridesParser) -> str:

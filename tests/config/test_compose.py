@@ -46,6 +46,26 @@ def test_flags_stand_anywhere_and_cluster_is_taken_with_or_without_plus(words: l
     assert {point.run.cluster.name for point in points} == {"karolina"}
 
 
+def test_an_option_may_be_called_by_a_number(tmp_path: Path) -> None:
+    own = tmp_path / "conf" / "cluster" / "123.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text('# @package _global_\ncluster: {name: "123", scheduler: slurm}\n', encoding="ascii")
+
+    (point,) = compose_from_cli(["+cluster=123"], project=tmp_path)
+
+    assert point.run.cluster.name == "123"
+
+
+def test_options_may_lie_over_one_of_ours(tmp_path: Path) -> None:
+    own = tmp_path / "conf" / "cluster" / "patient.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("# @package _global_\nresources: {walltime: 2h}\n", encoding="ascii")
+
+    (point,) = compose_from_cli(["+cluster=[karolina,patient]"], project=tmp_path)
+
+    assert (point.run.cluster.name, point.run.resources.walltime) == ("karolina", "2h")
+
+
 def test_a_sweep_is_every_combination(tmp_path: Path) -> None:
     points = compose_from_cli(["-m", "precision=choice(fp32,amp)", "seed=range(3)"], project=tmp_path)
 
@@ -64,6 +84,14 @@ def test_one_impossible_point_refuses_the_whole_sweep(tmp_path: Path) -> None:
     [
         (["presicion=fp32"], "did you mean precision"),
         (["precision=fp31"], "Could not find 'precision/fp31'"),
+        (["precision=16"], "Could not find 'precision/16': did you mean amp_fp16?"),
+        (["-m", "precision=32,64"], "Could not find 'precision/32': did you mean fp32?"),
+        (["precision=bf16-mixed"], "did you mean amp_bf16?"),
+        (["strategy=null"], "Could not find 'strategy/null'"),
+        (["+study=7"], "Could not find 'study/7'"),
+        (["precision=[16]"], "an option is chosen by its name, as in precision=NAME"),
+        (["precision=[fp32,tf32]"], "the values of a sweep stand without brackets: -m precision=fp32,tf32"),
+        (["-m", "+cluster=[karolina,lumi_g]"], "the last alone would be left"),
         (["training.stepz=5"], "did you mean training.steps"),
         (["training.steps=many"], "training.steps is a whole number"),
         (["seed.first=2"], "seed.first=2: seed has a value, and nothing below it: write seed=2"),
