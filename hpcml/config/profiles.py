@@ -26,7 +26,7 @@ from hpcml.model.cluster import Cluster, Queue, Resources
 from hpcml.paths import resource_dir
 from hpcml.runs.atomic import create_text
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # a file, and a word of Hydra's override grammar
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # a file, and a word of Hydra's override grammar
 _GLOBAL = "# @package _global_"
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"})
@@ -120,7 +120,8 @@ def check_name(name: str) -> str:
     >>> check_name("mycluster")
     'mycluster'
     """
-    require(_NAME.fullmatch(name) is not None, f"{name!r} is no name for a cluster: use letters, digits, _ and -")
+    is_name = _NAME.fullmatch(name) is not None
+    require(is_name, f"{name!r} is no name for a cluster: use letters, digits, _ and - (64 at most)")
     shipped = resource_dir("conf") / "cluster" / f"{name}.yaml"
     require(not shipped.exists(), f"cluster={name} ships with hpcml and would hide yours: choose another name")
     return name

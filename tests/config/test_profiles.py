@@ -230,7 +230,7 @@ def test_a_profile_is_never_overwritten(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == before
 
 
-@pytest.mark.parametrize("name", ["karolina", "local", "../up", "a b", "", "a,b", "-x"])
+@pytest.mark.parametrize("name", ["karolina", "local", "../up", "a b", "", "a,b", "-x", "a" * 65])
 def test_a_name_that_hydra_could_not_find_is_refused(name: str) -> None:
     with pytest.raises(ConfigError):
         check_name(name)
