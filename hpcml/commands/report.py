@@ -25,6 +25,7 @@ from hpcml.errors import ComparisonError, ConfigError, HpcmlError
 from hpcml.interop import output
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import Comparison, ComparisonRequest
+from hpcml.model.metric_goal import training_loss
 from hpcml.model.publication import Axis, GroupCurves, LiveLook, Origin, Publication
 from hpcml.model.query_results import Band, Curves, ReportGroup, Timeline
 from hpcml.model.records import Point, RunRecord
@@ -39,7 +40,6 @@ from hpcml.store.telemetry import timelines
 
 STDOUT = "-"
 _Points = Mapping[str, Sequence[Point]]  # by uid
-_LOSSES = ("loss", "train_loss")  # the first that was recorded is drawn beside the compared metric
 _LOSS_SCALE = "loss_scale"
 _NOTHING = "no run matches: nothing to report; hpcml runs lists those that there are"
 
@@ -48,8 +48,8 @@ _NOTHING = "no run matches: nothing to report; hpcml runs lists those that there
 class Wish:
     """What the report should be about.
 
-    `title` None: it is named after its runs' experiment. `curves` are metrics; empty: the compared one, a loss,
-    the time of a step, and the loss scale where it changed.
+    `title` None: it is named after its runs' experiment. `curves` are metrics; empty: the compared one, the loss of
+    the training, the time of a step, and the loss scale where it changed.
     `command_line` is printed in the report, so that it can be made again.
     """
 
@@ -192,10 +192,9 @@ def _metrics(
             judged = [find_yardstick(runs, asked.metric, asked.goal).metric]
         except ComparisonError:  # they disagree, or recorded none: a report of such runs has other things to show
             judged = [asked.metric] if asked.metric in known else []
-    loss = [name for name in _LOSSES if name in known][:1]
     scales = [run.metrics[_LOSS_SCALE] for run in runs if _LOSS_SCALE in run.metrics]
     scale = [_LOSS_SCALE] if any(of.min != of.max for of in scales) else []
-    return list(dict.fromkeys([*filter(None, judged), *loss, *({STEP} & known), *scale]))
+    return list(dict.fromkeys([*filter(None, [*judged, training_loss(known)]), *({STEP} & known), *scale]))
 
 
 def _points(

@@ -98,6 +98,16 @@ def shown_metric(objective: str | None, reported: Iterable[str]) -> str | None:
     return objective if objective in names else next(iter(most_telling(names)), None)
 
 
+def training_loss(reported: Iterable[str]) -> str | None:
+    """Return the loss of those *reported* that the training itself made small, not one of data that was held out.
+
+    >>> training_loss(["val_loss", "train/loss", "train/loss_scale"]), training_loss(["val_loss"])
+    ('train/loss', None)
+    """
+    losses = (name for name in most_telling(reported) if is_loss(name))
+    return next((name for name in losses if _HELD_OUT.isdisjoint(_words(name))), None)
+
+
 def _how_telling(metric: str) -> tuple[int, bool]:
     name = metric.rpartition("/")[2]
     if not _REWARDS.isdisjoint(_words(name)):

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.model.live import GpuNow, NodeNow, RunNow
-from hpcml.model.metric_goal import shown_metric
+from hpcml.model.metric_goal import shown_metric, training_loss
 from hpcml.model.records import Point
 from hpcml.report.render.data import json_text
 from hpcml.report.render.terminal import that_fit
@@ -184,7 +184,6 @@ def _table(
 
 
 _MOST_METRICS = 8  # of one run; --json has all
-_FIRST = ("loss", "step_time_s")  # behind the one by which it is shown, before all others
 _OLD_S = 5.0  # a sample that is later than its interval by so much deserves a look
 
 
@@ -249,7 +248,8 @@ def _progress(run: RunNow) -> list[Text]:
 
 
 def _metrics(run: RunNow, now: float) -> list[Text]:
-    order = [shown_metric(run.objective, run.metrics), *_FIRST, *sorted(run.metrics)]
+    first = (shown_metric(run.objective, run.metrics), training_loss(run.metrics), "step_time_s")
+    order = [*first, *sorted(run.metrics)]
     names = [name for name in dict.fromkeys(order) if name is not None and name in run.metrics]
     lines = []
     for name in names[:_MOST_METRICS]:

@@ -75,6 +75,23 @@ def test_native_times_and_a_loss_scale_that_changed_have_curves(hpcml_environ: d
     assert "Left out: runs whose numerics are not native (1)" in text
 
 
+@pytest.mark.parametrize("name", ["train/loss", "Loss/train", "train_loss_epoch", "train_nll"])
+def test_the_loss_of_the_training_has_a_curve_whatever_it_is_called(
+    name: str, hpcml_environ: dict[str, str], tmp_path: Path
+) -> None:
+    user = Hpcml(environ=hpcml_environ, cwd=tmp_path)
+    run_dir = make_run_dir(user.home / "runs", "20260528-202640-aaaaaaaa")
+    agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir)
+    agent.event("attempt_started")
+    for step in range(1, 21):
+        rank0.metrics(step, step / 10, val_accuracy=0.04 * step, loss_scale=2.0, val_loss=2 / step, **{name: 1 / step})
+    agent.event("attempt_ended", 3.0, wall_s=3.0, state="COMPLETED", exit_code=0)
+
+    user("report", "-o", "r.html", "--metric", "val_accuracy")
+
+    assert charts((tmp_path / "r.html").read_text(encoding="utf-8")) == ["val_accuracy", name]
+
+
 def test_the_command_that_makes_the_report_again_makes_it_again(hpcml: Hpcml) -> None:
     first = hpcml("report", "--md", "--title", "it's mine", "--where", "precision=tf32 or precision=fp32").stdout
     (line,) = [line.strip() for line in first.splitlines() if line.startswith("    ") and "report --md" in line]
