@@ -45,6 +45,28 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
+FOR_DEVELOPERS = [ROOT / "CONTRIBUTING.md", DOCS / "architecture.md", *sorted((DOCS / "decisions").glob("*.md"))]
+_MADE_UP = ("NAME", "mine", "*")  # of what the reader is to write
+
+
+@pytest.mark.parametrize("page", FOR_DEVELOPERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_developers_are_sent_to_are_there(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = re.findall(r"`((?:[a-z_]+/)+[\w.*]*|\w+\.(?:py|toml|css|sql))`", text)
+    gone = {name for name in named if not any(each in name for each in _MADE_UP) and not is_there(name)}
+
+    assert gone == set()
+
+
+def is_there(name: str) -> bool:
+    """Tell whether *name* is a file or a folder, from the top or from any room; a module may lack its ending."""
+    folders = (ROOT / name for name in ("hpcml", "hpcml_client", "hpcml_train", "recipes", "tests", "docs"))
+    either = (name.rstrip("/"), f"{name}.py")
+    return any((ROOT / each).exists() for each in either) or any(
+        next(folder.rglob(each), None) for folder in folders for each in either
+    )
+
+
 def test_what_is_made_from_the_program_is_up_to_date() -> None:
     sys.path.insert(0, str(DOCS))
     try:
