@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from hpcml.config.command_line import MULTIRUN, kinds_by_key
 from hpcml.config.sweep.size import MOST_RUNS, check_count
@@ -24,6 +24,7 @@ from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, names_in
 from hpcml.model.precision import PrecisionName, environment
 from hpcml.model.run import Run
 from hpcml.runs.files import read_whole
+from hpcml.runs.original import SOURCES
 
 _SEED = "seed"
 # What programs call their seed: LightningCLI's seed_everything, scikit-learn's random_state, DLRM's numpy-rand-seed,
@@ -39,7 +40,6 @@ _IS_NO_NAME = re.compile(r"arg\d+|s")  # of a seed that stands behind no flag, o
 _DECLARED = re.compile(
     rb"""["'](?:(-s)["']\s*,\s*["'])?--([\w-]+)["'](?:\s*,\s*["'](-s)["'])?"""
 )  # a flag, and -s for it
-_SOURCES = (".py", ".sh", ".R", ".r", ".jl", ".pl", ".lua", ".m")
 _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
@@ -171,7 +171,7 @@ class Program:
         counted = [name for name, values in self.sweeps.items() if _IS_NO_NAME.fullmatch(name) and _are_counted(values)]
         if not counted or self._has_seed():
             return None
-        texts = list(_sources(self.words, project, _SOURCES))
+        texts = list(_sources(self.words, project, SOURCES))
         counted = [name for name in counted if any(_may_be_seed(name, text) for text in texts)]
         if not counted:
             return None
@@ -309,13 +309,13 @@ def _asks_us(words: Sequence[str], project: Path) -> bool:
     """Whether a word, or a file that one names, has to do with hpcml, and so may ask for its precision."""
     if any("hpcml" in word for word in words):
         return True
-    return any(b"hpcml" in text for text in _sources(words, project, (".py",)))
+    return any(b"hpcml" in text for text in _sources(words, project, {".py"}))
 
 
-def _sources(words: Sequence[str], project: Path, endings: tuple[str, ...]) -> Iterator[bytes]:
+def _sources(words: Sequence[str], project: Path, endings: Collection[str]) -> Iterator[bytes]:
     """Yield what is in the files that *words* name, with one of these *endings*."""
     for word in words:
-        if word.endswith(endings):
+        if PurePath(word).suffix.lower() in endings:
             with suppress(OSError, ValueError):
                 yield read_whole(project / word)
 

@@ -21,6 +21,13 @@ _MOST_READ = 1 << 20  # bytes of a file that may be a script
 _MOST_LOOKED_AT = 20_000  # entries
 _MOST_REACHED, _MOST_OF_THEM = 100, 4 << 20  # files that a program's words reach, and bytes of them
 _COMPILED = "__pycache__"
+SOURCES = frozenset(  # endings, in small letters, of files of source
+    {
+        *(".py", ".pyx", ".ipynb", ".sh", ".bash", ".zsh", ".jl", ".r", ".m", ".pl", ".lua", ".rb"),
+        *(".c", ".h", ".cc", ".hh", ".cpp", ".hpp", ".cxx", ".hxx", ".cu", ".cuh", ".f", ".for", ".f90", ".f95"),
+        *(".f03", ".f08", ".rs", ".go", ".java", ".scala", ".kt", ".swift"),
+    }
+)
 _FILE = re.compile(
     r"(?<![\w/.-])(?:\./)?((?!/)[\w./-]*\w\.(?:py|sh|bash|R|r|jl|pl|lua|c|cc|cpp|cu|f90|go|rs|ya?ml|json|toml|ini|cfg|conf|mk|env)|[Mm]akefile)\b"
 )

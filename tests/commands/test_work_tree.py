@@ -221,3 +221,16 @@ def test_who_is_asked_in_vain_is_ended(tmp_path: Path) -> None:
             time.sleep(0.01)
 
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["log/log.hpp", "output/write.f", "runs/solve.m", "logs/Logger.java", "out/plot.pl", "results/tests.lua"]
+)
+def test_without_git_a_folder_with_source_in_it_is_code_in_any_language(
+    name: str, project: Path, places: Places
+) -> None:
+    fill(project, name)
+
+    tree = read_work_tree(project, places)
+
+    assert (names_of(tree), tree.empty) == ({name}, [])

@@ -29,6 +29,7 @@ from hpcml.commands.submit.code_store import File, Link
 from hpcml.errors import ConfigError
 from hpcml.paths import Places
 from hpcml.runs.layout import is_home
+from hpcml.runs.original import SOURCES
 from hpcml.runs.working_directory import is_environment
 
 _TIMEOUT_S = 60
@@ -54,7 +55,6 @@ _WRITTEN_WHOLE = frozenset(  # files that programs write again under the same na
     }
 )
 _OF_A_HOME = re.compile(r"(.*?)(?:^|/)runs/[^/]+/[^/]+/(?:run\.json|job\.sh)$")
-_SOURCES = frozenset({".py", ".ipynb", ".sh", ".jl", ".r", ".c", ".cc", ".cpp", ".cu", ".h", ".f90", ".rs", ".go"})
 
 
 @dataclass(slots=True)
@@ -210,9 +210,9 @@ class _Sorter:
         return sorted(paths, key=order)
 
     def _take_file(self, path: PurePosixPath, place: Path, status: os.stat_result) -> None:
-        if not self.is_code and _is_like(path.name, _OUTPUT_FILES) and path.suffix.lower() not in _SOURCES:
+        if not self.is_code and _is_like(path.name, _OUTPUT_FILES) and path.suffix.lower() not in SOURCES:
             return
-        is_source = self.is_code and path.suffix.lower() in _SOURCES
+        is_source = self.is_code and path.suffix.lower() in SOURCES
         if is_source or (status.st_size <= self.bytes_left and self.files_left > 0):
             self.bytes_left -= status.st_size
             self.files_left -= 1
@@ -248,7 +248,7 @@ def _walked(folder: Path | str) -> Iterator[os.DirEntry[str]]:
 
 def _has_source(folder: Path) -> bool:
     some = islice(_walked(folder), _MOST_FILES)
-    return any(PurePosixPath(entry.name).suffix.lower() in _SOURCES for entry in some)
+    return any(PurePosixPath(entry.name).suffix.lower() in SOURCES for entry in some)
 
 
 def _size(entry: os.DirEntry[str]) -> int:
