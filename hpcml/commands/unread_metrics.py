@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise, takewhile
 from pathlib import Path, PurePath
 
-from hpcml.agent.metrics.reading import Damaged
+from hpcml.agent.metrics.reading import STEPS, Damaged
 from hpcml.agent.metrics.sources import is_wanted_by
 from hpcml.agent.metrics.tables import CsvTable
 from hpcml.commands.logs import last_printed
@@ -44,7 +44,7 @@ _RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
 _NUMBER = re.compile(
     r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:%|ms|s|m|h)?|\d+/\d+|\d+(?::\d\d){1,2}|nan", re.IGNORECASE
 )
-_STEPS = ("step", "epoch", "iteration", "iter", "it", "round", "loop", "cycle", "timestep", "time_step", "nstep")
+_STEPS = (*STEPS, "loop", "cycle", "time_step")  # what heads the first column: elsewhere these may be values
 # What is counted before a value, the finest first
 _COUNTED = [
     re.compile(rf"({word})\W+\d", re.IGNORECASE)

@@ -292,7 +292,7 @@ OF_LAMMPS = """\
     ("text", "points"),
     [
         (GRACE, {"Time (ps)": [0, 1], "Potential": [-912.5, -913.5], "Total Energy": [-700.25, -700.5]}),
-        (OF_LAMMPS, {"TimeStep": [100, 200], "c_thermo_temp": [1.44, 1.4], "v_press": [-5.5, -5.25]}),
+        (OF_LAMMPS, {"c_thermo_temp": [1.44, 1.4], "v_press": [-5.5, -5.25]}),
         ("  iter     loss\n ----  -------\n    1  0.5D+00\n\n    2  *******\n    3  0.25D+00\n", {"loss": [0.5, 0.25]}),
         ("Step   Total energy\n[-]    [J]\n1      0.5\n2      0.25\n", {"Total energy": [0.5, 0.25]}),
         ("# 1:time 2:energy\n# [ps]   [J]\n0 0.5\n1 0.25\n", {"time": [0, 1], "energy": [0.5, 0.25]}),
@@ -635,6 +635,8 @@ def test_the_state_of_a_trainer_is_read_once_each_time_that_it_grows(tmp_path: P
         ('[{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.4}, 3]', {"loss": [(1, 0.5), (2, 0.4)]}),
         ('{"loss": 0.5}\n\n{"loss": 0.4}\n{"loss": 0.', {"loss": [(0, 0.5), (1, 0.4)]}),
         ('{"iteration": 19, "loss": 0.5}\n{"iteration": 39, "loss": 0.4}\n', {"loss": [(19, 0.5), (39, 0.4)]}),
+        ('{"TimeStep": 19, "loss": 0.5}\n{"TimeStep": 39, "loss": 0.4}\n', {"loss": [(19, 0.5), (39, 0.4)]}),
+        ('{"it": 19, "cycle": 2, "loss": 0.5}\n', {"loss": [(19, 0.5)], "cycle": [(19, 2.0)]}),
         ('{"loss": 0.5', {}),
         ('{\n"loss": 0.5,', {}),
         ('{"loss": 0.5}\nend\n{"loss": 0.4}\n', {}),

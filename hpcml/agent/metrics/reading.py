@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 1 << 20
 _MOST_COUNTED_BYTES = 64 << 20
-_STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch", "round")  # the first of them that a row has
+# What a row calls its step: the first of them that it has.
+STEPS = ("step", "global_step", "_step", "iteration", "iter", "it", "timestep", "nstep", "epoch", "round")
 _TIMES = ("_timestamp", "timestamp", "wall_time", "time")
 _FIRST_UNIX_S = 1e9  # 2001: a smaller "time" is a duration, and a metric
 _OTHER_TEXTS = (b"\xff\xfe", b"\xfe\xff")  # how UTF-16 begins
@@ -181,7 +182,7 @@ def check_encoding(begin: bytes) -> None:
 
 
 def values_of(
-    row: Mapping[str, object], *, number: int, steps: Sequence[str] = _STEPS, gaps: Gaps | None = None
+    row: Mapping[str, object], *, number: int, steps: Sequence[str] = STEPS, gaps: Gaps | None = None
 ) -> Iterator[Reading]:
     """Yield the numbers of a *row* of a table; its step is what the row says under one of *steps*, else *number*.
 
