@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ from hpcml_train.torch.float32 import Leave
 
 _MOST_BYTES_EVALUATED = 1 << 22  # of a trace, after which no evaluation is traced any more: it is no part of a step
 _MOST_SAMPLES = 48  # of a window: each is of another size, and takes a few milliseconds
-_SAID_BY_TORCH = re.compile(rb"execution_trace_observer\.cpp")
+_SAID_BY_TORCH = re.compile(rb"execution_(?:trace|graph)_observer\.cpp")
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_forward_module.")
 
 
@@ -53,7 +54,10 @@ class LayerHooks:
         self._undo = nested.before_an_encoder_makes_one(self._give_up)
         if self._with_layers:
             self._handles.append(modules.register_module_forward_pre_hook(self._before))
-            self._handles.append(modules.register_module_forward_hook(self._after, always_call=True))
+            after = modules.register_module_forward_hook
+            # torch 2.0 has no word for it: there a layer that raises leaves its range when one around it ends
+            always = {"always_call": True} if "always_call" in inspect.signature(after).parameters else {}
+            self._handles.append(after(self._after, **always))
 
     def remove(self) -> None:
         """Remove the hooks. What of the layers is still computed is no part of the window."""
@@ -110,11 +114,10 @@ class LayerHooks:
 
     def _keep_short(self) -> None:
         """Stop a trace that would fill the disk; leave evaluations out of one that is long."""
-        tracing = torch._C._profiler  # noqa: SLF001
         is_evaluated = not torch.is_grad_enabled()
         if self._is_paused and not is_evaluated:
             with quiet():
-                tracing._enable_execution_trace_observer()  # noqa: SLF001
+                traces.tracing("enable")()
             self._is_paused = False
         if self._is_paused:
             return
@@ -122,10 +125,10 @@ class LayerHooks:
         if size_bytes > self._most_bytes:
             self.troubles.append(f"a window whose trace has more than {self._most_bytes >> 20} MiB")
             with quiet():
-                tracing._disable_execution_trace_observer()  # noqa: SLF001
+                traces.tracing("disable")()
         elif is_evaluated and size_bytes > _MOST_BYTES_EVALUATED:
             with quiet():
-                tracing._disable_execution_trace_observer()  # noqa: SLF001
+                traces.tracing("disable")()
             self._is_paused = True
 
     def _note_autocast(self) -> None:

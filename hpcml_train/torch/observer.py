@@ -163,7 +163,7 @@ class Observer:
         optimizer = sys.modules.get("torch.optim.optimizer")
         if not hasattr(optimizer, "register_optimizer_step_post_hook"):
             return f"torch {torch.__version__} tells no steps of optimizers"
-        if not hasattr(torch._C, "_profiler") or not hasattr(torch._C._profiler, "_add_execution_trace_observer"):  # noqa: SLF001
+        if not hasattr(torch._C, "_profiler") or traces.tracing("add") is None:  # noqa: SLF001
             return f"torch {torch.__version__} has no execution trace"
         return None
 
@@ -238,15 +238,13 @@ class Observer:
         return self._spent_s + seconds <= _SHARE * (time.perf_counter() - self._began)
 
     def _open_window(self) -> None:
-        from torch._C import _profiler
-
         if _is_capturing():
             return
         began = time.perf_counter()
         self._folder = self._folder or tempfile.mkdtemp(prefix="hpcml-observer-")
         path = os.path.join(self._folder, f"{self._windows}-{self._tries}.json")
         with quiet():
-            _profiler._add_execution_trace_observer(path)  # noqa: SLF001 - its class does no more, but warns
+            traces.tracing("add")(path)  # its class does no more, but warns
         if not os.path.exists(path):
             self._turn_off("the program takes an execution trace itself")
             return
@@ -259,7 +257,7 @@ class Observer:
         )
         traces.Marks.is_on = True
         with quiet():
-            _profiler._enable_execution_trace_observer()  # noqa: SLF001
+            traces.tracing("enable")()
         with traces.own_mark():  # so that this thread's stack has something on it, should another old range end now
             pass
         self._hooks.install()
@@ -269,8 +267,6 @@ class Observer:
         self._spent_s += self._opened - began
 
     def _end_window(self) -> LayerHooks:
-        from torch._C import _profiler
-
         hooks = self._hooks
         if hooks is None:
             raise RuntimeError("no window is open")
@@ -279,8 +275,8 @@ class Observer:
         hooks.remove()
         traces.Marks.is_on = False
         with quiet():
-            _profiler._disable_execution_trace_observer()  # noqa: SLF001
-            _profiler._remove_execution_trace_observer()  # noqa: SLF001
+            traces.tracing("disable")()
+            traces.tracing("remove")()
         return hooks
 
     def _drop_window(self) -> None:
@@ -449,7 +445,8 @@ def _give_way_to_others(observer: Observer) -> None:
     """Have *observer* go off before anybody else takes an execution trace: torch has one, and two crash."""
     from torch.profiler import profiler
 
-    name = "_add_execution_trace_observer"  # what all who trace call
+    names = [f"_add_execution_{called}_observer" for called in traces.TRACE_IS_CALLED]  # what all who trace call
+    name = next(name for name in names if hasattr(profiler, name))
     add: Callable[[str], bool] = getattr(profiler, name)
 
     def add_after_us(path: str) -> bool:

@@ -18,6 +18,7 @@ from hpcml_train.torch import operations
 
 _SCHEMAS = ("1.0", "1.1")  # of traces that are known, by how they begin
 _LAYER, _PRODUCT, _OWN = "hpcml:layer:", "hpcml:product:", "hpcml:own"
+TRACE_IS_CALLED = ("trace", "graph")  # by torch; in 2.0 the latter
 _CHUNK = 1 << 20  # characters of a trace that are read at once
 _MOST_ROWS = 64  # of a window: the others are summed up without their layers
 # FP32 or TF32: the type does not tell
@@ -74,7 +75,7 @@ _HARMLESS_NAMESPACES = (
 _UNSEEN_FORWARD = "the forward pass, by kernels that are none of torch's operations"
 _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = "Optimizer.step#"
-_THREAD = "[pytorch|profiler|execution_trace|"
+_THREAD = tuple(f"[pytorch|profiler|execution_{called}|" for called in TRACE_IS_CALLED)
 
 
 class Product(NamedTuple):
@@ -166,6 +167,14 @@ def own_mark() -> Mark:
     return Mark(_OWN)
 
 
+def tracing(what: str) -> Any:  # noqa: ANN401
+    """Return torch's function that can *what* (add, enable, disable, remove) the trace of this process, or None."""
+    from torch._C import _profiler
+
+    names = (f"_{what}_execution_{called}_observer" for called in TRACE_IS_CALLED)
+    return next((getattr(_profiler, name) for name in names if hasattr(_profiler, name)), None)
+
+
 def autocast_dtype(device: str) -> Optional[str]:
     """Return the dtype of the autocast that this thread is in on *device* (``cpu`` or ``cuda``), or None."""
     if hasattr(torch, "get_autocast_dtype"):  # torch 2.4 and later
@@ -228,6 +237,20 @@ def _nodes(file: TextIO) -> Iterator[Mapping[str, Any]]:
         yield node
 
 
+def _as_of_today(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a *node* of torch 2.0 or 2.1 in the form of later ones; raise `TraceError` where it is of neither."""
+    try:
+        sides = {
+            f"{side}s": {name: node[f"{side}_{name}"] for name in ("shapes", "types")} for side in ("input", "output")
+        }
+        for side, has in sides.items():
+            has["values"] = node[side]
+        attributes = [{"name": name, "value": node[name]} for name in ("seq_id", "tid", "fw_tid")]
+        return {"name": node["name"], "id": node["id"], "ctrl_deps": node["parent"], "attrs": attributes, **sides}
+    except KeyError as error:
+        raise TraceError(f"a node has no {error}") from error
+
+
 class _Leaf(NamedTuple):
     format: Optional[str]  # None: nobody knows
     flops: Optional[float]
@@ -256,6 +279,8 @@ class _Trace:
         self._nodes: Dict[int, _Node] = {}
 
     def add(self, node: Mapping[str, Any]) -> None:
+        if "attrs" not in node:
+            node = _as_of_today(node)
         attributes = {one["name"]: one["value"] for one in node.get("attrs", ())}
         parent, name = node["ctrl_deps"], str(node["name"])
         self._nodes[node["id"]] = _Node(

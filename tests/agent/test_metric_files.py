@@ -199,7 +199,7 @@ def test_a_database_made_to_harm_is_left(tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
     columns = "x AS rowid, 'a' AS key, x AS value, 1 AS timestamp, 1 AS step, 0 AS is_nan, 'r' AS run_uuid"
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute(f"CREATE VIEW metrics AS SELECT {columns} FROM ({endless})")  # noqa: S608
     with pytest.raises(Damaged, match="did not answer"):
         MlflowDatabase(tmp_path, path).read()
