@@ -60,7 +60,7 @@ _PAPERMILL = "papermill"  # executes notebooks: its flag is followed by a name a
 _OF_PAPERMILL = frozenset({"-p", "--parameters", "-r", "--parameters_raw"})
 _OUTPUT = re.compile(r"^--?.*(out|save|log|ckpt|checkpoint|result|export)", re.IGNORECASE)  # of places to write to
 _DEVICES = re.compile(r"(?:CUDA|HIP|ROCR|NVIDIA)_VISIBLE_DEVICES=|ZE_AFFINITY_MASK=|GOMP_CPU_AFFINITY=")
-_PINNING = frozenset({"taskset", "numactl", "hwloc-bind", "likwid-pin"})
+PINNING = frozenset({"taskset", "numactl", "hwloc-bind", "likwid-pin"})
 _OF_PINNING = re.compile(r"-.*|[\d,:.!+@SNMCEx-]+|all")  # their flags, and lists of CPUs and nodes
 _MCA = frozenset({"mca", "gmca", "prtemca", "pmixmca"})  # a name and a value follow: btl self,tcp
 _PAIRS = _MCA | {"env", "genv"}
@@ -461,7 +461,7 @@ def _of_launcher(words: Sequence[str]) -> Iterator[int]:
     """
     yield from (at for at, word in enumerate(words) if _DEVICES.match(word))
     launcher = words[0].rpartition("/")[2]
-    if launcher in _PINNING:
+    if launcher in PINNING:
         yield from itertools.takewhile(lambda at: _OF_PINNING.fullmatch(words[at]) is not None, range(1, len(words)))
     elif launcher in _LISTS_OF:
         pair_end = 1  # the program is not the word at 1, which may be the launcher's (accelerate launch)

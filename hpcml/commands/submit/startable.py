@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from hpcml.config.guess import did_you_mean
+from hpcml.config.program import PINNING
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.run import Run
@@ -29,11 +30,12 @@ _TAKES_CODE = re.compile(r"-[A-Za-z]*[cems]")  # -c, -lc, -e; -m and -s take a m
 
 _WRAPPERS = frozenset(
     {
-        *("env", "nice", "ionice", "time", "timeout", "stdbuf", "numactl", "taskset", "setsid"),
+        *("env", "nice", "ionice", "time", "timeout", "stdbuf", "setsid", *PINNING),
         *("srun", "mpirun", "mpiexec", "horovodrun", "uv", "poetry", "pixi"),
     }
 )
-_ELSEWHERE = frozenset({"-C", "--chdir", "-D", "--wdir", "-wdir", "--directory"})  # started in another folder
+# Started in another folder; of what pins to cores, -C has cores behind it.
+_ELSEWHERE = frozenset({"-C", "--chdir", "-D", "--wdir", "-wdir", "--directory"})
 _INTERPRETERS: Mapping[str, tuple[str, ...]] = {
     "python": (".py", ".pyc"),
     "torchrun": (".py",),
@@ -294,10 +296,13 @@ def _script(words: Sequence[str], cwd: Path, *, is_sought: bool = False) -> str 
 def _interpreted(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
     """Return how files end that the first interpreter among *words* runs, and the words behind it; none without one."""
     rest = list(words)
-    if PurePath(rest[0]).name in _WRAPPERS:
+    wrapper = PurePath(rest[0]).name
+    if wrapper in _WRAPPERS:
         while rest and _suffixes(rest[0]) is None:
-            if rest.pop(0) in _ELSEWHERE:
+            word = rest.pop(0)
+            if word in _ELSEWHERE and wrapper not in PINNING:
                 return (), []
+            wrapper = name if (name := PurePath(word).name) in _WRAPPERS else wrapper
     suffixes = _suffixes(rest[0]) if rest else None
     if suffixes is None:
         return (), []
