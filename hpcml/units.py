@@ -16,9 +16,9 @@ _CLOCK_FORM = re.compile(r"(?P<hours>\d{1,9}):(?P<minutes>\d{2}):(?P<seconds>\d{
 _UNIT_FORM = re.compile(
     r"(?:(?P<days>\d{1,9})d)?(?:(?P<hours>\d{1,9})h)?(?:(?P<minutes>\d{1,9})m(?:in)?)?(?:(?P<seconds>\d{1,9})s)?"
 )
-_INTERVAL_FORM = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(?P<unit>ms|s|m|)")
+_INTERVAL_FORM = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(?P<unit>ms|s|m|min|)")
 _MEMORY_FORM = re.compile(r"(?P<number>\d{1,9})\s*(?P<unit>[KMGT])(?:i?B)?", re.IGNORECASE)
-_INTERVALS_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
+_INTERVALS_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0}
 _SECONDS = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 

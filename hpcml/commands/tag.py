@@ -28,15 +28,20 @@ _LONGEST_NOTE = 64 << 10  # what is longer belongs into a file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagChange:
-    """A tag that a run shall have, or shall not have; `ConfigError` for an empty, long or unprintable one."""
+    """A tag that a run shall have, or shall not have; `ConfigError` for an empty one.
+
+    To be had it may be neither long nor unprintable; whatever a run was given otherwise (``tags=[...]``) can be taken
+    away.
+    """
 
     tag: str
     is_wanted: bool
 
     def __post_init__(self) -> None:
         require(self.tag != "", "a tag has a name: +paper gives it, -paper takes it away")
+        is_word = len(self.tag) <= _LONGEST_TAG and self.tag.isprintable() and self.tag == self.tag.strip()
         require(
-            len(self.tag) <= _LONGEST_TAG and self.tag.isprintable() and self.tag == self.tag.strip(),
+            is_word or not self.is_wanted,
             f"{self.tag[:40]!r} is no tag: give {_LONGEST_TAG} printable characters at most, no blanks at its ends",
         )
 

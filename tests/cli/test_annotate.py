@@ -38,6 +38,17 @@ def shown(hpcml: Hpcml, uid: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("tag", [" odd", "x" * 250])
+def test_a_tag_that_a_run_was_given_otherwise_can_be_taken_away(tag: str, hpcml: Hpcml) -> None:
+    uid = "20260528-202640-aaaaaaaa"
+    run_dir = make_run_dir(hpcml.home / "runs", uid, tags=[tag, "paper"])
+    Journal(run_dir, writer="agent").event("attempt_ended", 10.0, state="COMPLETED", exit_code=0, wall_s=10.0)
+
+    done = hpcml("tag", uid, f"-{tag}")
+
+    assert (done.returncode, done.stdout) == (0, f"{uid}  paper\n"), done.stderr
+
+
 def without_the_store(hpcml: Hpcml) -> None:
     for file in hpcml.home.glob("store.db*"):
         file.unlink()

@@ -26,7 +26,9 @@ def test_the_usual_ways_to_write_a_walltime_are_understood(text: str, seconds: i
     assert parse_walltime_s(text) == seconds
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("1s", 1.0), ("500ms", 0.5), ("0.5s", 0.5), (" 2m ", 120.0), ("2", 2)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1s", 1.0), ("500ms", 0.5), ("0.5s", 0.5), (" 2m ", 120.0), ("2min", 120.0), ("2", 2)]
+)
 def test_intervals_may_be_shorter_than_a_second(text: str, seconds: float) -> None:
     assert parse_interval_s(text, field="x") == seconds
 
