@@ -219,7 +219,7 @@ class PostgresStore(Database):
         if state is None and f'role "{self._url.username}" does not exist' in words:
             state = "28000"
         advice = _ADVICE.get(state or "")
-        if advice is None and primary is None:
+        if advice is None and primary is None and "Is the server running" not in words:  # as libpq asks in English
             advice = "is the server running, and may it be reached from here?"
         return StoreError(f"the store {self.name} cannot be used: {words}{f'; {advice}' if advice else ''}")
 
