@@ -46,7 +46,7 @@ def logs(
             run_dir,
             wanted,
             note=complain,
-            refresh=lambda: _refresh(places),
+            refresh=lambda: _refresh(places, record.uid),
         )
     else:
         path = logs.find_log(run_dir, wanted)
@@ -72,10 +72,15 @@ def logs(
         sys.stdout.buffer.flush()
 
 
-def _refresh(places: Places) -> None:
+def _refresh(places: Places, uid: str) -> str | None:
+    """Have the schedulers asked; return why the run *uid* waits, None where it does not or nothing is told."""
     from hpcml.commands.selection import Selection
     from hpcml.commands.status import poll_interval_s, standings
     from hpcml.commands.submit.backends import Backends
+    from hpcml.model.state import State
+    from hpcml.report.status import why_words
 
     backends = Backends.here(places, os.environ)
-    standings(places, Selection(), backends, poll_interval_s(os.environ))
+    found, _ = standings(places, Selection(), backends, poll_interval_s(os.environ))
+    waiting = [one for one in found if one.record.uid == uid and one.record.state is State.PENDING]
+    return next((why_words(one.record, one.known) for one in waiting), None) or None

@@ -145,12 +145,13 @@ def read(path: Path, *, lines: int | None = None, within: Path | None = None) ->
 
 
 def follow(
-    run_dir: RunDir, wanted: LogRequest, *, note: Callable[[str], None], refresh: Callable[[], None]
+    run_dir: RunDir, wanted: LogRequest, *, note: Callable[[str], None], refresh: Callable[[], str | None]
 ) -> Iterator[bytes]:
     """Yield what was printed and what is added to it, attempt after attempt, until the run has ended.
 
-    It waits for a run that has not started. *note* is called once with what is waited for; *refresh* every 15 seconds,
-    to have the schedulers asked: they alone know of a run whose agent died.
+    It waits for a run that has not started. *note* is called with what is waited for, and with why where that is told;
+    *refresh* every 15 seconds, to have the schedulers asked: they alone know of a run whose agent died, and it returns
+    why the run waits, or None.
     """
     _check_there(run_dir)
     life = _Life(Watcher(run_dir), refresh)
@@ -175,7 +176,7 @@ def follow(
 
 def _once_there(run_dir: RunDir, wanted: LogRequest, life: _Life, note: Callable[[str], None]) -> Path | None:
     """Wait for the file that is *wanted* and return it; None if the run ends without it."""
-    is_said = False
+    is_said = is_why_said = False
     while True:
         seen = life.look()
         if path := find_log(run_dir, wanted):
@@ -189,24 +190,28 @@ def _once_there(run_dir: RunDir, wanted: LogRequest, life: _Life, note: Callable
             is_said = True
             what = "start" if wanted.attempt is None else f"start attempt {wanted.attempt}"
             note(f"{run_dir.uid} is {seen.state.value}: waiting for it to {what}")
+        if life.why is not None and not is_why_said:  # once: who is in front, and for how long, changes all the time
+            is_why_said = True
+            note(f"{run_dir.uid} waits: {life.why}")
         time.sleep(_PERIOD_S)
 
 
 class _Life:
     """Whether the run whose output is followed goes on."""
 
-    def __init__(self, watcher: Watcher, refresh: Callable[[], None]) -> None:
+    def __init__(self, watcher: Watcher, refresh: Callable[[], str | None]) -> None:
         self._watcher = watcher
         self._refresh = refresh
         self._refresh_at = time.monotonic() + _REFRESH_S
         self._over_since: float | None = None
         self.has_ended = False
+        self.why: str | None = None  # it waits, as far as is known
 
     def look(self) -> Glimpse:
         """Return what is known now, and remember whether it is the end."""
         now = time.monotonic()
         if now >= self._refresh_at:
-            self._refresh()
+            self.why = self._refresh()
             self._refresh_at = time.monotonic() + _REFRESH_S
         seen = look_unless_removed(self._watcher)
         if not seen.is_over:

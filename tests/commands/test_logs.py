@@ -60,6 +60,7 @@ class Reading:
         self.said = b""
         self.notes: list[str] = []
         self.refreshed = 0
+        self.why: str | None = None
         self._pieces = follow(run_dir, wanted, note=self.notes.append, refresh=self._refresh)
         self._thread = threading.Thread(target=self._read, args=(self._pieces,), daemon=True)
         self._thread.start()
@@ -68,8 +69,9 @@ class Reading:
         for piece in pieces:
             self.said += piece
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> str | None:
         self.refreshed += 1
+        return self.why
 
     def has(self, text: bytes) -> None:
         until = time.monotonic() + 300
@@ -95,6 +97,23 @@ def test_following_waits_for_the_start_and_says_so(run_dir: RunDir) -> None:
 
     assert reading.ends() == "€\n".encode()
     assert reading.notes == [f"{run_dir.uid} is PENDING: waiting for it to start"]
+
+
+def test_following_says_once_why_a_run_waits(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_REFRESH_S", 0.05)
+    reading = Reading(run_dir, LogRequest())
+    reading.why = "JobHeldUser: scontrol release lets it start"
+    time.sleep(1.0)
+    reading.why = "Priority"
+    time.sleep(0.6)
+
+    tell(run_dir, "0-collect", ("lost", {"reason": "x"}))
+
+    assert reading.ends() == b""
+    assert reading.notes == [
+        f"{run_dir.uid} is PENDING: waiting for it to start",
+        f"{run_dir.uid} waits: JobHeldUser: scontrol release lets it start",
+    ]
 
 
 def test_following_goes_on_into_the_next_attempt(run_dir: RunDir) -> None:
