@@ -305,7 +305,7 @@ _TF32_OFF: Mapping[str, str | None] = {
     **_ALWAYS,
     "NVIDIA_TF32_OVERRIDE": "0",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0",
-    "JAX_DEFAULT_MATMUL_PRECISION": "highest",  # FP32; JAX's own default is TF32 on GPUs that have it
+    "JAX_DEFAULT_MATMUL_PRECISION": "float32",  # JAX's own default is TF32 on GPUs that have it
 }
 # NVIDIA_TF32_OVERRIDE knows no "on": for tf32 it must be unset.
 _TF32_ON: Mapping[str, str | None] = {

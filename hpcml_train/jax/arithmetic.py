@@ -28,6 +28,7 @@ from hpcml_train.errors import NoGpuError
 from hpcml_train.precision.formats import OWN, check_native
 
 _PARAMETERS = {"fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}  # float32 for all others
+_FP32 = "float32"  # what JAX calls products that are computed in it
 _COMPUTE = {"amp_fp16": "float16", "amp_bf16": "bfloat16"}  # as the parameters for all others
 _SIXTEEN_BITS = ("float16", "bfloat16")
 _INITIAL = 65536.0  # these four are torch.amp.GradScaler's
@@ -87,8 +88,9 @@ class Arithmetic:
         self.parameter_dtype = None if precision == OWN else _PARAMETERS.get(precision, "float32")
         self.compute_dtype = _COMPUTE.get(precision, self.parameter_dtype)
         self.loss_scaling = loss_scaling and precision == "amp_fp16"
-        # JAX's own default computes FP32 products in TF32 on GPUs that have it; "highest" is FP32.
-        self.matmul_precision = "tensorfloat32" if precision == "tf32" else "highest"
+        # JAX's own default computes FP32 products in TF32 on GPUs that have it; "highest" is the same as _FP32, and no
+        # word of JAX 0.4.30.
+        self.matmul_precision = "tensorfloat32" if precision == "tf32" else _FP32
         if precision != OWN:
             jax.config.update("jax_enable_x64", precision == "fp64")
             jax.config.update("jax_default_matmul_precision", self.matmul_precision)
@@ -156,7 +158,7 @@ class Arithmetic:
     def evaluation(self, parameters: Tree) -> Iterator[Tree]:
         """Yield *parameters* in FP32 (fp64: FP64; own: as they are), and compute in real FP32 inside, not in TF32."""
         wide = None if self.precision == OWN else "float64" if self.precision == "fp64" else "float32"
-        with jax.default_device(self.device.device), self._products("highest"):
+        with jax.default_device(self.device.device), self._products(_FP32):
             yield _cast(parameters, wide)
 
     def scaling(self, scale: LossScale) -> Mapping[str, float]:

@@ -84,7 +84,7 @@ def test_the_probe_names_what_jax_computes_in(told: dict[str, Any]) -> None:
         assert set(proof["products"]) == set(proof["errors"]) == {"matmul", "conv"}
         assert proof["switches"] == {
             "jax_enable_x64": name == "fp64",
-            "jax_default_matmul_precision": "tensorfloat32" if name == "tf32" else "highest",
+            "jax_default_matmul_precision": "tensorfloat32" if name == "tf32" else "float32",
             "XLA_FLAGS": None,
         }
         assert proof["flipped"] == {}
@@ -96,7 +96,7 @@ def test_what_somebody_flips_later_is_found_or_does_no_harm(told: dict[str, Any]
     assert name_precision(flipped["products"], flipped["parameters"]) == "fp32"
     assert flipped["flipped"] == {"jax_enable_x64": False}
     assert told["flipped_matmul"] == {"jax_default_matmul_precision": "bfloat16"}
-    assert told["inside"] == "highest"  # what trains inside the context is safe from it
+    assert told["inside"] == "float32"  # what trains inside the context is safe from it
 
 
 def test_every_precision_trains_and_keeps_its_parameters_type(told: dict[str, Any]) -> None:
