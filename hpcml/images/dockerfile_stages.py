@@ -60,7 +60,10 @@ _FETCH = """hpcml_fetch() {
 _HOME = """hpcml_home() {
     hpcml_found=$(while IFS=: read -r name _ id _ _ home _ || [ -n "$name" ]; do
         case $1 in "$name"|"$id") echo "$home"; break;; esac; done </etc/passwd)
-    export HOME="${hpcml_found:-/}"; hpcml_homes="$hpcml_homes $hpcml_found"
+    export HOME="${hpcml_found:-/}"
+    case $hpcml_found/ in # of users of the system, such as sys, whose is /dev
+    /|//|/bin/*|/sbin/*|/lib/*|/usr/*|/etc/*|/dev/*|/proc/*|/sys/*|/run/*|/var/) ;;
+    *) hpcml_homes="$hpcml_homes $hpcml_found";; esac
 }"""
 # In Docker each stage has a /tmp of its own. One that others use, too, is never cleared: whoever builds the definition
 # without hpcml has the machine's, where the file is not.
@@ -69,8 +72,14 @@ _NEW_TMP = f"[ ! -O /{OWN_TMP} ] || rm -rf /tmp/* /tmp/.[!.]* /var/tmp/*"
 # into their homes is to be read. Where a folder of the host's is bound there, as APPTAINER_BINDPATH may do, nothing is.
 _OPEN_HOMES = """hpcml_open_homes() {
     [ ! -L /home ] || return 0
-    while read -r _ _ _ _ place _; do case $place in /root*|/home*) return 0;; esac; done </proc/self/mountinfo
-    for each in /root /home/* $hpcml_homes; do [ ! -d "$each" ] || [ -L "$each" ] || chmod -R go+rX "$each"; done
+    for each in /root /home/* $hpcml_homes; do
+        [ -d "$each" ] && [ ! -L "$each" ] || continue
+        while read -r _ _ _ _ place _; do
+            case $place/ in "$each"/*) continue 2;; esac
+            case $each/ in "$place"/*) continue 2;; esac
+        done </proc/self/mountinfo
+        chmod -R go+rX "$each"
+    done
 }"""
 _OF_TMP = re.compile(r"/+(var/+)?tmp(/|$)")
 _FUNCTIONS = {

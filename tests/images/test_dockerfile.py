@@ -437,6 +437,26 @@ def test_what_is_done_behind_from_and_as_whom_is_as_the_base_says(tmp_path: Path
     assert "exec /entry.sh" in convert(tmp_path / "Dockerfile", bases={"base": base}).text
 
 
+def test_homes_are_opened_of_no_user_of_the_system_and_nothing_that_is_mounted(tmp_path: Path) -> None:
+    text = convert(write(tmp_path, "FROM base\nUSER app\n")).text
+    functions = "".join(
+        f"{name}() {{{text.partition(f'{name}() {{')[2].partition(chr(10) + '}')[0]}\n}}\n"
+        for name in ("hpcml_home", "hpcml_open_homes")
+    )
+    script = f"""{functions}
+        for user in root sys daemon www-data {tmp_path}; do hpcml_home $user; echo $HOME; done
+        echo homes $hpcml_homes
+        chmod() {{ echo opened $2 $3; }}
+        hpcml_homes="/usr/share /dev/shm /dev /proc/self"
+        hpcml_open_homes"""
+
+    said = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert said[:6] == ["/root", "/dev", "/usr/sbin", "/var/www", "/", "homes /root /var/www"]
+    opened = [line for line in said[6:] if not line.startswith(("opened go+rX /root", "opened go+rX /home"))]
+    assert opened == ["opened go+rX /usr/share"]
+
+
 def test_what_nobody_could_ask_of_a_base_is_said_to_be_unknown(tmp_path: Path) -> None:
     path = write(tmp_path, "FROM alpine\nRUN true\n")
 
