@@ -167,7 +167,7 @@ SWEEPS = {
     "one point": "seed=1",
     "no words": "",
     "a cluster's resources": "cluster=karolina,local resources.cpus_per_task=4,8",
-    "long float": "training.learning_rate=1e-4,0.00010,.5,1 objective.margin=null,0.1",
+    "long float": "training.learning_rate=1e-4,0.00020,.5,1 objective.margin=null,0.1",
 }
 
 
