@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from hpcml_client.client import ranks_of
 from hpcml_client.journal import JournalWriter
+from hpcml_train.torch.backward_passes import BackwardPasses
+from hpcml_train.torch.uncompiled import never_compiled
 
 if TYPE_CHECKING:
     from hpcml_train.torch.observer import Observer
@@ -47,6 +49,8 @@ def watch(optimizers: Any) -> None:  # noqa: ANN401 - the module torch.optim.opt
         return
     journal.event("precision_observer", **hello)
     first = _FirstStep(journal)
+    never_compiled(first.begins, first.passed, _FirstStep.__call__)
+    first.watch_passes(sys.modules.get("torch.autograd"))
     optimizers.register_optimizer_step_pre_hook(first.begins)
     optimizers.register_optimizer_step_post_hook(first)
 
@@ -58,9 +62,23 @@ class _FirstStep:
         self._journal = journal
         self._observer: Optional[Observer] = None
         self._is_ours = True
+        self._passes: Optional[BackwardPasses] = None  # whose ends are steps as long as no optimizer makes one
+
+    def watch_passes(self, autograd: Any) -> None:  # noqa: ANN401 - the module torch.autograd
+        """Take the ends of backward passes for steps until an optimizer makes one."""
+        self._passes = BackwardPasses(self.passed, lambda: self._observer is not None and self._observer.has_window)
+        self._passes.watch(autograd)
+
+    def passed(self) -> None:
+        """Know that a backward pass has ended where no optimizer makes steps."""
+        if self._is_ours:
+            self(self._passes, (), {})
 
     def begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401 - as torch calls it
         """Know that *optimizer* begins a step."""
+        if self._passes is not None:
+            self._passes.end()
+            self._passes = None
         if self._observer is not None and self._is_ours:
             self._observer.steps(optimizer, args, kwargs)
 

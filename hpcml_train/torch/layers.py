@@ -16,6 +16,7 @@ from torch.nn.modules import module as modules
 
 from hpcml_train.torch import nested, samples, traces
 from hpcml_train.torch.float32 import Leave
+from hpcml_train.torch.uncompiled import never_compiled
 
 _MOST_BYTES_EVALUATED = 1 << 22  # of a trace, after which no evaluation is traced any more: it is no part of a step
 _MOST_SAMPLES = 48  # of a window: each is of another size, and takes a few milliseconds
@@ -53,6 +54,7 @@ class LayerHooks:
         """Hook all modules."""
         self._undo = nested.before_an_encoder_makes_one(self._give_up)
         if self._with_layers:
+            never_compiled(self._before, self._after)
             self._handles.append(modules.register_module_forward_pre_hook(self._before))
             after = modules.register_module_forward_hook
             # torch 2.0 has no word for it: there a layer that raises leaves its range when one around it ends

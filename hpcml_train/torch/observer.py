@@ -25,6 +25,7 @@ from hpcml_train.torch import fingerprint, float32, nested, samples, switches, t
 from hpcml_train.torch.layers import LayerHooks, quiet
 from hpcml_train.torch.own_kernels import OwnKernels
 from hpcml_train.torch.step_kinds import Kind, Kinds
+from hpcml_train.torch.uncompiled import never_compiled
 
 _SHARE = 0.001  # of the time since the start, which observing may take beyond the first window
 _BYTES_PER_S = 8e6  # of a trace that are read: a guess that is corrected by the first
@@ -101,6 +102,7 @@ class Observer:
         if is_hooked:
             from torch.optim import optimizer
 
+            never_compiled(self.steps, self.stepped)
             optimizer.register_optimizer_step_pre_hook(self.steps)
             optimizer.register_optimizer_step_post_hook(self.stepped)
         self._is_on = True
@@ -151,6 +153,11 @@ class Observer:
             self._tries += 1
             if self._tries >= _TRIES:
                 self.give_way(_NESTED)
+
+    @property
+    def has_window(self) -> bool:
+        """Whether a window is open."""
+        return self._hooks is not None
 
     @property
     def _hello(self) -> Dict[str, Any]:

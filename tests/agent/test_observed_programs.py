@@ -152,3 +152,99 @@ if __name__ == "__main__":
     record = known(run_dir, tmp_path)
     assert record.precision_effective == MIXED
     assert record.incomplete is None
+
+
+BY_HAND = """
+def update(model, passes, asked=torch.float32):
+    for _ in range(passes):
+        with torch.autocast("cpu", torch.bfloat16, enabled=HALF):
+            loss = model(torch.randn(32, 64).to(asked)).float().square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 1e-3 * p.grad
+                p.grad = None
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        ("update(torch.nn.Linear(64, 64), 12)", "amp_bf16"),
+        ("HALF = False; update(torch.nn.Linear(64, 64), 12)", "not used(fp32)"),
+        ("HALF = False; update(torch.nn.Linear(64, 64).bfloat16(), 12, torch.bfloat16)", "bf16"),
+        ("update(torch.nn.Linear(64, 64), 5)", "unknown"),
+        (
+            (
+                "HALF = False; w = torch.randn(64, 64, requires_grad=True)\n"
+                "for _ in range(12):\n"
+                "    x = torch.randn(32, 64, requires_grad=True)\n"
+                "    (slope,) = torch.autograd.grad((x @ w).sum(), x, create_graph=True)\n"
+                "    (grad,) = torch.autograd.grad(((x @ w).sum(1) + slope.sum(1)).square().mean(), w)\n"
+                "    w = (w - 1e-3 * grad).detach().requires_grad_()"
+            ),
+            "not used(fp32)",
+        ),
+    ],
+    ids=["autocast", "float32", "parameters", "few", "gradients"],
+)
+def test_a_program_that_updates_its_parameters_by_hand_is_seen(
+    code: str, word: str, make_run: MakeRun, tmp_path: Path
+) -> None:
+    run_dir = make_run(f"HALF = True{NET}{BY_HAND}{code}\n", "precision=amp_bf16", "precision.observe=always")
+
+    done = agent(str(run_dir.path))
+
+    assert (done.returncode, run_dir.stderr(0, 0).read_text()) == (0, "")
+    assert known(run_dir, tmp_path).precision_effective == word
+
+
+def test_where_an_optimizer_steps_its_steps_count_and_no_passes(make_run: MakeRun, tmp_path: Path) -> None:
+    run_dir = make_run(
+        f"{HALF}for _ in range(20): torch.nn.Linear(8, 8)(torch.ones(8)).sum().backward()\n"
+        "assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward\n",
+        "precision=fp32",
+        "precision.observe=always",
+    )
+
+    assert agent(str(run_dir.path)).returncode == 0
+
+    assert known(run_dir, tmp_path).precision_effective == MIXED
+    assert [closed["steps"] for closed in told(run_dir, "precision_observer_closed")] == [4]
+
+
+def test_passes_before_the_first_step_of_an_optimizer_are_of_the_same_training(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    accumulated = HALF.replace(
+        "model(torch.randn(32, 64))",
+        "[model(torch.randn(32, 64)).square().mean().backward() for _ in range(16)]; model(torch.randn(32, 64))",
+    )
+    run_dir = make_run(accumulated, "precision=fp32", "precision.observe=always")
+
+    assert agent(str(run_dir.path)).returncode == 0
+
+    assert known(run_dir, tmp_path).precision_effective == MIXED
+
+
+def test_a_step_that_is_compiled_whole_brings_no_word_of_the_compiler(make_run: MakeRun, tmp_path: Path) -> None:
+    compiled = f"""HALF = False{NET}
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+@torch.compile(backend="eager")
+def step():
+    optimizer.zero_grad()
+    model(torch.randn(32, 64)).square().mean().backward()
+    optimizer.step()
+
+for _ in range(12):
+    step()
+"""
+    run_dir = make_run(compiled, "precision=fp32", "precision.observe=always")
+
+    done = agent(str(run_dir.path))
+
+    assert done.returncode == 0
+    assert "does not know" not in run_dir.stderr(0, 0).read_text()  # of functions that it cannot compile
+    assert known(run_dir, tmp_path).precision_effective == "fp32"
