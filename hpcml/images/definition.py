@@ -228,7 +228,8 @@ def _begins_another(pieces: Sequence[Sequence[str]]) -> bool:
 
 def _last_stage(sections: Sequence[list[str]]) -> int:
     """Return the index of the piece with the head of the last stage."""
-    return max((i for i, piece in enumerate(sections) if any(_FROM.match(line) for line in piece)), default=0)
+    heads = (i for i, piece in enumerate(sections) if not _SECTION.match(piece[0]))
+    return max((i for i in heads if any(_FROM.match(line) for line in sections[i])), default=0)
 
 
 def _head(piece: Sequence[str]) -> tuple[str, str]:
@@ -257,7 +258,7 @@ def _check_base(path: Path, sections: Sequence[list[str]], reference: Reference)
     name, _, rest = written.partition("@")
     image, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "")
     require(
-        image == reference.name or image.endswith(f"/{reference.name}"),
+        f"/{image}".endswith(f"/{reference.name}") or f"library/{image}" == reference.name,
         f"{path} is From: {written}, and container.image={reference.name}: "
         f"for another image add container.name={_DEFAULT}, which has no definition of its own",
     )

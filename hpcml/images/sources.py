@@ -19,6 +19,7 @@ from pathlib import Path
 from hpcml.errors import ConfigError, require
 from hpcml.model.container import begins_section, holds_login
 
+_ON_THIS_MACHINE = ("localimage", "docker-archive", "oci-archive", "oci")  # behind Bootstrap:
 _HEAD = re.compile(r"(?im)^\s*(bootstrap|from)\s*:(.*)$")
 _OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s+|=)?(.*)")
 _NO_PACKAGE = re.compile(r"(-e\b|--editable\b|\.{0,2}/|file:|\.\.?$)")
@@ -28,7 +29,7 @@ _END = "END_OF_REQUIREMENTS"
 def digests(sections: Sequence[Sequence[str]], folder: Path, *, written_in: Path) -> dict[str, str]:
     """Return the SHA-256 of what each source of the %files of *sections* holds, by the source as it is written.
 
-    So have the images on this machine that a stage begins from (``Bootstrap: localimage``).
+    So have the images on this machine that a stage begins from (``Bootstrap: localimage``, ``docker-archive`` ...).
 
     *folder* is where relative sources lie, *written_in* the definition for messages. Names and whether a file can be
     executed count, times and owners do not. Raises `ConfigError` for a source that is not there or cannot be read.
@@ -36,6 +37,8 @@ def digests(sections: Sequence[Sequence[str]], folder: Path, *, written_in: Path
     found: dict[str, str] = {}
     for base in local_bases(sections):
         path = folder / base
+        if not path.exists() and ":" in base:
+            path = folder / base.rpartition(":")[0]  # what is behind it names one of the images of an archive
         require(
             path.exists(), f"{written_in}: From: {base}: there is no such image (relative names are below {folder})"
         )
@@ -70,7 +73,7 @@ def local_bases(sections: Sequence[Sequence[str]]) -> Iterator[str]:
     for section in sections:
         words = dict(_HEAD.findall("\n".join(section)) if not section[0].startswith("%") else ())
         named = {name.lower(): value.strip() for name, value in words.items()}
-        if named.get("bootstrap", "").lower() == "localimage" and named.get("from"):
+        if named.get("bootstrap", "").lower() in _ON_THIS_MACHINE and named.get("from"):
             yield named["from"]
 
 

@@ -76,6 +76,9 @@ def test_a_file_is_a_base_by_what_it_holds_and_so_are_earlier_stages(user: Image
     assert json.loads(again.stdout)["key"] == image["key"]
 
 
+DIGEST = f"sha256:{'1' * 64}"
+
+
 def local(path: Path) -> Container:
     return Container(name="local", kind=ContainerKind.build, path=str(path))
 
@@ -92,6 +95,28 @@ def test_what_a_folder_looks_like_is_what_it_is_as_a_base(tmp_path: Path) -> Non
     assert before.text.replace(before.base_digest, "") == after.text.replace(after.base_digest, "")
     assert f"Bootstrap: localimage\nFrom: {tmp_path}\n" in after.text
     assert before.key != after.key
+
+
+@pytest.mark.parametrize("agent", ["docker-archive", "oci-archive", "oci", "localimage"])
+def test_an_earlier_stage_is_what_its_archive_holds(tmp_path: Path, agent: str) -> None:
+    named = "tools.tar" if agent == "localimage" else "tools.tar:latest"
+    (tmp_path / "mine.def").write_text(
+        f"Bootstrap: {agent}\nFrom: {named}\nStage: tools\n\nBootstrap: docker\nFrom: debian\nStage: last\n\n"
+        "%files from tools\n    /etc/tool\n%post\n    cat <<END\n  From: somebody\nEND\n%help\nFrom: me\n"
+    )
+    (tmp_path / "tools.tar").write_text("old")
+    container = Container(name="mine", kind=ContainerKind.build, registry="docker.io", image="debian", tag="12")
+
+    old, again = (define(container, DIGEST, folders=[tmp_path], project=tmp_path) for _ in range(2))
+    (tmp_path / "tools.tar").write_text("new")
+    new = define(container, DIGEST, folders=[tmp_path], project=tmp_path)
+
+    assert old.key == again.key != new.key
+    assert list(old.files) == [named]
+    assert "From: somebody\n" in old.text
+    (tmp_path / "tools.tar").unlink()
+    with pytest.raises(ConfigError, match=f"From: {named}: there is no such image"):
+        define(container, DIGEST, folders=[tmp_path], project=tmp_path)
 
 
 @pytest.mark.parametrize(
