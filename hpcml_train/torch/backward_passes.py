@@ -8,6 +8,7 @@ Must not import torch: torch is in the middle of being imported.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple
 
@@ -58,7 +59,8 @@ class BackwardPasses:
                 is_outer = self._depth == 1
             try:
                 if is_outer and self._is_looked_at():
-                    self.param_groups = _groups(outputs)
+                    with contextlib.suppress(Exception):  # never the program's trouble
+                        self.param_groups = _groups(outputs)
                 gradients = run(outputs, *args, **kwargs)
             finally:
                 with self._lock:

@@ -166,6 +166,15 @@ def update(model, passes, asked=torch.float32):
                 p.grad = None
 """
 
+GRADIENTS = """
+w = torch.randn(64, 64, requires_grad=True)
+for _ in range(12):
+    x = torch.randn(32, 64, requires_grad=True)
+    (slope,) = torch.autograd.grad((x @ w).sum(), x, create_graph=True)
+    (grad,) = torch.autograd.grad(((x @ w).sum(1) + slope.sum(1)).square().mean(), w)
+    w = (w - 1e-3 * grad).detach().requires_grad_()
+"""
+
 
 @pytest.mark.parametrize(
     ("code", "word"),
@@ -174,17 +183,7 @@ def update(model, passes, asked=torch.float32):
         ("HALF = False; update(torch.nn.Linear(64, 64), 12)", "not used(fp32)"),
         ("HALF = False; update(torch.nn.Linear(64, 64).bfloat16(), 12, torch.bfloat16)", "bf16"),
         ("update(torch.nn.Linear(64, 64), 5)", "unknown"),
-        (
-            (
-                "HALF = False; w = torch.randn(64, 64, requires_grad=True)\n"
-                "for _ in range(12):\n"
-                "    x = torch.randn(32, 64, requires_grad=True)\n"
-                "    (slope,) = torch.autograd.grad((x @ w).sum(), x, create_graph=True)\n"
-                "    (grad,) = torch.autograd.grad(((x @ w).sum(1) + slope.sum(1)).square().mean(), w)\n"
-                "    w = (w - 1e-3 * grad).detach().requires_grad_()"
-            ),
-            "not used(fp32)",
-        ),
+        (f"HALF = False\n{GRADIENTS}", "not used(fp32)"),
     ],
     ids=["autocast", "float32", "parameters", "few", "gradients"],
 )
