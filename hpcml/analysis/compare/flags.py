@@ -124,8 +124,8 @@ def _doubts(arm: Arm, terms: Terms) -> list[str]:
     flags += _shape_flags(arm, terms)
     if late := sum(f"{READ_AFTERWARDS}{terms.metric}" in run.facts for run in arm.ok):
         flags.append(
-            f"{terms.metric} of {late} of {len(arm.ok)} runs was read afterwards from what they printed (hpcml read): "
-            "when each value came is not known"
+            f"{terms.metric} of {late} of {len(arm.ok)} runs was read afterwards from what they printed or wrote "
+            "(hpcml read): when each value came is not known"
         )
     if arm.incomplete:
         flags.append(_missing(arm))
