@@ -21,7 +21,9 @@ from urllib.parse import unquote, urlsplit
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.interop import mlflow_import
+from hpcml.interop.mlflow_folder import find_runs
 from hpcml.interop.mlflow_import import Imported, journal_text, not_in
+from hpcml.interop.mlflow_run import MlflowRun, Unreadable
 from hpcml.interop.output import copy_file, is_inside
 from hpcml.paths import Places
 from hpcml.runs.atomic import appear, sync, write_text
@@ -79,8 +81,8 @@ def import_runs(places: Places, wish: ImportRequest) -> Report:
         claim(places)
     with opened(places) as store:
         collect(store, places)
-        for found in mlflow_import.find_runs(_folder(wish.source), experiment=wish.experiment):
-            if isinstance(found, mlflow_import.Unreadable):
+        for found in find_runs(_folder(wish.source), experiment=wish.experiment):
+            if isinstance(found, Unreadable):
                 report.problems.append(found.why)
                 continue
             theirs = _artifact_files(found) if wish.with_artifacts else {}
@@ -172,7 +174,7 @@ def _copy(artifacts: Mapping[Path, str], run_dir: RunDir) -> None:
             copy_file(source, run_dir.path / name)
 
 
-def _artifact_files(run: mlflow_import.MlflowRun) -> dict[Path, str]:
+def _artifact_files(run: MlflowRun) -> dict[Path, str]:
     """Return the files of a run and what they are called in ours; what lies on a server stays there."""
     folder = run.folder / "artifacts"
     if not folder.is_dir() and run.artifact_uri and urlsplit(run.artifact_uri).scheme in ("", "file"):
