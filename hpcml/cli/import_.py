@@ -1,4 +1,4 @@
-"""``hpcml import``: import the runs of an MLflow file store."""
+"""``hpcml import``: import runs of MLflow's."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from hpcml.paths import Places
 
 
 @click.command("import")
-@click.argument("source", metavar="MLRUNS")
+@click.argument("source", metavar="SOURCE")
 @click.option("--experiment", metavar="NAME", help="Only this experiment of MLflow's.")
 @click.option("--map", "names", multiple=True, metavar="THEIRS=OURS", help="lr=training.learning_rate; repeat.")
 @click.option("--artifacts", "with_artifacts", is_flag=True, help="Copy their files, too.")
 @click.option("-n", "--dry-run", "is_dry", is_flag=True, help="Say what would be imported.")
 @pass_places
 def import_(places: Places, /, **wish: object) -> int:
-    """Import the runs of an MLflow file store, the folder mlruns/; again, to fetch what came since."""
+    """Import runs of MLflow's; again, to fetch what came since.
+
+    SOURCE is MLflow's database (mlflow.db) or its file store (the folder mlruns).
+    """
     from hpcml.cli.terminal import warn
     from hpcml.commands.import_ import ImportRequest, import_runs
     from hpcml.report.store import import_lines

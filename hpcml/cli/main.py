@@ -105,7 +105,7 @@ GROUPS = {
             "note": ("hpcml.cli.note:note", "Note something of a run."),
             "rm": ("hpcml.cli.rm:rm", "Remove runs, and what nothing needs any more; asks before."),
             "export": ("hpcml.cli.export:export", "Export runs for other tools."),
-            "import": ("hpcml.cli.import_:import_", "Import the runs of an MLflow file store."),
+            "import": ("hpcml.cli.import_:import_", "Import runs of MLflow's."),
             "ingest": ("hpcml.cli.ingest:ingest", "Read run directories that lie elsewhere, now and from now on."),
             "store": ("hpcml.cli.store:store", "Say where the store is; check it, back it up, make it small."),
             "sync": (

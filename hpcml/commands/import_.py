@@ -20,8 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.interop import mlflow_import
-from hpcml.interop.mlflow_folder import find_runs
+from hpcml.interop import mlflow_database, mlflow_folder, mlflow_import
 from hpcml.interop.mlflow_import import Imported, journal_text, not_in
 from hpcml.interop.mlflow_run import MlflowRun, Unreadable
 from hpcml.interop.output import copy_file, is_inside
@@ -45,7 +44,7 @@ _BEGUN = ".importing-"  # no name of a run: what is under it is not whole yet
 class ImportRequest:
     """What is to be imported, and how; as the options of ``hpcml import`` say it."""
 
-    source: str  # the folder of a file store, or its file: URL
+    source: str  # a database or the folder of a file store, or its URL, sqlite: or file:
     experiment: str | None = None  # only this one of theirs
     names: Sequence[str] = ()  # THEIRS=OURS, of settings
     with_artifacts: bool = False  # their files are copied, too
@@ -66,14 +65,14 @@ class Report:
 
 
 def import_runs(places: Places, wish: ImportRequest) -> Report:
-    """Bring the runs of MLflow's file store in ``wish.source`` into run directories, and these into the store.
+    """Bring the runs of MLflow's in ``wish.source`` into run directories, and these into the store.
 
     Each run appears as a whole or not at all. One that was imported before gets what is new there, in a further
     journal; one that hpcml exported itself is counted as `own` and left alone. A run that cannot be read is reported in
     `Report.problems`, and the import goes on.
 
-    Raises `ConfigError` for a source that is no folder or no file store, and `HpcmlError` where a directory cannot be
-    written.
+    Raises `ConfigError` for a source that is neither MLflow's database nor its file store, and `HpcmlError` where it
+    cannot be read or a directory cannot be written.
     """
     names = mlflow_import.parse_names(wish.names)
     report = Report()
@@ -81,7 +80,7 @@ def import_runs(places: Places, wish: ImportRequest) -> Report:
         claim(places)
     with opened(places) as store:
         collect(store, places)
-        for found in find_runs(_folder(wish.source), experiment=wish.experiment):
+        for found in _runs_in(wish.source, wish.experiment):
             if isinstance(found, Unreadable):
                 report.problems.append(found.why)
                 continue
@@ -198,12 +197,23 @@ def _count_points(records: Sequence[object]) -> int:
     return sum(len(getattr(record, "values", ())) for record in records)
 
 
-def _folder(source: str) -> Path:
+def _runs_in(source: str, experiment: str | None) -> Iterator[MlflowRun | Unreadable]:
+    path = _path(source)
+    if mlflow_database.is_database(path):
+        return mlflow_database.runs_in(path, experiment=experiment)
+    return mlflow_folder.runs_in(path, experiment=experiment)
+
+
+def _path(source: str) -> Path:
     parts = urlsplit(source)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
+    if parts.scheme == "sqlite":  # as MLflow has it: sqlite:///mlflow.db, sqlite:////home/me/mlflow.db
+        return Path(source.removeprefix("sqlite:").removeprefix("///"))
     if parts.scheme:
-        raise ConfigError(f"{source} is no folder: hpcml imports MLflow's file store, mostly called mlruns")
+        raise ConfigError(
+            f"{source} is no file: hpcml imports from MLflow's database, mlflow.db, or file store, the folder mlruns"
+        )
     return Path(source).expanduser()
 
 

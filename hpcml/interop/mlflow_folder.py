@@ -10,6 +10,7 @@ The file of a parameter or tag holds its value; that of a metric has one line pe
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,15 @@ from typing import Any
 import yaml
 
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.interop.mlflow_run import Logged, MlflowRun, Unreadable, moment, word
+from hpcml.interop.mlflow_run import Logged, MlflowRun, Unreadable, moment, no_such_experiment, word
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _STATUS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}  # RunStatus of MLflow's service.proto
+_DATABASE = "mlflow.db"  # beside a folder mlruns that has only the files of its runs
 _LONGEST = 1 << 20  # of a parameter or tag
 
 
-def find_runs(root: Path, *, experiment: str | None = None) -> Iterator[MlflowRun | Unreadable]:
+def runs_in(root: Path, *, experiment: str | None = None) -> Iterator[MlflowRun | Unreadable]:
     """Yield every run that was not deleted, of all experiments or the named one; *root* may be an experiment's folder.
 
     Experiments and runs come in the order of their folders' names; one that cannot be read is yielded as `Unreadable`,
@@ -44,18 +46,22 @@ def find_runs(root: Path, *, experiment: str | None = None) -> Iterator[MlflowRu
         if meta.get("lifecycle_stage", "active") == "active" and experiment in (None, name):
             yield from _runs_of(folder, str(meta.get("experiment_id") or folder.name), name)
     if experiment is not None and experiment not in names:
-        raise ConfigError(f"{root} has no experiment {experiment}: it has {', '.join(sorted(names)) or 'none'}")
+        raise no_such_experiment(root, experiment, names)
 
 
 def _experiment_folders(root: Path) -> list[Path]:
     if not root.is_dir():
-        what = "is no folder: an MLflow file store is one, mostly called mlruns" if root.exists() else "does not exist"
-        raise ConfigError(f"{root} {what}")
+        what = "is neither MLflow's database, mlflow.db, nor its file store, the folder mlruns"
+        raise ConfigError(f"{root} {what if root.exists() else 'does not exist'}")
     if (root / "meta.yaml").is_file():
         return [root]
     folders = sorted(path.parent for path in root.glob("[!.]*/meta.yaml"))
     if not folders:
-        raise ConfigError(f"{root} is no MLflow file store: no folder in it has a meta.yaml")
+        databases = [path for path in (root / _DATABASE, root.absolute().parent / _DATABASE) if path.is_file()]
+        advice = (
+            f"; MLflow's runs are in its database: hpcml import {shlex.quote(str(databases[0]))}" if databases else ""
+        )
+        raise ConfigError(f"{root} is no MLflow file store: no folder in it has a meta.yaml{advice}")
     return folders
 
 
@@ -97,7 +103,7 @@ def _read_run(folder: Path, meta: Mapping[str, Any], experiment_id: str, experim
         params=params,
         tags=tags,
         metrics=metrics,
-        bad_lines=bad_lines,
+        bad_values=bad_lines,
     )
 
 

@@ -1,10 +1,12 @@
-"""A run as MLflow recorded it; `mlflow_folder` and `mlflow_database` read such, `mlflow_import` makes them ours."""
+"""A run as MLflow recorded it: `mlflow_folder` and `mlflow_database` read such, `mlflow_import` makes them ours."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from hpcml.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +20,10 @@ class Logged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlflowRun:
-    """One run of MLflow's file store.
+    """One run of MLflow's.
 
-    Times are in unix milliseconds, None where MLflow has none. The values of a metric are in the order of its file. A
-    run that has not ended has no `ended_ms`.
+    Times are in unix milliseconds, None where MLflow has none. The values of a metric are in the order in which they
+    lie there. A run that has not ended has no `ended_ms`.
     """
 
     experiment_id: str
@@ -37,7 +39,7 @@ class MlflowRun:
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, Sequence[Logged]] = field(default_factory=dict)
-    bad_lines: int = 0  # of metrics
+    bad_values: int = 0  # of metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +59,8 @@ def moment(value: object) -> int | None:
 def word(value: object) -> str | None:
     """Return what stands there as text; None where nothing does."""
     return None if value is None or value == "" else str(value)
+
+
+def no_such_experiment(source: Path, wanted: str, there: Collection[str]) -> ConfigError:
+    """Return what to raise where *source* has the experiments *there* and not the one that is *wanted*."""
+    return ConfigError(f"{source} has no experiment {wanted}: it has {', '.join(sorted(there)) or 'none'}")

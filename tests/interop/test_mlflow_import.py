@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,19 @@ from tests.store.building import Journal, make_run_dir
 pytestmark = pytest.mark.filterwarnings("default")  # MLflow's own
 START = 1_700_000_000_000
 ODD_NAME = "Vision / über & <b>"
+IN_EITHER = pytest.mark.parametrize("store", ["mlruns", "mlflow.db"], indirect=True)
 
 
-class FileStore:
-    """A file store that MLflow itself writes and reads."""
+def address_of(path: Path) -> str:
+    return f"sqlite:///{path}" if path.suffix == ".db" else path.as_uri()
+
+
+class Mlflow:
+    """A file store, or a database, that MLflow itself writes and reads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.client = real("mlflow.tracking").MlflowClient(tracking_uri=path.as_uri())
+        self.client = real("mlflow.tracking").MlflowClient(tracking_uri=address_of(path))
         self._entities = real("mlflow.entities")
 
     def run(self, experiment: str, number: int, *, status: str | None = "FINISHED", steps: int = 4, **more: str) -> str:
@@ -46,13 +53,14 @@ class FileStore:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mlflow:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    return FileStore(tmp_path / "mlruns")
+    monkeypatch.chdir(tmp_path)  # where MLflow puts the files of runs that it has in a database
+    return Mlflow(tmp_path / getattr(request, "param", "mlruns"))
 
 
-def imported(hpcml: Hpcml, store: FileStore, *words: str) -> str:
+def imported(hpcml: Hpcml, store: Mlflow, *words: str) -> str:
     done = hpcml("import", str(store.path), *words)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -69,7 +77,7 @@ def curves(hpcml: Hpcml, uid: str) -> dict[str, Any]:
     return found
 
 
-def test_of_an_imported_run_it_is_not_said_that_it_has_not_started(hpcml: Hpcml, store: FileStore) -> None:
+def test_of_an_imported_run_it_is_not_said_that_it_has_not_started(hpcml: Hpcml, store: Mlflow) -> None:
     run_id = store.run("vision", 0, status="FAILED")
     imported(hpcml, store)
 
@@ -79,7 +87,8 @@ def test_of_an_imported_run_it_is_not_said_that_it_has_not_started(hpcml: Hpcml,
     assert said_in_one_line(done).endswith("no output of rank 0: it was imported, and what it printed was not")
 
 
-def test_params_metrics_tags_times_and_status_are_what_mlflow_reads(hpcml: Hpcml, store: FileStore) -> None:
+@IN_EITHER
+def test_params_metrics_tags_times_and_status_are_what_mlflow_reads(hpcml: Hpcml, store: Mlflow) -> None:
     ids = {
         status: store.run("vision", seed, status=status) for seed, status in enumerate(("FINISHED", "FAILED", "KILLED"))
     }
@@ -104,7 +113,7 @@ def test_params_metrics_tags_times_and_status_are_what_mlflow_reads(hpcml: Hpcml
         assert ours["t_s"] == [(at.timestamp - START) / 1000 for at in theirs]
 
 
-def test_imported_runs_are_found_compared_and_never_tried_again(hpcml: Hpcml, store: FileStore) -> None:
+def test_imported_runs_are_found_compared_and_never_tried_again(hpcml: Hpcml, store: Mlflow) -> None:
     for seed in range(3):
         for precision in ("fp32", "amp"):
             store.run("vision", seed, precision=precision)
@@ -123,7 +132,8 @@ def test_imported_runs_are_found_compared_and_never_tried_again(hpcml: Hpcml, st
     assert hpcml("retry", "-y", "--experiment", "vision").returncode == 0  # and it stands in the way of no other
 
 
-def test_importing_again_adds_what_came_since_and_nothing_twice(hpcml: Hpcml, store: FileStore) -> None:
+@IN_EITHER
+def test_importing_again_adds_what_came_since_and_nothing_twice(hpcml: Hpcml, store: Mlflow) -> None:
     ended, going = store.run("vision", 1), store.run("vision", 2, status=None)
     imported(hpcml, store)
     before = hpcml("export", "--to", "json").stdout
@@ -144,7 +154,7 @@ def test_importing_again_adds_what_came_since_and_nothing_twice(hpcml: Hpcml, st
     assert imported(hpcml, store) == "0 runs imported, 0 with news, 2 unchanged; 0 points"
 
 
-def test_without_its_database_hpcml_says_the_same(hpcml: Hpcml, store: FileStore) -> None:
+def test_without_its_database_hpcml_says_the_same(hpcml: Hpcml, store: Mlflow) -> None:
     store.run("vision", 1, status=None)
     imported(hpcml, store)
     before = hpcml("export", "--to", "json").stdout
@@ -156,7 +166,7 @@ def test_without_its_database_hpcml_says_the_same(hpcml: Hpcml, store: FileStore
     assert hpcml("export", "--to", "json").stdout == before
 
 
-def test_a_dry_run_writes_nothing(hpcml: Hpcml, store: FileStore) -> None:
+def test_a_dry_run_writes_nothing(hpcml: Hpcml, store: Mlflow) -> None:
     store.run("vision", 1)
 
     said = imported(hpcml, store, "--dry-run")
@@ -165,7 +175,8 @@ def test_a_dry_run_writes_nothing(hpcml: Hpcml, store: FileStore) -> None:
     assert not known(hpcml)
 
 
-def test_only_one_experiment_is_imported_and_settings_get_our_names(hpcml: Hpcml, store: FileStore) -> None:
+@IN_EITHER
+def test_only_one_experiment_is_imported_and_settings_get_our_names(hpcml: Hpcml, store: Mlflow) -> None:
     store.run("vision", 1, batch="64", dtype="bf16")
     store.run("speech", 2)
 
@@ -178,7 +189,7 @@ def test_only_one_experiment_is_imported_and_settings_get_our_names(hpcml: Hpcml
     assert "write it as THEIRS=OURS" in said_in_one_line(hpcml("import", str(store.path), "--map", "lr"))
 
 
-def test_odd_words_are_kept_and_what_has_no_place_is_said(hpcml: Hpcml, store: FileStore) -> None:
+def test_odd_words_are_kept_and_what_has_no_place_is_said(hpcml: Hpcml, store: Mlflow) -> None:
     run_id = store.run(ODD_NAME, 1, name="theirs", seed="many", model="resnet", note=EVIL)
     store.client.set_tag(run_id, "long", "x" * 4000)
     for value in (0.5, math.nan, math.inf):
@@ -214,7 +225,7 @@ def test_odd_words_are_kept_and_what_has_no_place_is_said(hpcml: Hpcml, store: F
         assert words in done.stderr
 
 
-def test_what_is_damaged_is_left_out_and_said(hpcml: Hpcml, store: FileStore) -> None:
+def test_what_is_damaged_is_left_out_and_said(hpcml: Hpcml, store: Mlflow) -> None:
     good, torn, gone = store.run("vision", 1), store.run("vision", 2), store.run("vision", 3)
     folders = {path.name: path for path in store.path.glob("*/*") if path.is_dir()}
     (folders[torn] / "meta.yaml").write_text("run_id: [")
@@ -225,14 +236,41 @@ def test_what_is_damaged_is_left_out_and_said(hpcml: Hpcml, store: FileStore) ->
     done = hpcml("import", str(store.path))
 
     assert done.returncode == 1
-    assert "lines of metrics that cannot be read were left out" in done.stderr
+    assert "values of metrics that cannot be read were left out" in done.stderr
     assert {line.split(": ")[1] for line in done.stderr.splitlines() if "left out: " in line} == {"left out"}
     assert done.stderr.count("meta.yaml") == 2
     (run,) = known(hpcml).values()
     assert curves(hpcml, run["uid"])["loss"]["step"] == [0, 1, 2, 3, 9]
 
 
-def test_deleted_runs_stay_away(hpcml: Hpcml, store: FileStore) -> None:
+@pytest.mark.parametrize("store", ["mlflow.db"], indirect=True)
+def test_of_a_database_what_is_no_number_is_as_it_was_logged_and_what_is_damaged_is_left_out(
+    hpcml: Hpcml, store: Mlflow
+) -> None:
+    good = store.run("vision", 1)
+    for step, value in enumerate((math.nan, math.inf, -math.inf, 1e300)):
+        store.client.log_metric(good, "odd", value, timestamp=START + 2000 + step, step=step)
+    store.run("vision", 2)
+    with closing(sqlite3.connect(store.path)) as database, database:
+        database.execute("UPDATE runs SET run_uuid = '../../x' WHERE run_uuid != ?", (good,))
+        row = ("loss", "nonsense", START, good, 7, 0)
+        database.execute(
+            "INSERT INTO metrics (key, value, timestamp, run_uuid, step, is_nan) VALUES (?,?,?,?,?,?)", row
+        )
+
+    done = hpcml("import", str(store.path))
+
+    assert done.returncode == 1
+    assert "values of metrics that cannot be read were left out" in done.stderr
+    assert done.stderr.count("'../../x' is no id of a run") == 1
+    (run,) = known(hpcml).values()
+    found = curves(hpcml, run["uid"])
+    assert found["loss"]["step"] == [0, 1, 2, 3]
+    assert [str(value) for value in found["odd"]["value"]] == ["nan", "inf", "-inf", "1e+300"]
+
+
+@IN_EITHER
+def test_deleted_runs_stay_away(hpcml: Hpcml, store: Mlflow) -> None:
     store.client.delete_run(store.run("vision", 1))
     kept = store.run("vision", 2)
 
@@ -241,7 +279,8 @@ def test_deleted_runs_stay_away(hpcml: Hpcml, store: FileStore) -> None:
     assert set(known(hpcml)) == {kept}
 
 
-def test_artifacts_are_copied_when_asked_for(hpcml: Hpcml, store: FileStore, tmp_path: Path) -> None:
+@IN_EITHER
+def test_artifacts_are_copied_when_asked_for(hpcml: Hpcml, store: Mlflow, tmp_path: Path) -> None:
     run_id = store.run("vision", 1)
     (tmp_path / "weights.bin").write_bytes(b"\0" * 1000)
     store.client.log_artifact(run_id, str(tmp_path / "weights.bin"), "model")
@@ -255,7 +294,7 @@ def test_artifacts_are_copied_when_asked_for(hpcml: Hpcml, store: FileStore, tmp
     assert '"artifacts/model/weights.bin"' in hpcml("show", run["uid"], "--json").stdout
 
 
-def test_what_hpcml_exported_comes_home_as_itself(hpcml: Hpcml, store: FileStore, tmp_path: Path) -> None:
+def test_what_hpcml_exported_comes_home_as_itself(hpcml: Hpcml, store: Mlflow, tmp_path: Path) -> None:
     assert hpcml("export", "--to", "mlflow", "-o", store.path.as_uri(), PLAIN, OPEN).returncode == 0
     before = {run["uid"]: run for run in hpcml.runs()}
 
@@ -286,14 +325,26 @@ def test_what_hpcml_exported_comes_home_as_itself(hpcml: Hpcml, store: FileStore
     ("source", "problem"),
     [
         ("nowhere", "does not exist"),
-        ("mlflow.db", "is no folder: an MLflow file store is one"),
-        ("empty", "is no MLflow file store"),
-        ("sqlite:///mlflow.db", "is no folder: hpcml imports MLflow's file store"),
+        ("notes.txt", "is neither MLflow's database, mlflow.db, nor its file store"),
+        ("sqlite:///notes.txt", "is neither MLflow's database"),
+        ("empty/inside", "is no MLflow file store: no folder in it has a meta.yaml"),
+        ("files", "is no MLflow file store: no folder in it has a meta.yaml; MLflow's runs are in its database: hpcml"),
+        ("other.db", "other.db is no database of MLflow: no such table: experiments"),
+        ("cut.db", "cut.db cannot be read: "),
+        (
+            "https://mlflow.example.org",
+            "is no file: hpcml imports from MLflow's database, mlflow.db, or file store",
+        ),
     ],
 )
-def test_what_is_no_file_store_is_refused_in_one_line(hpcml: Hpcml, source: str, problem: str) -> None:
+def test_what_is_none_of_mlflows_is_refused_in_one_line(hpcml: Hpcml, source: str, problem: str) -> None:
+    (hpcml.cwd / "notes.txt").write_text("")
+    (hpcml.cwd / "empty" / "inside").mkdir(parents=True)
+    (hpcml.cwd / "files" / "0" / "artifacts").mkdir(parents=True)
     (hpcml.cwd / "mlflow.db").write_text("")
-    (hpcml.cwd / "empty").mkdir()
+    with closing(sqlite3.connect(hpcml.cwd / "other.db")) as database:
+        database.execute("CREATE TABLE runs (id)")
+    (hpcml.cwd / "cut.db").write_bytes((hpcml.cwd / "other.db").read_bytes()[:512] + b"\xff" * 3000)
 
     done = hpcml("import", source)
 
@@ -301,7 +352,7 @@ def test_what_is_no_file_store_is_refused_in_one_line(hpcml: Hpcml, source: str,
     assert problem in said_in_one_line(done)
 
 
-def test_two_imports_at_once_make_each_run_once(hpcml: Hpcml, store: FileStore) -> None:
+def test_two_imports_at_once_make_each_run_once(hpcml: Hpcml, store: Mlflow) -> None:
     for seed in range(5):
         store.run("vision", seed)
 
@@ -316,9 +367,7 @@ def test_two_imports_at_once_make_each_run_once(hpcml: Hpcml, store: FileStore) 
     assert not list(hpcml.home.glob("runs/*/.*"))
 
 
-def test_ends_that_mlflow_has_no_word_for_come_home_as_they_were(
-    hpcml: Hpcml, store: FileStore, tmp_path: Path
-) -> None:
+def test_ends_that_mlflow_has_no_word_for_come_home_as_they_were(hpcml: Hpcml, store: Mlflow, tmp_path: Path) -> None:
     ends = {
         "TIMEOUT": {"reason": "walltime of 10 min was over", "cause": "time_limit", "wall_s": 600.25},
         "FAILED": {"reason": "exit status 3", "cause": "program", "exit_code": 3, "wall_s": 0.0625},
