@@ -160,13 +160,14 @@ def test_a_damaged_or_cut_file_of_wandb_does_no_harm(tmp_path: Path, flip: int) 
 
 
 @pytest.mark.filterwarnings("default")  # MLflow's own
-def test_mlflow_is_read_from_its_database_while_it_is_open(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["mlflow.db", "mlruns.db"])
+def test_mlflow_is_read_from_its_database_while_it_is_open(tmp_path: Path, name: str) -> None:
     mlflow = pytest.importorskip("mlflow", reason="it writes the database")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/{name}")
     try:
-        reader = MlflowDatabase(tmp_path, tmp_path / "mlflow.db")
         with mlflow.start_run():
             mlflow.log_metric("loss", 0.5, step=10)
+            (reader,) = (reader_of(source, tmp_path) for source in sources_in(tmp_path, ["auto"]))
             first = read_all(reader)
             mlflow.log_metrics({"loss": math.inf, "acc": math.nan}, step=20)
             for value in (3, 2, 1):

@@ -102,7 +102,7 @@ def test_a_large_file_of_weights_is_copied_for_each_run_and_other_large_ones_are
 
 
 def test_a_checkpoint_that_git_ignores_is_nobodys_beginning(project: Path, places: Places) -> None:
-    fill(project, "ckpt.pt", "checkpoint.pth.tar", "mlflow.db", "ckpt_tools.py")
+    fill(project, "ckpt.pt", "checkpoint.pth.tar", "mlflow.db", "mlruns.db", "ckpt_tools.py")
     under_git(project, "*\n!train.py\n")
 
     assert names_of(read_work_tree(project, places)) == {"ckpt_tools.py"}

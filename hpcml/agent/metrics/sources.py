@@ -23,7 +23,7 @@ _KIND_OF_NAME = {
     **dict.fromkeys(("metrics.jsonl", "log.jsonl", "train_log.jsonl"), MetricFiles.jsonl),
     "metrics.csv": MetricFiles.csv,
     _STATE: MetricFiles.trainer,
-    "mlflow.db": MetricFiles.mlflow,
+    **dict.fromkeys(("mlflow.db", "mlruns.db"), MetricFiles.mlflow),  # the latter from MONAI and others
 }
 _ENVIRONMENTS = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
 _FIT = ("train", "training", "fit", "val", "valid", "validation", "test", "eval", "evaluation", "dev")
@@ -50,7 +50,7 @@ def reader_of(source: Source, root: Path, *, goes_on: bool = False) -> Reader:
     from hpcml.agent.metrics.wandb_log import WandbLog  # noqa: PLC0415 - as above
 
     path = root / source.place
-    if source.kind is MetricFiles.mlflow and path.name != "mlflow.db" and path.suffix not in (".db", ".sqlite"):
+    if source.kind is MetricFiles.mlflow and path.suffix not in (".db", ".sqlite"):
         return MlflowMetric(root, path)
     readers: Mapping[MetricFiles, Callable[[Path, Path], Reader]] = {
         MetricFiles.jsonl: partial(JsonLines, goes_on=goes_on),

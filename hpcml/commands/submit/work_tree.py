@@ -46,7 +46,7 @@ _OUTPUTS = (
     *("wandb", "mlruns", "mlartifacts", "checkpoint", "checkpoints", "checkpoint[-_]*", "ckpt*", "saved_models"),
     "multirun",
 )
-_OUTPUT_FILES = ("mlflow.db", "checkpoint*", "ckpt*")
+_OUTPUT_FILES = ("mlflow.db", "mlruns.db", "checkpoint*", "ckpt*")
 _CACHES = (".cache", ".*_cache", ".ipynb_checkpoints", ".git", *_COMPILED, "*.pyc")
 _WRITTEN_WHOLE = frozenset(  # files that programs write again under the same name, and that may be large
     {
