@@ -555,6 +555,16 @@ def test_runs_without_their_metric_are_judged_by_another_that_is_named(known: li
         compare([run(metrics=metrics), run("tf32", metrics=metrics)], {})
 
 
+def test_runs_that_say_no_metric_as_imported_ones_are_told_which_they_have() -> None:
+    metrics = {f"m{number:02}": summary(f"m{number:02}", 0.5) for number in range(30)}
+    imported = [replace(run(word, metrics=metrics), params={"precision.name": word}) for word in ("fp32", "tf32")]
+
+    with pytest.raises(
+        ComparisonError, match=r"say no objective.metric: they have m00, .*, m19 and 10 more \(--metric"
+    ):
+        compare(imported, {})
+
+
 @pytest.mark.parametrize(
     ("values", "is_asked"),
     [

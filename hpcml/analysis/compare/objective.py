@@ -22,6 +22,7 @@ from hpcml.model.told_apart import show
 from hpcml.spelling import maybe_meant
 from hpcml.units import one_or_many
 
+_MOST_NAMED = 20  # metrics, in a line of advice
 _NO_METRICS = (
     "no metrics at all; workload.metrics reads those that a program prints (hpcml read those that runs have printed), "
     "metrics_from those that it writes"
@@ -63,7 +64,8 @@ class Target:
 
 def _offered(known: Sequence[str]) -> str:
     choice = shlex.quote(known[0]) if len(known) == 1 else "NAME"
-    return f"they have {', '.join(known)} (--metric {choice} judges by {'it' if len(known) == 1 else 'one of them'})"
+    named = ", ".join(known[:_MOST_NAMED]) + (f" and {more} more" if (more := len(known) - _MOST_NAMED) > 0 else "")
+    return f"they have {named} (--metric {choice} judges by {'it' if len(known) == 1 else 'one of them'})"
 
 
 def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | None) -> Yardstick:
@@ -165,7 +167,8 @@ def _agreed(distinct: Sequence[RunRecord], word: str, runs: Sequence[RunRecord],
         raise ComparisonError(_disagreement(runs if metric is None else _judged_by(runs, metric), word))
     value = next(iter(values))
     if value is None:
-        raise ComparisonError(f"these runs say no objective.{word}; give one with --{word}")
+        known = sorted({name for run in runs for name in run.metrics}) if word == "metric" else []
+        raise ComparisonError(f"these runs say no objective.{word}: {_offered(known) if known else f'give --{word}'}")
     return str(value)
 
 
