@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise, takewhile
 from pathlib import Path, PurePath
 
+from hpcml.agent.metrics.numbers import IN_CALL, number_or_share, plain
 from hpcml.agent.metrics.reading import STEPS, Damaged
 from hpcml.agent.metrics.sources import is_wanted_by
 from hpcml.agent.metrics.tables import CsvTable
@@ -44,6 +46,7 @@ _RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
 _NUMBER = re.compile(
     r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:%|ms|s|m|h)?|\d+/\d+|\d+(?::\d\d){1,2}|nan", re.IGNORECASE
 )
+_MARK = re.compile(r"[^\w\s]{1,3}")  # in a row of the best epochs alone, as skorch's + of a checkpoint
 _STEPS = (*STEPS, "loop", "cycle", "time_step")  # what heads the first column: elsewhere these may be values
 # What is counted before a value, the finest first
 _COUNTED = [
@@ -55,7 +58,12 @@ _AT_BEGIN = {  # of a line, as boosted trees number theirs, and what reads it
     re.compile(r"^\d+:(?=\s)"): r"^(?P<step>\d+):",
 }
 _REWARD = r"rew|reward|rew\w*_mean|\w*return|\w*ep_?ret"
-_MEASURED = r"loss(?:_[a-z]{1,12})?|acc\w*|error|err|score|ppl|perplexity|bleu|f1|auc|iou|map|mse|mae|rmse|l[12]|ndcg"
+# A dropout_l1, a lambda_l2 and a bitmap are not measured
+_NORM = r"(?:(?<![a-z_])|(?<=val_)|(?<=valid_)|(?<=test_)|(?<=eval_)|(?<=train_))l[12]"
+_MEASURED = (
+    r"loss(?:_[a-z]{1,12})?|acc\w*|error|(?<!std)err|score|ppl|perplexity|bleu|f1|auc|iou|(?<![a-z])map|mse|mae|rmse"
+    rf"|{_NORM}|ndcg"
+)
 _MEASURED_TOO = r"cost|nll|elbo|cross.?entropy|likelihood|[wc]er|psnr|ssim|fid|dice|recall"  # after all of these
 # What benchmarks are judged by.
 _EACH = r"(?:/(?:gpu|device|node|rank|thread|process))?"
@@ -76,6 +84,14 @@ _OF_DATA = re.compile(
     re.IGNORECASE,
 )
 _TIMES = re.compile(r"(?<![a-z])(?:times?|took|elapsed|duration)(?![a-z])[^|,;]{0,40}$", re.IGNORECASE)
+_BEFORE_NUMBER = rf"(?:{IN_CALL})?\[?"
+_NUMBER_ALONE = r"nan|[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?"
+# What Optuna says of each trial of a study
+_TRIAL = re.compile(r"Trial \d+ finished with value: \S+ .*Best is trial \d+ with value: \S*\d")
+_OF_TRIALS = (
+    r'{pattern: "Trial (?P<step>\d+) finished with value: (?P<trial_value>\S+) .*'
+    r'Best is trial \d+ with value: (?P<best_value>\S*\d)"}'
+)
 _OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=|]|\bis\b:?|\bwas\b:?)"
 
 
@@ -89,7 +105,7 @@ def _line(measured: str) -> re.Pattern[str]:
         rf"(?P<before>(?:[A-Za-z][\w'-]{{0,30}} +){{0,8}}?"
         rf"(?:[A-Za-z_][A-Za-z_/.-]{{0,29}})?(?:{measured})(?:@\d+(?:\.\d+)?)?[\"']?(?:{_OF_WHAT})? *)"
         r"(?:(?<=\W)|(?=\d*\.\d))"  # "loss0.5" is one, "mAP50" none
-        r"\[?[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
+        rf"{_BEFORE_NUMBER}[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
         re.IGNORECASE,
     )
 
@@ -130,8 +146,14 @@ def advice(mute: Sequence[Launched]) -> str:
 
 def _of_nothing_printed(words: Sequence[str]) -> str:
     """Return what makes metrics of a program known that has neither printed nor written any."""
-    if any(PurePath(word).name == "papermill" for word in words) and "--log-output" not in words:
+    names = {PurePath(word).name for word in words}
+    if "papermill" in names and "--log-output" not in words:
         return "papermill prints what the cells print with --log-output, and a rule of workload.metrics reads it there"
+    if names & {"nbconvert", "jupyter-nbconvert"} and "--execute" in words:
+        return (
+            "nbconvert keeps what the cells print in the notebook that it writes; papermill --log-output prints it, "
+            "where a rule of workload.metrics reads it"
+        )
     return (
         "workload.metrics='[{pattern: \"loss (?P<value>\\S+)\", name: loss}]' reads one from what a program prints, "
         "and hpcml_client reports any"
@@ -148,7 +170,12 @@ def _reading(which: str, key: str, value: str, what: str) -> str:
 
 
 def suggested_rules(printed: str) -> list[tuple[str, str]]:
-    """Return rules with their names: of what was measured, and of a loss beside it, which tells of NaN."""
+    """Return rules with their names: of what was measured, and of a loss beside it, which tells of NaN.
+
+    Where trials of a study were printed, it is judged by the best of them, whatever each of its trainings prints.
+    """
+    if _TRIAL.search(printed):
+        return [(_OF_TRIALS, "best_value")]
     first = rule_of_rows(printed) if (found := suggested_rule(printed)) is None else found
     if first is None:
         return []
@@ -224,7 +251,10 @@ def rule_of_table(printed: str) -> str | None:
     lines = [line for line in printed_lines(printed) if len(line) <= _LONGEST and not _RULED.fullmatch(line)]
     for header, row in reversed(list(pairwise(lines))):
         cells = _CELLS.findall(row)
-        if len(cells) < 2 or not all(map(_NUMBER.fullmatch, cells)):
+        if len(cells) < 2 or not all(_NUMBER.fullmatch(cell) or _MARK.fullmatch(cell) for cell in cells):
+            continue
+        n_plain = sum(1 for _ in takewhile(_NUMBER.fullmatch, cells))  # columns before one that rows may lack
+        if n_plain < 2:
             continue
         for found in (_CELLS.findall(header), _WIDE_CELLS.findall(header)):
             heads = found[1:] if found[:1] == ["#"] and len(found) > len(cells) else found  # a comment
@@ -232,8 +262,9 @@ def rule_of_table(printed: str) -> str | None:
             step = "step" if "step" in names else names[0] if names and names[0] in _STEPS else None
             are_names = len(set(names)) == len(names) == len(cells) and all(map(_COLUMN.fullmatch, names))
             if are_names and (step or any(re.search(_MEASURED, name) for name in names)):
-                groups = [r"(?P<step>\d+)\S*" if name == step else rf"(?P<{name}>\S+)" for name in names]
-                return f'{{pattern: "^[ |]*{"[ |]+".join(groups)}[ |]*$"}}'
+                groups = [r"(?P<step>\d+)\S*" if name == step else rf"(?P<{name}>\S+)" for name in names[:n_plain]]
+                end = "[ |]*$" if n_plain == len(names) else r"(?![^\s|])"
+                return f'{{pattern: "^[ |]*{"[ |]+".join(groups)}{end}"}}'
     return None
 
 
@@ -279,15 +310,20 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
     words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", re.sub("[\"'|]", ".", plain)))
     plain = re.sub(r"(?<= )\d+\b", "", plain)
     value = r"[^\s,}]+" if re.search("[\"'] *: *$", plain) else r"\S+"  # of JSON, in one word with what follows
-    heads = [one[: other.start()] for one in lines for other in re.finditer(rf"{words}\[?[-+]?\.?\d", one)]
+    heads = [one[: other.start()] for one in lines for other in re.finditer(rf"{words}{_BEFORE_NUMBER}[-+]?\.?\d", one)]
     if re.match(r"\d+ / \d", line[found.end("before") :]):  # so many out of so many
         value = r"\d+ / \d+"
+    elif not _is_number_in(re.match(value, line[found.end("before") :])):  # as 0.71±0.02, or 0.5|acc:0.9
+        value = _NUMBER_ALONE
     if word := _telling_word(line[: found.start("before")], heads):
         words, plain = f"{word}.*{words}", f"{word} {plain}"
     else:
         if any(re.search(r"\w$", head) for head in heads):  # the end of another name
             words = rf"\b{words}"
-        if any(re.search(r"[A-Za-z] $", head) for head in heads):  # its last word
+        is_last_word = (
+            re.search(r"[A-Za-z] $", line[: found.start("before")]) is not None
+        )  # here, too: "Final Test: 0.8"
+        if not is_last_word and any(re.search(r"[A-Za-z] $", head) for head in heads):
             words = rf"(?<![A-Za-z] ){words}"
     spoken = re.sub(
         r"/(?=(?:s(?:ec|econd)?|gpu|device|node|rank|thread|process)\b)", "_per_", plain, flags=re.IGNORECASE
@@ -299,6 +335,14 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
     if word_of_best := next(filter(None, read), None):
         pattern = f"^(?!.*{word_of_best[0]}).*?{pattern}"
     return f'{{pattern: "{pattern}", name: {named}}}', named
+
+
+def _is_number_in(found: re.Match[str] | None) -> bool:
+    """Whether a rule would read a number in what was *found*."""
+    try:
+        return found is not None and math.isfinite(number_or_share(plain(found[0])))
+    except ValueError:
+        return False
 
 
 def _with_step(pattern: str, head: str, lines: Sequence[str]) -> str:

@@ -187,6 +187,7 @@ def test_a_value_that_a_bar_draws_over_itself_is_one(tmp_path: Path) -> None:
         (["val_loss nan", "val_loss 0.5", "val_loss nan"], None),  # validated in every other epoch
         (["loss nan", "loss 0.5", "loss nan", "loss nan"], "loss"),
         (["loss scale inf", "no loss of information", "lossless nan", "grad norm nan", "losses 3"], None),
+        (["loss: tensor(0.5)", "loss: tensor(nan, grad_fn=<MeanBackward0>)"], "loss"),
         (["loss 0.5, loss_ms nan", "packet loss inf", "loss_ratio: nan"], None),
         (["-" * 65536, "a-" * 32768, "a " * 32768], None),
     ],
@@ -195,6 +196,20 @@ def test_a_loss_that_was_printed_as_no_number_at_the_last_is_known_by_its_name(
     lines: list[str], name: str | None
 ) -> None:
     assert loss_that_ended(lines) == name
+
+
+def test_numbers_of_libraries_are_read_as_they_show_themselves(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text(
+        "step 1 loss tensor(0.5, grad_fn=<MeanBackward0>)\nstep 2 loss np.float32(0.25)\nstep 3 loss tensor([0.125])\n"
+        "step 4 loss tensor([0.1, 0.2])\nstep 5 loss tensor(nan, device='cuda:0')\nstep 6 loss of(7)\n"
+    )
+    reading = scanner(out)
+
+    found = {picked.step: picked.value for picked in reading.scan()}
+
+    assert [found.get(step) for step in (1, 2, 3, 4, 6)] == [0.5, 0.25, 0.125, None, None]
+    assert math.isnan(found[5])
 
 
 def test_so_many_correct_out_of_so_many_are_their_share(tmp_path: Path) -> None:

@@ -242,6 +242,16 @@ def test_the_output_of_a_notebook_is_advised_to_be_printed(hpcml: Hpcml, tmp_pat
     assert "--log-output" not in told.stderr
 
 
+def test_nbconvert_is_said_to_print_nothing_of_a_notebook(hpcml: Hpcml, tmp_path: Path) -> None:
+    jupyter = tmp_path / "jupyter"
+    jupyter.write_text("#!/bin/sh\necho Writing out.ipynb >&2\n")
+    jupyter.chmod(0o755)
+
+    done = hpcml("run", "--", str(jupyter), "nbconvert", "--to", "notebook", "--execute", "in.ipynb")
+
+    assert "nbconvert keeps what the cells print in the notebook that it writes" in done.stderr
+
+
 def test_files_that_are_named_by_their_seeds_are_advised_by_one_pattern(hpcml: Hpcml) -> None:
     write = ["--", "bash", "-c", "mkdir out; echo step,acc > out/seed{seed}.csv; echo 1,0.5 >> out/seed{seed}.csv"]
 

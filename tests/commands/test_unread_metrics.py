@@ -101,6 +101,21 @@ def test_a_rule_is_suggested_that_reads_the_rows_of_a_table(printed: str, tmp_pa
     ]
 
 
+def test_a_column_that_rows_may_lack_ends_what_is_read_of_a_table() -> None:
+    printed = (
+        "  epoch    train_loss    valid_loss    cp     dur\n-------  ------------  ------------  ----  ------\n"
+        "      1        0.6868        0.6742     +  0.0136\n      2        0.6730        0.6836        0.0099\n"
+    )
+
+    (rule,) = re.findall(r'pattern: "(.*)"', rule_of_table(printed) or "")
+
+    found = [line.groupdict() for line in map(re.compile(rule).search, printed.splitlines()) if line is not None]
+    assert found == [
+        {"step": "1", "train_loss": "0.6868", "valid_loss": "0.6742"},
+        {"step": "2", "train_loss": "0.6730", "valid_loss": "0.6836"},
+    ]
+
+
 def test_a_table_by_steps_is_one_of_metrics_whatever_they_are_called() -> None:
     printed = "Step     Temp     E_pair\n   0     1.44     -6.77\n  10     1.30     -6.55\nLoop time 0.5\n"
 
@@ -185,6 +200,15 @@ def test_no_rule_is_suggested_for_other_tables(printed: str) -> None:
         ("loss 0.5\nClass  Images  Box(P  mAP50  mAP50-95)\n", "loss", ["0.5"]),
         ("cross-entropy : 90.1 : new best\nlr 0.1\n", "cross_entropy", ["90.1"]),
         ("loss 0.5\nTotal cost: 3.2 EUR\n", "loss", ["0.5"]),
+        ("Epoch 1 loss: tensor(0.75, grad_fn=<MseLossBackward0>)\n", "loss", ["tensor(0.75,"]),
+        ("{'time': 0.1, 'logloss': np.float64(0.25)}\n", "logloss", ["np.float64(0.25)"]),
+        ("[0]\teval-error:0.2+0.01\n[1]\teval-error:0.1+0.02\n", "eval_error", ["0.2", "0.1"]),  # xgboost.cv
+        ("Accuracy: 0.91±0.02\n", "accuracy", ["0.91"]),
+        ("loss:0.5|val_acc:0.9\nloss:0.4|val_acc:nan\n", "val_acc", ["0.9", "nan"]),
+        ("loss:0.5|lr:0.1\n", "loss", ["0.5"]),
+        ("All runs: train 0.5\nFinal Test: 81.46 ± 0.63\n", "test", ["81.46"]),
+        ("loss 0.5\n{'lambda_l1': 0.25, 'n_units_l2': 64, 'bitmap': 3}\nstderr: 3\n", "loss", ["0.5"]),
+        ("val_l1: 0.25\n", "val_l1", ["0.25"]),
         ("Mop/s total     =    67.12\nMop/s/thread    =    33.56\n", "mop_per_s_per_thread", ["33.56"]),
     ],
 )
@@ -251,6 +275,28 @@ def test_a_loss_is_advised_beside_another_metric(printed: str, names: list[str],
     (point,) = compose_from_cli(["workload.command=true", words], project=tmp_path)
     for rule in point.run.workload.metrics:
         assert re.search(rule.pattern, printed)
+
+
+OPTUNA = """Epoch 1 val_loss 0.7
+[I 20:45:54,520] Trial 0 finished with value: -1.5 and parameters: {'drop_l1': 0.3}. Best is trial 0 with value: -1.5.
+[I 20:45:55,205] Trial 1 finished with value: 2e-05 and parameters: {'lr': 0.2}. Best is trial 0 with value: -1.5.
+[I 20:45:56,205] Trial 2 pruned.
+[I 20:45:57,205] Trial 3 finished with value: -2.0 and parameters: {'lr': 0.3}. Best is trial 3 with value: -2.0.
+"""
+
+
+def test_a_study_of_trials_is_judged_by_the_best_of_them(tmp_path: Path) -> None:
+    ((rule_text, name),) = suggested_rules(OPTUNA)
+
+    (point,) = compose_from_cli(["workload.command=true", f"workload.metrics=[{rule_text}]"], project=tmp_path)
+
+    (rule,) = point.run.workload.metrics
+    assert name == "best_value"
+    assert [match.groups() for match in re.finditer(rule.pattern, OPTUNA)] == [
+        ("0", "-1.5", "-1.5"),
+        ("1", "2e-05", "-1.5"),
+        ("3", "-2.0", "-2.0"),
+    ]
 
 
 OPENFOAM = """Time = 0.5

@@ -11,8 +11,12 @@ _GROUPED_BY_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(?:\.\d{3})+,\d*|[-+]?[1-9]\d
 _OF_FORTRAN = re.compile(
     r"([-+]?\d*\.\d*)(?:[dDqQ]([-+]?\d{1,4})|([-+]\d{3}))"
 )  # 1.5D-03, and 1.5-103 for want of room
+_SHARE = re.compile(r"(\d{1,15})\s?/\s?(\d{1,15})")  # so many out of so many
 _OF_OLD_C = {"ind": "nan", "qnan": "nan", "snan": "nan", "inf": "inf"}  # Microsoft's: -1.#IND, 1.#INF00
 _SPECIAL = re.compile(r"([-+]?)1\.#(ind|qnan|snan|inf)\d*", re.IGNORECASE)
+# How a library's number shows itself: tensor(0.69, grad_fn=...), np.float64(0.14), Array([0.5], dtype=float32)
+IN_CALL = r"(?:tensor|[Aa]rray|(?:np|numpy|jnp|torch|tf)\.\w{1,20})\("
+_CALL = re.compile(rf"{IN_CALL}(?:([^\[\],()\s]+)|\[([^\[\],()\s]+)\])\s*(?:[,)]|$)")
 _BEGINS = re.compile(r"[-+]?\.?\d|[*#]{2,}")  # what is meant to be a number, or had no room for one
 MISSING = frozenset({"", "-", "--", "---", "na", "n/a", "#n/a", "none", "null", "nil", "missing", "?", ".", "_"})
 
@@ -27,7 +31,14 @@ def plain(number: str, metric: str | None = None) -> str:
     ('975159.5', '17000000', '975159')
     >>> plain("1,234", "loss"), plain("0,123", "lookups_per_s"), plain("1,000")
     ('1,234', '0,123', '1000')
+
+    Of a library's number, as it shows itself, the number is left; of several there is none.
+
+    >>> plain("tensor(0.69, grad_fn=<DivBackward0>)"), plain("np.float64(0.5)})"), plain("tensor([0.1, 0.2])")
+    ('0.69', '0.5', 'tensor([0.1, 0.2')
     """
+    if "(" in number and (shown := _CALL.match(number.lstrip(_AROUND))) is not None:
+        number = shown[1] or shown[2]
     stripped = number.strip(_AROUND)
     if _GROUPED.fullmatch(stripped) is None or not (
         _SURELY_GROUPED.fullmatch(stripped) is not None or metric is None or _is_rate(metric)
@@ -50,6 +61,21 @@ def number_of(stripped: str) -> float:
         if found := _OF_FORTRAN.fullmatch(stripped):
             return float(f"{found[1]}e{found[2] or found[3]}")
         raise
+
+
+def number_or_share(stripped: str) -> float:
+    """Return the number that is written as *stripped*; of so many correct out of so many, their share.
+
+    Raises `ValueError` for none.
+
+    >>> number_or_share("0.5"), number_or_share("9421/10000"), number_or_share("3 / 4")
+    (0.5, 0.9421, 0.75)
+    """
+    if found := _SHARE.fullmatch(stripped):
+        part, whole = int(found[1]), int(found[2])
+        if part <= whole and whole:
+            return part / whole
+    return number_of(stripped)
 
 
 def with_point(cell: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcml.agent.metrics.follow import MetricsFollower
-from hpcml.agent.metrics.numbers import looks_like_number, number_of, plain
+from hpcml.agent.metrics.numbers import IN_CALL, looks_like_number, number_of, number_or_share, plain
 from hpcml.agent.metrics.trainings import COUNTED_WORDS, Trainings, counted_in
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_sources import PRINTED_LOSS, MetricRule
@@ -22,8 +22,10 @@ from hpcml_client.journal import JournalWriter
 
 _LOOKED_AT_BYTES = 64 << 10  # of what was printed, at its end
 _LOSS_AND_VALUE = re.compile(
-    r"""(?ix)(?<![\w.]) (?P<name>(?:[a-z]{1,20}[ ])? [a-z_/-]{0,40} (?:loss(?:_[a-z]{1,20})?|nll|perplexity|ppl)) ["']?
-    (?:\s?[:=]\s{0,9}|\s(?:is\s|of\s)?) (?P<value>[-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?)) (?!\w)"""
+    rf"""(?ix)
+    (?<![\w.]) (?P<name>(?:[a-z]{{1,20}}[ ])? [a-z_/-]{{0,40}} (?:loss(?:_[a-z]{{1,20}})?|nll|perplexity|ppl)) ["']?
+    (?:\s?[:=]\s{{0,9}}|\s(?:is\s|of\s)?) (?:{IN_CALL}\[?)?
+    (?P<value>[-+]?(?:nan|inf(?:inity)?|\d+\.?\d*(?:e[-+]?\d+)?)) (?!\w)"""
 )
 _OF_NO_STEP = re.compile(r"(?:^|[\W_])(?:best|min|minimum|lowest|if)(?=[\W_])")
 _PASSED_OVER = re.compile(r"\bskip", re.IGNORECASE)
@@ -33,7 +35,6 @@ _LONGEST_HEADING = 500  # characters in which an epoch is named
 _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
 _COUNTED_ON = frozenset({*COUNTED_WORDS, "batch", "step", "iter", "iteration", "trial", "update"})  # 3/10: no share
-_SHARE = re.compile(r"(\d{1,15})\s?/\s?(\d{1,15})")
 _DIGIT = re.compile(r"\d")
 _WITH_COMMA = re.compile(r"[-+]?\d+,\d+\W*")
 _OF_COMMAS = ": one was printed with a comma for the decimal point"
@@ -140,7 +141,7 @@ class StdoutScanner:
     def _picked(self, place: int, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
         stripped = plain(text, name)
         try:
-            value = number_of(stripped) if name.lower() in _COUNTED_ON else _number_or_share(stripped)
+            value = number_of(stripped) if name.lower() in _COUNTED_ON else number_or_share(stripped)
         except ValueError:
             if (place, name) not in self.unread or looks_like_number(text):
                 self.unread[place, name] = text
@@ -216,21 +217,6 @@ def _end_of(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LOOKED_AT_BYTES))
         return file.read(_LOOKED_AT_BYTES).decode("utf-8", "replace")
-
-
-def _number_or_share(stripped: str) -> float:
-    """Return the number that is written as *stripped*; of so many correct out of so many, their share.
-
-    Raises `ValueError` for none.
-
-    >>> _number_or_share("0.5"), _number_or_share("9421/10000"), _number_or_share("3 / 4")
-    (0.5, 0.9421, 0.75)
-    """
-    if found := _SHARE.fullmatch(stripped):
-        part, whole = int(found[1]), int(found[2])
-        if part <= whole and whole:
-            return part / whole
-    return number_of(stripped)
 
 
 def _gets_better(metric: str) -> bool:
