@@ -19,6 +19,7 @@ from hpcml.commands.cancel import cancel_run
 from hpcml.commands.collect import collect, effective_precisions, opened
 from hpcml.commands.follow import Glimpse, follow
 from hpcml.commands.logs import last_words
+from hpcml.commands.not_copied import not_copied
 from hpcml.commands.submit.launch import Launched
 from hpcml.commands.supervision import has_live_queue
 from hpcml.commands.unread_metrics import advice
@@ -302,6 +303,7 @@ def _ended(item: Launched, glimpse: Glimpse, effective: str | None) -> RunEnd:
         requested=run.precision.name.name,
         effective=effective,
         unread=glimpse.unread,
+        not_copied=not_copied(item, has_completed=glimpse.state is State.COMPLETED),
         touched=tuple(yours.get(place, place) for place in glimpse.touched),
         left_behind=glimpse.left_behind,
         written=glimpse.written,

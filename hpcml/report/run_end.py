@@ -27,6 +27,7 @@ class RunEnd:
     requested: str = PrecisionName.own.name  # precision
     effective: str | None = None  # what it computed in; None: nothing tells it
     unread: tuple[str, ...] = ()  # what was not read of metrics that it wrote or printed
+    not_copied: str | None = None  # a file of the user's that it looked for and that was not in its copy, and why
     touched: tuple[str, ...] = ()  # places of the user's that runs share, and that changed meanwhile
     left_behind: str | None = None  # what was still at work when its program had ended, and was killed
     written: tuple[int, int] | None = None  # files that it left in its working directory, and their bytes
@@ -39,6 +40,7 @@ class RunEnd:
 
 def remarks(runs: Sequence[RunEnd], advice: str) -> Iterator[str]:
     """Yield a line for each thing that looks wrong with *runs*; *advice* is what finds metrics of mute ones."""
+    yield from _not_found(runs)
     yield from _unread(runs)
     if n_mute := sum(run.is_mute for run in runs):
         which = f"{n_mute} of {len(runs)} runs"
@@ -57,6 +59,13 @@ def written(runs: Sequence[RunEnd]) -> str | None:
     words = written_words(sum(count for _, (count, _) in wrote), sum(size_bytes for _, (_, size_bytes) in wrote))
     who = "" if len(runs) == 1 else f"{len(wrote)} run{'s' if len(wrote) != 1 else ''} "
     return f"{who}{words}: hpcml files {wrote[0][0]}"
+
+
+def _not_found(runs: Sequence[RunEnd]) -> Iterator[str]:
+    """Yield in a line which file of the user's runs did not find in their copy of the user's folder."""
+    lacking = [run.not_copied for run in runs if run.not_copied is not None]
+    if lacking:
+        yield f"{len(lacking)} of {len(runs)} runs did not find {lacking[0]}; hpcml run -n lists what is copied"
 
 
 def _unread(runs: Sequence[RunEnd]) -> Iterator[str]:

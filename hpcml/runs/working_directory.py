@@ -123,6 +123,18 @@ def written_files(run_dir: RunDir) -> list[WrittenFile]:
     return [file for file in found if file is not None]
 
 
+def was_there(run_dir: RunDir, place: str) -> bool:
+    """Tell whether *place*, relative to the working directory, was in it when the program began, shared or not.
+
+    Raises `OSError` and `HpcmlError` where the record of it cannot be read; without one, nothing was.
+    """
+    record = _read(run_dir)
+    if record is None:
+        return False
+    is_staged = place in record.files or place in record.links or place in record.folders
+    return is_staged or any(str(folder) in record.links for folder in Path(place).parents)
+
+
 def look_at_shared(staging: Staging) -> dict[str, object]:
     """Return, for each file and folder that runs share, what shows a change: sizes, times and inodes, two folders deep.
 
