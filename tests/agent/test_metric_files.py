@@ -630,6 +630,16 @@ def test_the_state_of_a_trainer_is_read_once_each_time_that_it_grows(tmp_path: P
                 "test/acc": [(1, 0.9)],
             },
         ),
+        ('{"epochs": [5, 9], "loss": [0.5, 0.4]}', {"loss": [(5, 0.5), (9, 0.4)]}),
+        ('{"iters": [15, 14], "t": [1, 2]}', {"iters": [(0, 15.0), (1, 14.0)], "t": [(0, 1.0), (1, 2.0)]}),  # no steps
+        ('{"epochs": [1, 2], "step": [5, 9], "a": [3, 4]}', {"epoch": [(5, 1.0), (9, 2.0)], "a": [(5, 3.0), (9, 4.0)]}),
+        (  # Sacred's metrics.json
+            (
+                '{"training.loss": {"steps": [0, 10], "timestamps": ["20:48", "x"], "values": [0.5, 0.4]}, '
+                '"val": {"name": "val", "steps": [10], "values": [0.6]}}'
+            ),
+            {"training.loss": [(0, 0.5), (10, 0.4)], "val": [(10, 0.6)]},
+        ),
         ('{"loss": [0.5, 0.4], "test_acc": 0.9}', {"loss": [(0, 0.5), (1, 0.4)], "test_acc": [(1, 0.9)]}),
         ('{"acc": 0.5, "classes": ["a", "b"]}', {"acc": [(0, 0.5)]}),
         ('{"log": [{"epoch": 3, "loss": 1}], "best": 2}', {"log/loss": [(3, 1.0)], "best": [(0, 2.0)]}),

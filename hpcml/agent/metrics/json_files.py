@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from hpcml.agent.metrics.reading import (
     DEEPEST,
     SETTINGS,
+    STEPS,
     Damaged,
     Gaps,
     Growing,
@@ -20,6 +22,8 @@ from hpcml.agent.metrics.reading import (
 from hpcml.runs.files import open_inside, parse_json
 
 _STATE = "trainer_state.json"
+_STEPS_IN_A_LIST = {f"{word}s": word for word in STEPS}  # {"epochs": [1, 2], "loss": [0.5, 0.4]}
+_ONE_METRIC = frozenset({"steps", "values"})  # {"loss": {"steps": [0, 10], "values": [0.5, 0.4]}}, as Sacred writes it
 _MOST_TOLD = 3  # names, in a line that people read
 _LARGEST_STATE_BYTES = 16 << 20  # of a file that is read whole each time that it changes
 
@@ -83,8 +87,9 @@ class JsonFile:
     """Follows a file that is written anew, whole: a trainer_state.json, or numbers by their names.
 
     Of the first, the `log_history` is read, which each checkpoint of a Trainer repeats. Another file is a list of rows
-    (``[{"epoch": 0, "loss": 0.5}]``), has lists of values or of rows (``{"history": {"loss": [0.5, 0.4]}}``), is one
-    row, read whenever it changed, or has a row on each line, as detectron2's metrics.json and RLlib's result.json.
+    (``[{"epoch": 0, "loss": 0.5}]``), has lists of values or of rows (``{"history": {"loss": [0.5, 0.4]}}``), with or
+    without one of their steps, is one row, read whenever it changed, or has a row on each line, as detectron2's
+    metrics.json and RLlib's result.json.
     """
 
     root: Path
@@ -177,7 +182,7 @@ class JsonFile:
         for number, row in enumerate(rows[seen.n :], seen.n):
             if isinstance(row, dict):
                 for reading in values_of(row, number=number, gaps=seen.gaps):
-                    yield replace(reading, name=f"{table.place}{reading.name}")
+                    yield replace(reading, name=table.place[:-1] if table.is_one else f"{table.place}{reading.name}")
         seen.n, seen.begins = max(seen.n, len(rows)), begins
 
 
@@ -197,6 +202,7 @@ class _Table:
 
     rows: Sequence[object]
     place: str = ""
+    is_one: bool = False  # of one metric, which is called as the place
 
 
 def _objects_on_lines(content: bytes) -> Sequence[object] | None:
@@ -241,8 +247,19 @@ def _tables_in(whole: Mapping[str, object], unread: list[str], place: str = "") 
             columns[name] = value
     longest = max(map(len, columns.values()), default=0)
     if longest:
-        rows = [{name: values[at] for name, values in columns.items() if at < len(values)} for at in range(longest)]
-        yield _Table(rows=rows, place=place)
+        called = {name: _called(name, columns) for name in columns}
+        rows = [
+            {called[name]: values[at] for name, values in columns.items() if at < len(values)} for at in range(longest)
+        ]
+        yield _Table(rows=rows, place=place, is_one=bool(place) and columns.keys() == _ONE_METRIC)
+
+
+def _called(name: str, columns: Mapping[str, Sequence[object]]) -> str:
+    """Return *name*, or ``epoch`` for a column of ``epochs`` that counts on, unless there is one of that name too."""
+    one = _STEPS_IN_A_LIST.get(name.lower(), name)
+    numbers = [value for value in columns[name] if isinstance(value, int | float)]
+    is_counted = len(numbers) == len(columns[name]) and all(former < later for former, later in pairwise(numbers))
+    return one if is_counted and one not in columns else name
 
 
 def _lists_in(row: Mapping[str, object], place: str) -> Iterator[str]:
