@@ -76,6 +76,26 @@ def test_mpirun_in_a_slurm_job_hears_of_the_ranks_and_not_of_the_agents() -> Non
     assert found["B"] == "1"
 
 
+@pytest.mark.parametrize("launcher", ["srun", "mpirun", "none"])
+def test_a_step_beside_that_of_the_agents_has_the_memory_of_the_job(launcher: str) -> None:
+    around = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_CPU": "200", "SLURM_MEM_PER_GPU": "1000", "SLURM_CPUS_PER_TASK": "8"}
+
+    found = environment(around, MpiStart(launcher=launcher), SIZE)
+
+    assert (found["SLURM_OVERLAP"], found["SLURM_MEM_PER_NODE"]) == ("1", "0")
+    assert not found.keys() & {"SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU"}  # beside the other they end srun
+
+
+def test_a_script_that_starts_the_ranks_itself_finds_the_job_as_it_would_have_asked_for_it() -> None:
+    around = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_MEM_PER_CPU": "200", "SLURM_CPUS_PER_TASK": "8"}
+
+    found = environment(around, MpiStart(launcher="none"), Size(nodes=1, each=4, cpus=2))
+
+    assert (found["SLURM_NTASKS"], found["SLURM_CPUS_PER_TASK"]) == ("4", "2")
+    assert found["SLURM_MEM_PER_CPU"] == "200"  # on one node there is no step of an agent beside its own
+    assert "SLURM_OVERLAP" not in found
+
+
 def test_the_nodes_of_pbs_are_named_once_with_their_slots(tmp_path: Path) -> None:
     nodes = tmp_path / "nodes"
     nodes.write_text("b\nb\na\n")

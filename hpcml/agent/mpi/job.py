@@ -73,7 +73,8 @@ def part_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> JobPart:
     make_folder(records.folder)
     size = launch.Size(nodes=turn.settings.nodes, each=plan.processes_per_node, cpus=plan.cpus_per_task)
     hosts = _write_hosts(records.folder, environ, size)
-    once = started_once(turn, attempt, {**environ, **({} if hosts is None else {HOST_FILE: str(hosts)})})
+    around = launch.environment(environ, plan.mpi, size) if plan.mpi.launcher == "none" else environ
+    once = started_once(turn, attempt, {**around, **({} if hosts is None else {HOST_FILE: str(hosts)})})
     first = turn.node * size.each if plan.mpi.launcher != "none" else 0
     output = replace(once, stdout=run_dir.stdout(attempt, first), stderr=run_dir.stderr(attempt, first))
     if turn.node != 0:

@@ -57,6 +57,9 @@ _OF_A_NODE = (
     ),
     *("PWD", "OLDPWD"),
 )
+# The agents' step holds the memory of the job, by the core where the site gives it so: what is started beside it shares
+# that (srun --mem=0, man srun), and cores.
+_BESIDE = {"SLURM_OVERLAP": "1", "SLURM_MEM_PER_NODE": "0"}
 # Of the agents' own step, which tells srun and mpirun other numbers than those of the ranks
 _OF_THE_STEP = (
     *(
@@ -147,18 +150,23 @@ def command(
 def environment(environ: Mapping[str, str], start: MpiStart, size: Size) -> dict[str, str]:
     """Return the variables for the launcher: those of the job, without what is the agent's own place in it.
 
-    ``mpirun`` in a job of Slurm reads from them how many ranks a node takes, and starts its daemons by srun.
+    ``mpirun`` in a job of Slurm reads from them how many ranks a node takes, and starts its daemons by srun. A program
+    that is a launcher itself (``none``) finds what a script does whose job was asked for one task for each rank.
     """
     found = {name: value for name, value in environ.items() if not _is_any(name, _OF_THE_STEP)}
-    if start.launcher != "srun" and "SLURM_JOB_ID" in environ:
+    is_slurm = "SLURM_JOB_ID" in environ
+    if is_slurm and size.nodes > 1:  # on one node the agent is in no step
+        found = {name: value for name, value in found.items() if not name.startswith("SLURM_MEM_PER_")} | _BESIDE
+    if is_slurm and start.launcher != "srun":
         per_node = str(size.each) if size.nodes == 1 else f"{size.each}(x{size.nodes})"
         found |= {
-            "SLURM_OVERLAP": "1",
             "SLURM_NTASKS": str(size.count),
             "SLURM_NPROCS": str(size.count),
             "SLURM_NTASKS_PER_NODE": str(size.each),
             "SLURM_TASKS_PER_NODE": per_node,
         }
+    if is_slurm and start.launcher == "none" and size.cpus is not None:
+        found["SLURM_CPUS_PER_TASK"] = str(size.cpus)
     if start.launcher == "pbsdsh":
         found[REACH] = "pbsdsh"
     return found

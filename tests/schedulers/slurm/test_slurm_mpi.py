@@ -55,6 +55,37 @@ def test_an_mpi_program_runs_as_one_job_on_two_nodes(hpcml: Hpcml, program: Path
     assert len(events(run, "workload_started")) == 2  # the launcher, and who waits for its end: no rank twice
 
 
+@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
+def test_ranks_start_where_the_site_gives_memory_by_the_core(hpcml: Hpcml, program: Path, launcher: str) -> None:
+    hpcml.submit(
+        *words(program, "sum", f"workload.launcher={launcher}", "resources.cpus_per_task=2", "resources.mem=null")
+    )
+
+    (run,) = hpcml.runs_once_ended()
+
+    assert run["state"] == "COMPLETED", (run["reason"], [path.read_text() for path in Path(run["path"]).glob("logs/*")])
+
+
+@pytest.mark.parametrize("line", ["srun --mpi=pmix -n 4", "mpirun --bind-to none"])
+def test_a_script_that_starts_the_ranks_itself_has_the_whole_job(hpcml: Hpcml, program: Path, line: str) -> None:
+    script = f"echo $SLURM_NTASKS $SLURM_CPUS_PER_TASK; {line} {program} sum"
+    own = (
+        *TWO_NODES,
+        *building.settings(),
+        "workload.launcher=none",
+        "resources.cpus_per_task=2",
+        "resources.mem=null",
+    )
+
+    hpcml.submit(*own, "resources.walltime=3m", "--", "bash", "-c", script)
+
+    (run,) = hpcml.runs_once_ended()
+    out = (Path(run["path"]) / "logs" / "0-rank0.out").read_text().splitlines()
+    assert run["state"] == "COMPLETED", (run["reason"], out)
+    assert out[0] == "4 2"
+    assert [line.partition(" as ")[0] for line in sorted(out[1:])] == [f"rank {rank} of 4 sum 10" for rank in range(4)]
+
+
 def test_the_rank_that_fails_ends_all_and_is_named_with_its_own_code(hpcml: Hpcml, program: Path) -> None:
     hpcml.submit(*words(program, "fail 3 9"))
 
