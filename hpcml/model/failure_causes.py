@@ -263,7 +263,7 @@ def ended_because(log_tail: str) -> str | None:
     if found := _NO_MODULE.search(log_tail):
         return (
             f"this Python does not find {found[1]}: activate the environment that has it before hpcml run (if it is a "
-            "module of yours: hpcml run -n says what is copied)"
+            "module of yours: workload.env.PYTHONPATH=FOLDER says in which folder it is, hpcml run -n what is copied)"
         )
     if found := _A_LIST.search(log_tail):
         flag = found["flag"] or found["option"]
