@@ -225,7 +225,7 @@ class Strategy:
         if kind.fewest_devices == 1:
             fits = nodes == 1 and (gpus_per_node or 0) <= kind.on_gpus and self.processes_per_node in (None, 1)
             where = "on at most one GPU" if kind.on_gpus else "without a GPU: set resources.gpus_per_node=0"
-            other = " (use strategy=ddp)" if kind.on_gpus else ""
+            other = " (use strategy=ddp, or mpi for a program that calls MPI_Init)" if kind.on_gpus else ""
             require(fits, f"strategy={self.name.name} is one process {where}: {asked}{other}")
             require(self.devices in (None, 1), f"strategy.devices={self.devices}: strategy={self.name.name} uses one")
             return

@@ -38,6 +38,65 @@ def test_more_threads_than_cores_are_warned_about(tmp_path: Path, words: tuple[s
     assert all("its threads take turns; resources.cpus_per_task=" in line for line in found)
 
 
+SLURM_SITE = ("cluster=slurm", "resources.walltime=5m", "resources.partition=q", "resources.gpus_per_node=0")
+
+
+def warned_of_script(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, *words: str) -> list[str]:
+    monkeypatch.chdir(folder)
+    (folder / "job.sh").write_text(text)
+    return [line for line in warned(folder, *words, "workload.command='bash job.sh'") if line.startswith("job.sh ")]
+
+
+def test_what_a_job_script_asks_for_and_the_run_does_not_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "#!/bin/bash\n#SBATCH -J lulesh -t 5\n#SBATCH -N 2 --ntasks-per-node 4 # all\n\n#SBATCH --array=1-3\nsrun x\n"
+    )
+
+    (line,) = warned_of_script(tmp_path, monkeypatch, text, *SLURM_SITE)
+
+    assert line.startswith("job.sh asks for --nodes=2 --ntasks-per-node=4 --array=1-3 in lines that are comments here")
+    assert "resources.nodes, strategy=mpi strategy.processes_per_node=... workload.launcher=none, values in" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("#SBATCH --nodes=1 --ntasks=1 --time=5 --job-name=-N4 -J a1-3\n#SBATCH --output=o\n", SLURM_SITE),
+        ("#SBATCH --mem=4G\n#SBATCH -c 4\n", (*SLURM_SITE, "resources.mem=4G", "resources.cpus_per_task=4")),
+        (
+            "#SBATCH -N2\n#SBATCH -n8\n",
+            (
+                *SLURM_SITE,
+                "resources.nodes=2",
+                "strategy=mpi",
+                "strategy.processes_per_node=4",
+                "workload.launcher=none",
+            ),
+        ),
+        ("cat > job <<EOF\n#SBATCH --nodes=2\nEOF\n", SLURM_SITE),
+        ("#SBATCH 'open\n", SLURM_SITE),
+        ("#SBATCH --nodes=2 --mem=4G\n", ()),
+        ("#PBS -N name\n#PBS -l select=1:ncpus=4\n", ("cluster=pbs", "resources.walltime=5m", "resources.queue=q")),
+    ],
+)
+def test_a_job_script_whose_wishes_the_run_has_needs_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: tuple[str, ...]
+) -> None:
+    assert warned_of_script(tmp_path, monkeypatch, f"#!/bin/bash\n{text}echo\n", *words) == []
+
+
+@pytest.mark.parametrize("text", ["#SBATCH -a 0-9%2", "#PBS -J 0-9"])
+def test_an_array_of_a_job_script_is_none_on_this_machine_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (line,) = warned_of_script(tmp_path, monkeypatch, f"#!/bin/bash\n{text}\necho\n")
+
+    assert "--array=0-9" in line
+    assert line.endswith("values in place of the array's index are a list behind the --, with -m")
+
+
 def test_a_decommissioned_site_is_said(tmp_path: Path) -> None:
     assert "cluster=salomon is decommissioned according to its profile" in warned(tmp_path, "cluster=salomon")
 

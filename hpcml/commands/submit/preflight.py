@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit import code, packing
+from hpcml.commands.submit.job_scripts import unread_directives
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.queues import unknown_queue
 from hpcml.errors import StoreError
@@ -46,13 +47,15 @@ def _walltime_warnings(planned: Sequence[Planned], places: Places, machine: Mach
 def warnings(item: Planned, places: Places, kind_of: Callable[[Path], str | None] | None = None) -> Iterator[str]:
     """Yield one line for each thing that looks wrong and may yet be right.
 
-    Of any run it is whether more threads are set than cores are asked for; of one on a cluster also the profile's
+    Of any run it is whether more threads are set than cores are asked for, and whether a job script that it starts asks
+    for what it does not; of one on a cluster also the profile's
     status, queue, account, whole nodes, walltime, and whether HPCML_HOME, the data and the working directory are on a
     file system that other nodes can see, which *kind_of* tells (`file_system_of`).
     """
     run = item.run
     site, wanted = run.cluster, run.resources
     yield from _thread_warnings(run.workload.env, item.plan.cpus_per_task)
+    yield from unread_directives(item)
     if site.scheduler is SchedulerName.local:
         return
     if site.status != "active":

@@ -1,0 +1,88 @@
+"""A job script of the user's own behind ``--``: what its #SBATCH lines ask for, and nobody does where hpcml starts it.
+
+They are comments then: without a word, a program for eight ranks is one process, and an index of an array empty.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.startable import named_files
+from hpcml.model.cluster import SchedulerName
+from hpcml.model.run import Run
+from hpcml.runs.files import read_whole
+
+_MOST_READ = 1 << 20  # bytes of a script
+_DIRECTIVE = re.compile(r"#(?:SBATCH|PBS)\s+(.*)")
+_COMMENT = re.compile(r"\s*(?:#.*)?")
+_OPTION = re.compile(r"--([a-z-]+)(?:[= ]+(\S+))?|-([aNncGJ])[= ]*(\S+)")
+_LONG = {"a": "array", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "J": "array"}
+_GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+_INDEX = "values in place of the array's index are a list behind the --, with -m"
+_RANKS = "strategy=mpi strategy.processes_per_node=... workload.launcher=none"
+_INSTEAD = {
+    "array": _INDEX,
+    "nodes": "resources.nodes",
+    "ntasks": _RANKS,
+    "ntasks-per-node": _RANKS,
+    "cpus-per-task": "resources.cpus_per_task",
+    **dict.fromkeys(_GPUS, "resources.gpus_per_node"),
+    **dict.fromkeys(_MEMORY, "resources.mem"),
+}
+
+
+def unread_directives(item: Planned) -> Iterator[str]:
+    """Yield a line for each job script that *item* starts which asks for more than the run does.
+
+    Only what changes what the program does or needs counts; an array does on this machine, too.
+    """
+    if item.run.workload.command is None:
+        return
+    for name in named_files(item.plan.argv, Path(item.plan.cwd)):
+        with suppress(OSError, ValueError):
+            text = read_whole(Path(item.plan.cwd) / name, most=_MOST_READ).decode("utf-8", "replace")
+            unmet = {option: value for option, value in _asked(text).items() if not _is_met(option, value, item.run)}
+            if unmet:
+                words = " ".join(f"--{option}={value}" for option, value in unmet.items())
+                instead = ", ".join(dict.fromkeys(_INSTEAD[option] for option in unmet))
+                yield f"{name} asks for {words} in lines that are comments here, and this run does not: {instead}"
+
+
+def _asked(text: str) -> Mapping[str, str]:
+    """Return what the lines before a script's first command ask for, as schedulers read them: the last of each."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if not _COMMENT.fullmatch(line):
+            break
+        if directive := _DIRECTIVE.match(line):
+            words = shlex.join(shlex.split(directive[1], comments=True))
+            for option in _OPTION.finditer(words):
+                is_array = option[3] != "J" or re.match(r"\d+-\d+", option[4])  # of PBS; Slurm's -J is a name
+                name = option[1] or (_LONG[option[3]] if is_array else "")
+                if name in _INSTEAD:
+                    found[name] = option[2] or option[4] or ""
+    return found
+
+
+def _is_met(option: str, value: str, run: Run) -> bool:
+    if option == "array":
+        return False
+    if run.cluster.scheduler is SchedulerName.local:
+        return True
+    wanted, each = run.resources, run.strategy.processes_per_node or 1
+    count = int(number[0]) if (number := re.match(r"\d+", value)) else 0
+    has = {
+        "nodes": wanted.nodes >= count,
+        "ntasks": each * wanted.nodes >= count,
+        "ntasks-per-node": each >= count,
+        "cpus-per-task": wanted.cpus_per_task is not None or count == 1,
+        **dict.fromkeys(_GPUS, bool(wanted.gpus_per_node) or (option == "gres" and "gpu" not in value)),
+        **dict.fromkeys(_MEMORY, wanted.mem is not None),
+    }
+    return has[option]
