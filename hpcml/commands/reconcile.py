@@ -18,6 +18,7 @@ QUIET_S = 120.0  # a job that is not in the queue of *this* scheduler may run un
 ACCOUNTED_WITHIN_S = 3600.0  # the end of a job, by an accounting that was behind
 _MAY_RUN_AGAIN = frozenset({State.NODE_FAIL, State.PREEMPTED, State.CANCELLED})
 FORGOTTEN = Known(state=State.LOST, raw="forgotten", is_live=False)  # kept as the word of who was asked in vain
+_NO_EXIT = ("0:0", "0")  # Slurm's and PBS's, also of jobs that were cancelled before they began
 _NOT_ITS_OWN = frozenset({State.TIMEOUT, State.OUT_OF_MEMORY, State.FAILED, State.COMPLETED})
 
 
@@ -236,7 +237,9 @@ def _counted(record: RunRecord, known: Known) -> dict[str, object]:
 
 
 def _with_code(known: Known) -> str:
-    return "" if known.exit_code is None else f", exit code {known.exit_code}"
+    """Return the exit code in words; a 0 of a job that did not end by itself, or never began, is none."""
+    is_none = known.exit_code in (None, *_NO_EXIT) and known.state is not State.COMPLETED
+    return "" if is_none or known.exit_code is None else f", exit code {known.exit_code}"
 
 
 def _said(record: RunRecord, known: Known) -> str:

@@ -14,6 +14,7 @@ from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.submission_log import unseen_of
 from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.record_keys import begun_at
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -28,8 +29,8 @@ from hpcml.store.query import open_runs
 from hpcml.store.scheduler_words import ended_with_jobs, read_words
 
 POLL_INTERVAL_S = 60.0
-_HURRY_S = 10.0  # instead, while only a scheduler can say why a run ended
-_HURRIES_FOR_S = 300.0  # after that end
+_HURRY_S = 10.0  # instead, while only a scheduler can say why a run ended, or why a new one waits
+_HURRIES_FOR_S = 300.0  # after that end, or that submission
 _WISH_AGE_S = 30.0  # what was cancelled so recently is on its way
 _LEAVES_S = 15.0  # which a job takes to end after its run
 _ASKED_AT_ONCE = 25  # of ended runs: one call of qstat, and none of squeue
@@ -124,11 +125,18 @@ class SchedulersAsked:
         """Return the least time between two questions about *records*.
 
         It is shorter after a signal from outside has ended one of them: that is mostly `scancel`, and whoever waits for
-        the run would wait for minutes for two answers.
+        the run would wait for minutes for two answers. And for one that was submitted a moment ago and never asked
+        about: the last question was about others, and why it waits nobody else can say.
         """
-        unexplained = (record.t_end for record in records if not record.is_settled)
-        is_recent = any(end is not None and abs(self.now() - end) < _HURRIES_FOR_S for end in unexplained)
-        return min(self.interval_s, _HURRY_S) if is_recent else self.interval_s
+        if self.interval_s <= _HURRY_S:
+            return self.interval_s
+        if any(self._is_recent(record.t_end) for record in records if not record.is_settled):
+            return _HURRY_S
+        new = [record.uid for record in records if self._is_recent(begun_at(record.submitted_at, record.t_start))]
+        return _HURRY_S if new and len(read_words(self.store, new)) < len(new) else self.interval_s
+
+    def _is_recent(self, at: float | None) -> bool:
+        return at is not None and abs(self.now() - at) < _HURRIES_FOR_S
 
     def _ended_with_jobs(self) -> list[RunRecord]:
         """Return runs that ended and whose jobs may live; the same call asks about some of them, the latest first."""

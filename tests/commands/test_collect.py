@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,32 @@ def test_a_job_that_its_site_cleans_up_after_does_not_live_on(
         standings = look(store, places, Selection(), asked)
 
     assert [one.known is not None for one in standings] == ([True] if lives else [])
+
+
+def test_a_run_submitted_after_the_last_question_is_asked_about_soon(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_home(places.home)
+    say_in_queue(tmp_path, monkeypatch, [f"{job_id}|PENDING|Resources" for job_id in (7, 8)])
+    submitted_s, seen = datetime.fromisoformat("2026-05-28T20:26:40+00:00").timestamp(), []
+
+    def submit(job_id: str) -> None:
+        run_dir = make_run_dir(places.runs, f"20261121-083015-222aaaa{job_id}")
+        Journal(run_dir, writer="launch", attempt=0).event("submitted", scheduler="slurm", job_id=job_id, job_name="x")
+
+    with opened(places) as store:
+        submit("7")
+        for later_s in (0, 5, 11, 30, 69):
+            at_s = submitted_s + later_s
+            if later_s == 5:
+                submit("8")
+            asked = SchedulersAsked(
+                store=store, backends=Backends.here(places, {}), interval_s=60.0, now=lambda at_s=at_s: at_s
+            )
+            found = look(store, places, Selection(), asked)
+            seen.append([one.said_at and round(one.said_at - submitted_s) for one in found])
+
+    assert seen == [[0], [0, None], [11, 11], [11, 11], [11, 11]]
 
 
 def test_whoever_waits_for_jobs_that_do_not_start_by_themselves_is_told_why_once(

@@ -58,6 +58,16 @@ def ended(verdict: MissingEvent | None) -> tuple[str, str]:
     return str(verdict.details["state"]), str(verdict.details["reason"])
 
 
+def test_a_job_that_was_cancelled_before_it_began_has_no_exit_code() -> None:
+    about = Circumstances(was_final_before=True)
+
+    cancelled = by_scheduler(WAITS, says("CANCELLED by 1001", reason="JobHeldUser", live=False, exit_code="0:0"), about)
+    completed = by_scheduler(WAITS, says("COMPLETED", live=False, exit_code="0:0"), about)
+
+    assert ended(cancelled) == ("CANCELLED", "slurm says CANCELLED by 1001 (JobHeldUser)")
+    assert ended(completed)[1].startswith("slurm says COMPLETED, exit code 0:0; it never started")
+
+
 def test_a_run_of_which_the_agent_of_one_node_was_killed_was_cancelled_by_nobody() -> None:
     about = replace(STARTED, untold=(1,))
 
@@ -147,7 +157,7 @@ def test_a_run_that_was_started_by_hand_beside_its_waiting_job_was_not_requeued(
 def test_the_queues_own_word_for_an_end_holds_at_once(word: str) -> None:
     state, reason = ended(by_scheduler(RUNS, says(word, exit_code="0:0"), STARTED))
 
-    assert (state, reason) == (word, f"slurm says {word}, exit code 0:0")
+    assert (state, reason) == (word, f"slurm says {word}")
 
 
 def test_an_end_that_a_requeue_may_undo_is_heard_twice_where_the_accounting_says_it() -> None:
