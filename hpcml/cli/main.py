@@ -236,8 +236,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = cli.main(prog_name="hpcml", standalone_mode=False)
-    except (KeyboardInterrupt, click.Abort):  # before RuntimeError, which Abort is
-        say("hpcml: interrupted", err=True)
+    except (KeyboardInterrupt, click.Abort) as error:  # before RuntimeError, which Abort is
+        what_is_left = str(error.__cause__ or error)  # click raises Abort from the other
+        complain(f"interrupted: {what_is_left}" if what_is_left else "interrupted")
         sys.exit(_INTERRUPTED)
     except (OSError, RuntimeError) as error:
         if (code := _say(error)) is None:

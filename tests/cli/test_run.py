@@ -412,9 +412,10 @@ def test_ctrl_c_while_run_directories_are_written_leaves_none_or_runs_that_are_k
         time.sleep(0.001)
 
     writing.send_signal(signal.SIGINT)
-    writing.communicate(timeout=300)
+    _, said = writing.communicate(timeout=300)
 
     runs = hpcml.runs()
+    assert ("interrupted: nothing was submitted" in said) is (not runs)
     assert len(runs) == len(list(folder.iterdir())) in (0, 300)
     assert writing.returncode in (130, 0)  # 0: all was submitted before the signal was heard
     assert {run["state"] for run in runs} <= {"PENDING", "RUNNING"}

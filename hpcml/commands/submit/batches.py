@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from hpcml.schedulers.contract import Batch, Job, Preview, Submitter, Ticket
 from hpcml.schedulers.registry import backend_of
 from hpcml.schedulers.request import Request, request_for_pack
 from hpcml_client.journal import JournalWriter
+
+NOTHING_SUBMITTED = "nothing was submitted"
 
 
 class UnrecordedError(HpcmlError):
@@ -141,7 +143,7 @@ def submit_all(outgoing: Sequence[Outgoing], opened: OpenIntent) -> list[Ticket]
     Tickets are journalled right after each batch, and synced to the disk together at the end. What happens on trouble:
 
     - The scheduler refuses a batch (`SubmissionError`), or Ctrl-C comes: what was queued before stays queued, the rest
-      is journalled as `submission_failed`, and *opened* is closed.
+      is journalled as `submission_failed`, and *opened* is closed. What is raised says how many these are.
     - It is not known whether a batch was queued (`NoAnswerError`), or a ticket could not be recorded
       (`UnrecordedError`): everything that is left stays open, and `hpcml sync` finishes it.
     - Another process has taken the submission over (`TakenOverError`): nothing more is written.
@@ -165,19 +167,38 @@ def submit_all(outgoing: Sequence[Outgoing], opened: OpenIntent) -> list[Ticket]
         done = f"{len(tickets)} of {total} runs are known to be queued; hpcml sync finishes this submission"
         raise type(error)(f"{error} ({done})") from error
     except (HpcmlError, KeyboardInterrupt) as error:
-        for job in [job for item in outgoing for job in item.batch.jobs][len(tickets) :]:
-            why = str(error) or "interrupted before it was submitted"
-            tell(job.run_dir, opened.intent, EventName.SUBMISSION_FAILED, reason=why)
-        if isinstance(error, UnseenSubmissionError):
-            leave_unseen(opened, item.planned)
-        opened.close()
-        if tickets and isinstance(error, HpcmlError):
+        with suppress(KeyboardInterrupt), _sigint_deferred():
+            for job in [job for item in outgoing for job in item.batch.jobs][len(tickets) :]:
+                why = str(error) or "interrupted before it was submitted"
+                tell(job.run_dir, opened.intent, EventName.SUBMISSION_FAILED, reason=why)
+            if isinstance(error, UnseenSubmissionError):
+                leave_unseen(opened, item.planned)
+            have_on_disk(written)
+            opened.close()
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(_interrupted(len(tickets), total, opened.intent)) from error
+        if tickets:
             done = f"{len(tickets)} of {total} runs were submitted before; hpcml run --missing ... submits the rest"
             raise SubmissionError(f"{error} ({done})") from error
         raise
-    have_on_disk(written)
-    opened.close()
+    try:
+        with _sigint_deferred():
+            have_on_disk(written)
+            opened.close()
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(_interrupted(total, total, opened.intent)) from error
     return tickets
+
+
+def _interrupted(count: int, total: int, intent: Intent) -> str:
+    """Return what Ctrl-C has left of a submission of *total* runs, *count* of which are queued."""
+    if not count:
+        return NOTHING_SUBMITTED
+    if intent.attempt:
+        return f"{count} of {total} runs were queued again: hpcml status shows them"
+    ended = f"hpcml cancel --submission {intent.submission} ends {'it' if count == 1 else 'them'}"
+    rest = "" if count == total else ", hpcml run --missing ... submits the rest"
+    return f"{count} of {total} runs {'was' if count == 1 else 'were'} submitted: {ended}{rest}"
 
 
 def record(

@@ -27,6 +27,7 @@ AFTER = f'"$REAL" "$@"; {KILL}'
 ON_ITS_WAY = f'(sleep 1; "$REAL" "$@") >/dev/null 2>&1 & {KILL}'
 LATE = f'{KILL}; sleep 8; "$REAL" "$@"'
 LATE_BEHIND = f'(sleep 8; "$REAL" "$@") & {KILL}; wait'
+CTRL_C = f'{KILL.replace("-9", "-INT")}; exec "$REAL" "$@"'
 WITHOUT_GUARD = f'(sleep 1; "$REAL" "$@") >/dev/null 2>&1 & {KILL} $PPID'
 
 
@@ -98,6 +99,32 @@ def test_killed_around_qsub_there_is_one_job(
     assert synced.returncode == 0, synced.stderr
     assert "1 interrupted submission finished" in synced.stdout
     assert_one_job_for_each(hpcml, pbs, runs=len(seeds.split(",")), jobs=1)
+
+
+@pytest.mark.parametrize(
+    ("at_call", "said"),
+    [
+        (
+            1,
+            "1 of 3 runs was submitted: hpcml cancel --submission ID ends it, hpcml run --missing ... submits the rest",
+        ),
+        (3, "3 of 3 runs were submitted: hpcml cancel --submission ID ends them"),
+    ],
+)
+def test_ctrl_c_while_a_sweep_is_submitted_says_what_stays_queued(
+    hpcml: Hpcml, pbs: PbsDouble, wrapped: Callable[..., dict[str, str]], at_call: int, said: str
+) -> None:
+    environ = wrapped(CTRL_C, at_call=at_call)
+
+    done = hpcml("run", "-m", SITE[0], SITE[2], "resources.walltime=10m,20m,30m", COUNTS, "--detach", **environ)
+
+    submission = hpcml.runs()[0]["submission"]
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1] == f"hpcml: interrupted: {said.replace('ID', submission)}"
+    assert "interrupted" not in hpcml("status").stderr
+    assert len(job_names(pbs)) == at_call
+    ended = [run["reason"] for run in hpcml.runs() if run["state"] == "FAILED"]
+    assert ended == ["interrupted before it was submitted"] * (3 - at_call)
 
 
 def test_what_qsub_says_of_each_job_of_a_sweep_is_said_once(
