@@ -24,7 +24,7 @@ from hpcml.errors import ConfigError, require
 from hpcml.model.choices import Goal, Numerics, Scale, Until
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind
-from hpcml.model.identity import identifies
+from hpcml.model.identity import ABSENT_MEANS, identifies
 from hpcml.model.launcher import launcher_in
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.mig import check_mig
@@ -37,26 +37,6 @@ from hpcml.units import parse_memory_mb, parse_wait_s, parse_walltime_s
 
 CLAIMS = ("equivalent", "non-inferior", "better")  # what a plan of looks may be to show
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
-# Settings that came after the first runs were recorded: at these values the run is the same experiment as before.
-_ADDED_LATER: Mapping[str, object] = {
-    "model.options": {},
-    "precision.scale_rounding": "ceil",
-    "resources.mig": None,
-    "strategy.bucket_cap_mb": None,
-    "strategy.devices": None,
-    "strategy.horovod.fusion_threshold_mb": None,
-    "strategy.horovod.hierarchical": None,
-    "strategy.inter_op_threads": None,
-    "strategy.microbatches": None,
-    "strategy.nccl.algo": None,
-    "strategy.nccl.proto": None,
-    "strategy.schedule": None,
-    "resources.pbs.chunks": [],
-    "training.accumulate": 1,
-    "training.compile": False,
-    "workload.args": None,
-    "workload.launcher": "auto",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -543,7 +523,7 @@ def _identity(name: str, part: object, known: _KnownParts) -> str:
         relevant = {
             key: value
             for key, value in flatten(encode(part), name).items()
-            if identifies(key) and not (key in _ADDED_LATER and value == _ADDED_LATER[key])
+            if identifies(key) and not (key in ABSENT_MEANS and value == ABSENT_MEANS[key])
         }
         if isinstance(part, Container) and part.kind is ContainerKind.none:
             relevant = {"container.name": part.name}  # the rest says nothing then, and runs had no more once

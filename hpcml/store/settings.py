@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from hpcml.model.identity import ABSENT_MEANS
+from hpcml.runs.run_json import IMPORTED
 from hpcml.store.reading import StoreReader
 
 
@@ -21,14 +23,22 @@ def load_settings(
 ) -> dict[int, Mapping[str, Any]]:
     """Return the decoded settings of runs by row id, sorted by key; of these *keys* alone, if they are given.
 
-    Runs with the same settings have the same object.
+    Runs with the same settings have the same object. Settings that came after a run was recorded have the values by
+    which it computed, so that it is alike with those of today.
     """
     which: dict[int, str] = dict(reading.rows(_LISTED, ids=ids))
     contents = {spelt: tuple(sorted(map(int, spelt.split(",")))) for spelt in set(which.values())}
     decoded = _decoded(reading, sorted({at for of in contents.values() for at in of}), keys)
-    merged = {of: dict(sorted(pair for at in of for pair in decoded[at])) for of in set(contents.values())}
+    merged = {of: _whole(dict(pair for at in of for pair in decoded[at]), keys) for of in set(contents.values())}
     merged[()] = {}
     return {run_id: merged[contents[which[run_id]] if run_id in which else ()] for run_id in ids}
+
+
+def _whole(settings: dict[str, Any], keys: Collection[str] | None) -> dict[str, Any]:
+    scheduler = settings.get("cluster.scheduler")
+    if keys is None and scheduler not in (None, IMPORTED):  # another tool's runs have no settings but their own
+        settings |= {key: value for key, value in ABSENT_MEANS.items() if key not in settings and value is not None}
+    return dict(sorted(settings.items()))
 
 
 _LISTED = """

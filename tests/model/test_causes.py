@@ -119,8 +119,7 @@ def test_without_words_the_way_of_ending_is_all_there_is(
         (f"{TRACEBACK}ModuleNotFoundError: No module named 'torch.x'\n", "this Python does not find torch.x: activate"),
         (
             f"{TRACEBACK}ModuleNotFoundError: No module named 'mine'\n",
-            "this Python does not find mine: activate the environment that has it before hpcml run (if it is a module of "
-            "yours: workload.env.PYTHONPATH=FOLDER says in which folder it is, hpcml run -n what is copied)",
+            "this Python does not find mine: activate the environment that has it before hpcml run (if it is a module",
         ),
         (f"{TRACEBACK}EOFError: EOF when reading a line\n", "it asked for input, and nobody is there to type it"),
         (

@@ -10,9 +10,9 @@ import pytest
 from hpcml.codec import _hints, decode, decode_alike, encode, flatten
 from hpcml.errors import ConfigError
 from hpcml.model.container import ContainerKind
-from hpcml.model.identity import identifies
+from hpcml.model.identity import ABSENT_MEANS, identifies
 from hpcml.model.metric_sources import MetricRule
-from hpcml.model.run import _ADDED_LATER, ProfileTool, Run, know_hashes
+from hpcml.model.run import ProfileTool, Run, know_hashes
 from hpcml.runs.manifest import Manifest
 from tests.conftest import ComposeOne
 
@@ -191,7 +191,7 @@ def hash_of_all_settings(run: Run) -> str:
     relevant = {
         key: value
         for key, value in flatten(encode(run)).items()
-        if identifies(key) and not (key in _ADDED_LATER and value == _ADDED_LATER[key])
+        if identifies(key) and not (key in ABSENT_MEANS and value == ABSENT_MEANS[key])
     }
     if run.container.kind is ContainerKind.none:
         name = {"container.name": run.container.name}
