@@ -35,7 +35,7 @@ def build(words: tuple[str, ...]) -> None:
         say(_HELP, nl=False)
         return
     sandbox, words = _taken(words, "--sandbox", "DIR")
-    words = _of_dockerfile(words)
+    words = _of_file(words)
     flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
     composed = [word for word in words if word not in _OWN_FLAGS]
     with saying_what_is_printed():
@@ -70,12 +70,16 @@ Usage: hpcml build [OPTIONS] [OVERRIDES]
 
 Options:
   -n, --dry-run  Show the definition, its key and where the image would be.
+  --definition FILE
+                 Build what a definition of Apptainer's says (train.def), with
+                 +container=definition.
   --dockerfile FILE
                  Build what a Dockerfile says, with +container=dockerfile.
   --context DIR  The folder that the Dockerfile copies from: its own by
                  default.
   --build-arg NAME=VALUE
-                 A value for an ARG of the Dockerfile; several times.
+                 A value for an ARG of the Dockerfile, or for {{ NAME }} of the
+                 definition; several times.
   --target STAGE
                  The stage of the Dockerfile that is wanted: the last by
                  default.
@@ -86,16 +90,18 @@ Options:
 """
 
 
-def _of_dockerfile(words: Sequence[str]) -> tuple[str, ...]:
-    """Return *words* with those of ``docker build`` as overrides."""
+def _of_file(words: Sequence[str]) -> tuple[str, ...]:
+    """Return *words* with those of ``docker build`` and ``apptainer build`` as overrides."""
     from hpcml.errors import ConfigError
 
-    found = []
-    for option, field, what in (("--dockerfile", "dockerfile", "FILE"), ("--context", "context", "DIR")):
-        path, words = _taken(words, option, what)
+    found, chosen = [], []
+    for field, what in (("definition", "FILE"), ("dockerfile", "FILE"), ("context", "DIR")):
+        path, words = _taken(words, f"--{field}", what)
         if path is not None:
             found.append(f"container.{field}={_text(str(Path(path).absolute()))}")
-    is_dockerfile = any(word.startswith("container.dockerfile=") for word in found)
+            chosen += [f"+container={field}"] if what == "FILE" else []
+    if len(chosen) > 1:
+        raise ConfigError("--definition and --dockerfile are of two images: build one after the other")
     target, words = _taken(words, "--target", "STAGE")
     if target is not None:
         found.append(f"container.target={_text(target)}")
@@ -109,7 +115,11 @@ def _of_dockerfile(words: Sequence[str]) -> tuple[str, ...]:
             raise ConfigError(f"--build-arg {pair}: write --build-arg NAME=VALUE, with a variable's name")
         build_args[name] = value  # of several the last, as with docker
     found += [f"+container.build_args.{name}={_text(value)}" for name, value in build_args.items()]
-    return (*(["+container=dockerfile"] if is_dockerfile else []), *found, *words)
+    for word in words:
+        if "=" not in word and Path(word).is_file():
+            option = "--dockerfile" if "dockerfile" in Path(word).name.lower() else "--definition"
+            raise ConfigError(f"{word}: to build an image of it write hpcml build {option} {shlex.quote(word)}")
+    return (*chosen, *found, *words)
 
 
 def _text(value: str) -> str:

@@ -123,7 +123,7 @@ def _asked(
         earlier = definitions.stages(container, folders)
         reference = definitions.reference_of(container)
         if reference is None:
-            base = _local_base(str(container.path))
+            base = _local_base(container)
         else:
             base = registry.ask(reference, environ=environ, architecture=architecture)
         digests = {
@@ -142,13 +142,15 @@ def _asked(
     return asked[last], digests, bases
 
 
-def _local_base(path: str) -> registry.Base:
+def _local_base(container: Container) -> registry.Base:
     """Return what is known of a base on this machine before its content is read: of a file its size."""
-    found = Path(path)
+    found = definitions.local_base_of(container)
+    assert found is not None
+    named_by = "container.path=" if container.definition is None else f"{container.definition}: From: "
     if not found.exists():
-        raise ConfigError(f"container.path={path} does not exist")
+        raise ConfigError(f"{named_by}{found} does not exist")
     if found.is_file():
-        require_whole(found)
+        require_whole(found, named_by)
     return registry.Base(digest="", size_bytes=found.stat().st_size if found.is_file() else 0)
 
 
@@ -210,7 +212,7 @@ class Place:
 def place_of(container: Container, cluster: Cluster, environ: Mapping[str, str]) -> Place:
     """Return where the image of *container* would be, and which images of its tag are there; no registry is asked."""
     reference = definitions.reference_of(with_tag(container, cluster))
-    base = reference.for_people if reference is not None else str(container.path)
+    base = reference.for_people if reference is not None else str(definitions.local_base_of(container))
     cache = Cache(caches.locate(environ, site=cluster.scratch))
     return Place(
         base=base, folder=cache.root, of_this_tag=[record for record in cache.records() if record.base == base]

@@ -17,6 +17,16 @@ from hpcml.errors import ConfigError, ImageError, require
 from hpcml.images import sources
 from hpcml.images.dockerfile import Converted, convert
 from hpcml.images.registry import Reference, host_architecture, is_loopback
+from hpcml.images.sections import (
+    Piece,
+    check,
+    head_of,
+    is_section,
+    last_stage,
+    pieces_of,
+    section_name,
+    with_arguments,
+)
 from hpcml.model.container import Container
 from hpcml.model.image import UNRESOLVED, BaseSettings, Definition
 from hpcml.paths import resource_dir
@@ -24,9 +34,8 @@ from hpcml.paths import resource_dir
 _DEFAULT, _DEFAULT_LOCAL = "docker", "local"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _OURS = "org.hpcml."
-_SECTION = re.compile(r"%[A-Za-z]")
 _ADDS = re.compile(r"%(post|files|setup|pre|app)", re.IGNORECASE)  # as %appinstall
-_STAGE = re.compile(r"(?i)\s*bootstrap\s*:(.*)")
+_NAMED_APART = re.compile(r"(?i)\s*(registry|namespace)\s*:")
 _FROM = re.compile(r"(?i)(\s*from\s*:\s*)(.*)")
 
 
@@ -58,11 +67,12 @@ def define(
     path, sections, folder = _read(container, folders, bases)
     require(bool(sections), f"{path} is empty")
     reference = reference_of(container)
-    for_people = reference.for_people if reference is not None else str(container.path)
-    if reference is None:
-        _check_local_base(path, sections, for_people)
-    elif path.stem != _DEFAULT and container.dockerfile is None:
-        _check_base(path, sections, reference)
+    for_people = reference.for_people if reference is not None else str(local_base_of(container))
+    if container.definition is None and container.dockerfile is None:
+        if reference is None:
+            _check_local_base(path, sections, for_people)
+        elif path.stem != _DEFAULT:
+            _check_base(path, sections, reference)
     pinned = f"{reference.host_and_name}@{base_digest}" if reference is not None and base_digest else for_people
     for written, digest in (stage_digests or {}).items():
         _pin_stages(sections, written, digest)
@@ -70,6 +80,7 @@ def define(
     files = sources.digests(sections, folder, written_in=path)
     if reference is None:
         base_digest = f"sha256:{files[for_people]}"
+    runs_here = any(section_name(piece) in ("%setup", "%pre") for piece in sections)
     added = {
         "labels": [*_labels(container, for_people, base_digest or UNRESOLVED)],
         "environment": [*_environment(container)],
@@ -85,7 +96,7 @@ def define(
         plain_http=reference is not None and reference.plain_http,
         base_size_bytes=base_size_bytes,
         files=files,
-        folder=str(folder.resolve()) if files else None,
+        folder=str(folder.resolve()) if files or runs_here else None,
         bases=dict(bases or {}),
     )
 
@@ -97,28 +108,57 @@ def stages(
 
     Under each is what stands behind ``From:``. *bases* is as for `define`. Raises `ConfigError` as that does.
     """
-    _, sections, _ = _read(container, folders, bases)
-    here = reference_of(container) if container.dockerfile is None else None
+    path, sections, _ = _read(container, folders, bases)
+    here = reference_of(container) if container.image is not None else None
     found = {}
-    for piece in sections[: _last_stage(sections)]:
+    for piece in sections[: last_stage(sections)]:
         agent, written = _head(piece)
         if agent == "docker" and written and "@" not in written:
-            reference = Reference.parse(written)
+            reference = _reference(written, path if container.dockerfile is None else None)
             is_here = here is not None and here.plain_http and here.host == reference.host
-            found[written] = _reference(written) if container.dockerfile else replace(reference, plain_http=is_here)
+            found[written] = reference if here is None else replace(reference, plain_http=is_here)
     return found
 
 
 def reference_of(container: Container) -> Reference | None:
     """Return the base image of *container* in a registry; None for one on this machine.
 
-    That of a Dockerfile is what its last FROM names. Raises `ConfigError` where it cannot be read.
+    That of a Dockerfile is what its last FROM names, that of the user's own definition what its last From: does.
+    Raises `ConfigError` where it cannot be read.
     """
     if container.path is not None:
         return None
+    if container.definition is not None:
+        path, agent, written = _own_base(container)
+        return _reference(written, path) if agent == "docker" else None
     if container.dockerfile is None:
         return Reference.of(container)
     return [*images_of(container).values()][-1]
+
+
+def local_base_of(container: Container) -> Path | None:
+    """Return the file or folder on this machine that *container* is built upon; None for an image of a registry."""
+    if container.definition is None:
+        return Path(container.path) if container.path is not None else None
+    path, agent, written = _own_base(container)
+    return path.parent / written if agent == "localimage" else None
+
+
+def _own_base(container: Container) -> tuple[Path, str, str]:
+    """Return the user's own definition, and what the head of its last stage says: the kind of its base, and the base.
+
+    Raises `ConfigError` where that is neither an image of a registry nor one on this machine.
+    """
+    path, sections, _ = _read(container, ())
+    agent, written = _head(sections[last_stage(sections)] if sections else [""])
+    require(agent != "", f"{path} is no definition of Apptainer's: write Bootstrap: docker into its first line")
+    require(
+        agent in ("docker", "localimage"),
+        f"{path} has Bootstrap: {agent}, and hpcml builds upon images of registries (docker) and of this machine "
+        f"(localimage): use apptainer build IMAGE.sif {path.name}, then container=sif",
+    )
+    require(written != "", f"{path} has no From: write From: ubuntu:24.04, or another image")
+    return path, agent, written
 
 
 def images_of(container: Container, bases: Mapping[str, BaseSettings] | None = None) -> dict[str, Reference]:
@@ -132,10 +172,15 @@ def images_of(container: Container, bases: Mapping[str, BaseSettings] | None = N
     return {image: _reference(image) for image in sorted(dict.fromkeys(images), key=images[-1].__eq__)}
 
 
-def _reference(image: str) -> Reference:
-    """Return what a Dockerfile's ``FROM image`` means."""
+def _reference(image: str, written_in: Path | None = None) -> Reference:
+    """Return what ``FROM image`` of a Dockerfile means, or ``From: image`` of the definition *written_in*."""
     name, _, digest = image.partition("@")
-    found = Reference.parse(name)
+    try:
+        found = Reference.parse(name)
+    except ConfigError as error:
+        if written_in is None:
+            raise
+        raise ConfigError(f"{written_in}: From: {image} is no image of a registry: write it as ubuntu:24.04") from error
     return replace(found, digest=digest or None, plain_http=is_loopback(found.host))
 
 
@@ -163,7 +208,7 @@ def require_unchanged(definition: Definition) -> None:
     """Raise `ImageError` where a source of %files is not any more what it was when the definition was made."""
     if definition.folder is None:
         return
-    pieces = _pieces(definition.text)
+    pieces = pieces_of(definition.text)
     folder = Path(definition.folder)
     now = sources.digests(pieces, folder, written_in=folder)
     changed = sorted(name for name, digest in definition.files.items() if now.get(name) != digest)
@@ -173,13 +218,13 @@ def require_unchanged(definition: Definition) -> None:
 
 def _read(
     container: Container, folders: Sequence[Path], bases: Mapping[str, BaseSettings] | None = None
-) -> tuple[Path, list[list[str]], Path]:
+) -> tuple[Path, list[Piece], Path]:
     """Return the file that *container* begins from, its pieces, and the folder that sources of %files count from."""
     if container.dockerfile is not None:
         converted = _converted(container, container.dockerfile, bases)
-        return Path(container.dockerfile), _pieces(converted.text), converted.context
-    path = _file(container, folders)
-    return path, _sections(path), path.parent
+        return Path(container.dockerfile), pieces_of(converted.text), converted.context
+    path = Path(container.definition) if container.definition is not None else _file(container, folders)
+    return path, _sections(path, container.build_args), path.parent
 
 
 def _converted(container: Container, dockerfile: str, bases: Mapping[str, BaseSettings] | None = None) -> Converted:
@@ -202,53 +247,36 @@ def _file(container: Container, folders: Sequence[Path]) -> Path:
     raise ConfigError(f"container={name}: there is no {default}.def in {', '.join(map(str, folders))}")
 
 
-def _sections(path: Path) -> list[list[str]]:
-    """Return the lines of a definition in pieces, each of which begins with the head of a section or of a stage."""
+def _sections(path: Path, build_args: Mapping[str, str]) -> list[Piece]:
+    """Return the pieces of a definition, with the values of its arguments; raise `ConfigError` for what is no such."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    return _pieces(text)
-
-
-def _pieces(text: str) -> list[list[str]]:
-    pieces: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if _SECTION.match(line) or (_STAGE.match(line) and _begins_another(pieces)):
-            pieces.append([])
-        pieces[-1].append(line)
-    return [piece for piece in pieces if piece]
-
-
-def _begins_another(pieces: Sequence[Sequence[str]]) -> bool:
-    """Tell whether a ``Bootstrap:`` behind *pieces* is of another stage, not one of the head that is being read."""
-    in_sections = any(_SECTION.match(piece[0]) for piece in pieces if piece)
-    return in_sections or any(_STAGE.match(line) for line in pieces[-1])
-
-
-def _last_stage(sections: Sequence[list[str]]) -> int:
-    """Return the index of the piece with the head of the last stage."""
-    heads = (i for i, piece in enumerate(sections) if not _SECTION.match(piece[0]))
-    return max((i for i in heads if any(_FROM.match(line) for line in sections[i])), default=0)
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ConfigError(f"{path} cannot be read: {why}") from error
+    check(text, path)
+    return pieces_of(with_arguments(text, build_args, path))
 
 
 def _head(piece: Sequence[str]) -> tuple[str, str]:
-    """Return what a stage says behind ``Bootstrap:``, in small letters, and ``From:``."""
-    agent = next((match[1].strip().lower() for line in piece if (match := _STAGE.match(line))), "")
-    written = next((match[2].strip() for line in piece if (match := _FROM.match(line))), "")
+    """Return what a stage says behind ``Bootstrap:``, in small letters, and its base."""
+    says = head_of(piece)
+    agent, written = says.get("bootstrap", "").lower(), says.get("from", "")
+    if agent == "docker":  # ``Registry:`` and ``Namespace:`` come before the name
+        written = "/".join(filter(None, (says.get("registry"), says.get("namespace"), written)))
     return agent, written
 
 
 def _pin_stages(sections: Sequence[list[str]], written: str, digest: str) -> None:
     """Let the earlier stages that begin from *written* begin from that image with *digest*, and say what it was."""
     reference = Reference.parse(written)
-    for piece in sections[: _last_stage(sections)]:
+    for piece in sections[: last_stage(sections)]:
         if _head(piece) == ("docker", written):
             _pin(piece, f"{reference.host_and_name}@{digest}", written)
 
 
 def _check_base(path: Path, sections: Sequence[list[str]], reference: Reference) -> None:
-    agent, written = _head(sections[_last_stage(sections)])
+    agent, written = _head(sections[last_stage(sections)])
     require(
         agent == "docker" and written != "",
         f"{path}: hpcml builds from registries: begin with Bootstrap: docker and From: {reference.for_people}; "
@@ -275,7 +303,7 @@ def _check_base(path: Path, sections: Sequence[list[str]], reference: Reference)
 
 
 def _check_local_base(path: Path, sections: Sequence[list[str]], base: str) -> None:
-    agent, written = _head(sections[_last_stage(sections)])
+    agent, written = _head(sections[last_stage(sections)])
     ours = path.parent == resource_dir("containers")
     require(
         agent == "localimage" and (ours or (path.parent / written).resolve() == Path(base).resolve()),
@@ -286,7 +314,7 @@ def _check_local_base(path: Path, sections: Sequence[list[str]], base: str) -> N
 
 def _set_base(sections: Sequence[list[str]], pinned: str, for_people: str) -> None:
     """Let the last stage begin from *pinned*, and say before it what that is for people."""
-    _pin(sections[_last_stage(sections)], pinned, for_people)
+    _pin(sections[last_stage(sections)], pinned, for_people)
 
 
 def _pin(piece: list[str], pinned: str, for_people: str) -> None:
@@ -294,29 +322,31 @@ def _pin(piece: list[str], pinned: str, for_people: str) -> None:
     done: list[str] = []
     for line in piece:
         match = _FROM.match(line)
+        if match is None and _NAMED_APART.match(line):
+            continue  # what is pinned has them
         done += [*note, f"{match[1]}{pinned}"] if match else [line]
     piece[:] = done
 
 
-def _add(sections: list[list[str]], name: str, lines: Sequence[str]) -> None:
+def _add(sections: list[Piece], name: str, lines: Sequence[str]) -> None:
     """Add *lines* to the section of that name in the last stage, which is made where there is none."""
     if not lines:
         return
-    first = _last_stage(sections)
+    first = last_stage(sections)
     for piece in sections[first:]:
-        if piece[0].split()[0].lower() == f"%{name}":
+        if section_name(piece) == f"%{name}":
             while piece and not piece[-1].strip():
                 piece.pop()
             piece += [f"    {line}" if name == "labels" else line for line in lines]
             return
-    place = next((i for i, piece in enumerate(sections) if i > first and piece[0].startswith("%test")), len(sections))
+    place = next((i for i, piece in enumerate(sections) if i > first and section_name(piece) == "%test"), len(sections))
     sections.insert(place, [f"%{name}", *(f"    {line}" if name == "labels" else line for line in lines)])
 
 
 def _joined(sections: Sequence[list[str]]) -> str:
     """Return the text, without sections that say nothing, so that they do not change the key of the image."""
     kept = ["\n".join(piece).strip("\n") for piece in sections]
-    return "\n\n".join(piece for piece in kept if not _SECTION.match(piece) or "\n" in piece) + "\n"
+    return "\n\n".join(piece for piece in kept if not is_section([piece]) or "\n" in piece) + "\n"
 
 
 def _labels(container: Container, base: str, base_digest: str) -> Iterator[str]:

@@ -18,7 +18,9 @@ _FULL = ("No space left on device", "no space left on device", "Disk quota excee
 NOISE = re.compile(r"^(INFO|WARNING|VERBOSE|DEBUG|ERROR|FATAL)\s*:\s*")
 _NO_SUBUID = "User not listed in /etc/subuid"  # Apptainer 1.4.5; %post then has no other rights than the user's own
 _NO_NAMESPACE = ("user namespace", "unprivileged_userns_clone", "max_user_namespaces")
-_POST_FAILED = re.compile(r"while running %post section: exit status (\d+)")
+_SECTION_FAILED = re.compile(  # SingularityCE does not name the section
+    r"(?:while running engine: (?:while running %post section: )?|failed to execute %(test) script: )exit status (\d+)"
+)
 
 
 def explain(lines: Sequence[str], code: int, cache: Cache, runtime: Runtime) -> ImageError:
@@ -27,17 +29,18 @@ def explain(lines: Sequence[str], code: int, cache: Cache, runtime: Runtime) -> 
     if any(sign in text for sign in _FULL):
         return NoRoomError(_no_room(cache))
     fatal = next((NOISE.sub("", line) for line in reversed(lines) if line.startswith("FATAL:")), "")
-    if failed := _POST_FAILED.search(text):
+    if failed := _SECTION_FAILED.search(text):
         own = [line for line in lines if line and not NOISE.match(line) and not line.startswith("+ ")]
         errors = [NOISE.sub("", line) for line in lines if line.startswith("ERROR")]  # the program's own
         last = (own or errors or ["it printed nothing"])[-1]
-        if _NO_SUBUID in text:
+        section = failed[1] or "post"
+        if _NO_SUBUID in text and section == "post":
             return ImageError(
                 "this machine lends you no user ids (you are not in /etc/subuid), and %post could not do all it does "
                 f"elsewhere: {last.strip()[:200]}: ask the site for an entry, or build on another machine and use "
                 "hpcml images export and import"
             )
-        return ImageError(f"a command of %post failed with exit status {failed[1]}: {last.strip()[:300]}")
+        return ImageError(f"a command of %{section} failed with exit status {failed[2]}: {last.strip()[:300]}")
     if "UNAUTHORIZED" in text or "DENIED" in text:
         return ImageError("the registry refuses the login: check NGC_API_KEY (docs/containers.md)")
     if any(sign in fatal for sign in _NO_NAMESPACE):

@@ -162,7 +162,7 @@ def ask(
         chosen = [entry["digest"] for entry in manifest["manifests"] if _is_for(entry, architecture)]
         if not chosen:
             raise ImageError(
-                f"{reference.for_people} has no image for {architecture} (linux): choose another container.tag"
+                f"{reference.for_people} has no image for {architecture} (linux): choose another image or tag"
             )
         manifest, _ = client.manifest(str(chosen[0]))
         configuration = client.configuration(manifest) if with_settings else {}
@@ -172,7 +172,7 @@ def ask(
         if made_for != architecture:
             raise ImageError(
                 f"{reference.for_people} is for {made_for}, and this machine is {architecture}: "
-                "choose another container.tag, or build where the processor is that one"
+                "choose another image or tag, or build where the processor is that one"
             )
     return Base(
         digest=digest,

@@ -97,14 +97,14 @@ def bytes_cut_off(path: Path) -> int:
     return max(0, says - path.stat().st_size)
 
 
-def require_whole(path: Path) -> None:
-    """Raise `ConfigError` for a file of ``container.path`` that is no image, or not a whole one."""
+def require_whole(path: Path, named_by: str = "container.path=") -> None:
+    """Raise `ConfigError` for a file that is no image, or not a whole one; the message says *named_by* and its path."""
     require(
         looks_like_an_image(path),
-        f"container.path={path} is no image that Apptainer can start (no SIF, squashfs or ext3)",
+        f"{named_by}{path} is no image that Apptainer can start (no SIF, squashfs or ext3)",
     )
     cut_off = bytes_cut_off(path)
-    require(cut_off == 0, f"container.path={path} is cut off: {cut_off} bytes are missing at its end: copy it again")
+    require(cut_off == 0, f"{named_by}{path} is cut off: {cut_off} bytes are missing at its end: copy it again")
 
 
 def is_squashfs(path: Path) -> bool:

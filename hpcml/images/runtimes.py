@@ -25,7 +25,7 @@ _HUB = "docker.io"
 _GIVES = {"--env": "workload.env", "--workdir": "workload.cwd"}
 _ALL_GPUS = frozenset(ContainerGpu) - {ContainerGpu.auto}
 # What is put upon an image that is built; a runtime that builds none refuses it.
-_ADDITIONS = ("dockerfile", "path", "pip", "apt", "post", "environment", "labels")
+_ADDITIONS = ("definition", "dockerfile", "path", "pip", "apt", "post", "environment", "labels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

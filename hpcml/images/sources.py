@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcml.errors import ConfigError, require
+from hpcml.images.sections import head_of, section_name
 from hpcml.model.container import begins_section, holds_login
 
 _ON_THIS_MACHINE = ("localimage", "docker-archive", "oci-archive", "oci")  # behind Bootstrap:
-_HEAD = re.compile(r"(?im)^\s*(bootstrap|from)\s*:(.*)$")
 _OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s+|=)?(.*)")
 _NO_PACKAGE = re.compile(r"(-e\b|--editable\b|\.{0,2}/|file:|\.\.?$)")
 _END = "END_OF_REQUIREMENTS"
@@ -55,8 +55,7 @@ def digests(sections: Sequence[Sequence[str]], folder: Path, *, written_in: Path
 def _sources(sections: Sequence[Sequence[str]], written_in: Path) -> Iterator[str]:
     """Yield the sources on this machine; those of ``%files from STAGE`` are in the image of another stage."""
     for head, *lines in sections:
-        words = head.split()
-        if words[0].lower() != "%files" or len(words) > 1:
+        if section_name([head]) != "%files" or len(head.split()) > 1:
             continue
         for line in lines:
             if not line.strip() or line.lstrip().startswith("#"):
@@ -70,9 +69,7 @@ def _sources(sections: Sequence[Sequence[str]], written_in: Path) -> Iterator[st
 
 def local_bases(sections: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield what stands behind ``From:`` in the stages that begin from an image on this machine."""
-    for section in sections:
-        words = dict(_HEAD.findall("\n".join(section)) if not section[0].startswith("%") else ())
-        named = {name.lower(): value.strip() for name, value in words.items()}
+    for named in map(head_of, sections):
         if named.get("bootstrap", "").lower() in _ON_THIS_MACHINE and named.get("from"):
             yield named["from"]
 

@@ -69,6 +69,7 @@ _TAKEN_OPTIONS = {
     **dict.fromkeys(("--docker-login", "--docker-username", "--docker-password"), "export NGC_API_KEY"),
 }
 _OF_AN_IMAGE_TO_BUILD = (
+    "definition",
     "dockerfile",
     "context",
     "build_args",
@@ -117,9 +118,10 @@ class Container:
     environment: dict[str, str] = field(default_factory=dict)  # of the image, readable by everybody who has it
     labels: dict[str, str] = field(default_factory=dict)
     path: str | None = None  # of an image that is there; of an image to build, its base
+    definition: str | None = None  # of Apptainer's (.def), that an image is built from
     dockerfile: str | None = None  # that an image is built after
     context: str | None = None  # the folder that the Dockerfile copies from; None: its own
-    build_args: dict[str, str] = field(default_factory=dict)  # values for its ARG
+    build_args: dict[str, str] = field(default_factory=dict)  # values for its ARG, or {{ }} of the definition
     target: str | None = None  # the stage of it that is wanted; None: the last
     build: ContainerBuild = ContainerBuild.auto
     compression: Compression = Compression.auto
@@ -186,7 +188,7 @@ class Container:
             require(
                 self.path is None, f"container.path={self.path}: container={self.name} takes none: choose container=sif"
             )
-        for name in ("path", "dockerfile", "context"):
+        for name in ("path", "definition", "dockerfile", "context"):
             value = getattr(self, name)
             is_file = value is None or "://" not in value
             hint = _instead_of(value or "") if name == "path" else "download it"
@@ -197,23 +199,30 @@ class Container:
             )
 
     def _check_base(self) -> None:
-        """Raise `ConfigError` unless an image to build has one base: of a registry, on this machine, a Dockerfile's."""
+        """Raise `ConfigError` unless an image to build has one base: of a registry, on this machine, or a file's."""
         in_registry = [name for name in ("registry", "image", "tag", "digest") if getattr(self, name) is not None]
-        bases = [*in_registry[:1], *(name for name in ("path", "dockerfile") if getattr(self, name) is not None)]
+        of_files = [name for name in ("path", "definition", "dockerfile") if getattr(self, name) is not None]
+        bases = [*in_registry[:1], *of_files]
         second = bases[-1] if len(bases) > 1 else None
         require(
             second is None,
             f"container.{second}={getattr(self, second or 'name')}: container={self.name} takes none, with container."
-            f"{bases[0] if bases else ''} as its base: choose container=local, dockerfile, or sif to build nothing",
+            f"{bases[0] if bases else ''} as its base: choose container=local, definition or dockerfile, or to build "
+            "nothing sif",
         )
-        of_dockerfile = next((name for name in ("context", "build_args", "target") if getattr(self, name)), None)
+        of_both = () if self.definition is not None else ("build_args",)
+        of_dockerfile = next((name for name in ("context", "target", *of_both) if getattr(self, name)), None)
         require(
             self.dockerfile is not None or of_dockerfile is None,
             f"container.{of_dockerfile} is of a Dockerfile: set container.dockerfile=/where/it/is",
         )
-        if self.path is not None or self.dockerfile is not None:
+        if of_files:
             return
-        needs = {"local": "path=/where/the/base is (a SIF or a sandbox)", "dockerfile": "dockerfile=/where/it/is"}
+        needs = {
+            "local": "path=/where/the/base is (a SIF or a sandbox)",
+            "definition": "definition=/where/it/is",
+            "dockerfile": "dockerfile=/where/it/is",
+        }
         require(
             self.name not in needs or bool(in_registry), f"container={self.name} needs container.{needs.get(self.name)}"
         )

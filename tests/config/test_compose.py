@@ -272,6 +272,7 @@ def test_every_shipped_option_composes_and_says_what_it_is(tmp_path: Path) -> No
         "container/sif": ["container.path=/x.sif"],
         "container/sandbox": ["container.path=/x"],
         "container/local": ["container.path=/x"],
+        "container/definition": ["container.definition=/x"],
         "container/dockerfile": ["container.dockerfile=/x"],
     }
     together: dict[tuple[str, ...], list[str]] = {}  # a sweep composes its points in half the time

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import ConfigError
-from hpcml.images.definition import define, pinned_stages, stages
+from hpcml.images.definition import define, local_base_of, pinned_stages, reference_of, stages
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.image import Definition
 from hpcml.paths import resource_dir
@@ -235,3 +235,69 @@ def test_without_a_digest_the_text_has_the_tag_and_says_so() -> None:
 
     assert "From: nvcr.io/nvidia/pytorch:24.12-py3\n" in definition.text
     assert "org.hpcml.base.digest unresolved\n" in definition.text
+
+
+def own(path: Path, **settings: object) -> Container:
+    return Container(name="definition", kind=ContainerKind.build, definition=str(path), **settings)  # type: ignore[arg-type]
+
+
+def test_a_definition_of_the_users_own_says_itself_what_it_is_built_from(tmp_path: Path) -> None:
+    path = tmp_path / "train.def"
+    path.write_text(
+        "BootStrap: docker\nRegistry: ghcr.io\nNamespace: lab\nFrom: tools:{{ TAG }}  # ours\n\n"
+        "%arguments\n    TAG=1\n\n%post\n    pip install einops\n"
+    )
+
+    container = own(path, build_args={"TAG": "2"}, pip=["rich"])
+    reference = reference_of(container)
+    text = rendered(container).text
+
+    assert reference is not None
+    assert reference.for_people == "ghcr.io/lab/tools:2"
+    assert f"BootStrap: docker\n# ghcr.io/lab/tools:2\nFrom: ghcr.io/lab/tools@{DIGEST}\n\n%post\n" in text
+    assert "\n    pip install einops\npython3 -m pip --version" in text
+    assert "amespace" not in text
+
+
+def test_a_definition_of_the_users_own_is_built_upon_an_image_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "more.def"
+    path.write_text("Bootstrap: localimage\nFrom: base.sif\n\n%setup\n    cp x ${APPTAINER_ROOTFS}/x\n")
+    keys = []
+    for content in ("one", "two"):
+        (tmp_path / "base.sif").write_text(content)
+        definition = define(own(path), None, folders=[], project=tmp_path)
+        keys.append(definition.key)
+
+    assert local_base_of(own(path)) == tmp_path / "base.sif"
+    assert f"From: {tmp_path}/base.sif\n" in definition.text
+    assert definition.folder == str(tmp_path)  # where the lines of %setup are run
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("print('x')\n", "x.def is no definition of Apptainer's: write Bootstrap: docker into its first line"),
+        ("", "x.def is empty"),
+        ("Bootstrap: docker\n%post\ntrue\n", "x.def has no From: write From: ubuntu:24.04"),
+        ("Bootstrap: docker\nFrom: docker://ubuntu:24.04\n", "From: docker://ubuntu:24.04 is no image of a registry"),
+        ("Bootstrap: library\nFrom: ubuntu:24.04\n", "use apptainer build IMAGE.sif x.def, then container=sif"),
+        ("Bootstrap: yum\nOSVersion: 7\nInclude: yum\n", "has Bootstrap: yum, and hpcml builds upon images of"),
+        (
+            "Bootstrap: docker\nFrom: Alpine\nStage: one\n\nBootstrap: docker\nFrom: alpine\n",
+            "From: Alpine is no image of a registry: write it as ubuntu:24.04",
+        ),
+    ],
+)
+def test_a_definition_of_the_users_own_that_hpcml_cannot_pin_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "x.def"
+    path.write_text(text)
+
+    def asked() -> None:
+        stages(own(path), [])
+        define(own(path), None, folders=[], project=tmp_path)
+
+    with pytest.raises(ConfigError, match=re.escape(says)) as refused:
+        asked()
+
+    assert "\n" not in str(refused.value)

@@ -28,11 +28,12 @@ def test_every_command_about_images_works_as_it_stands(user: ImageUser, closed_r
     in_order = sorted(typed, key=lambda line: (" rm " in line, " prune" in line))
     assert len(typed) >= 8
     base = f"{closed_registry.host}/nvidia/pytorch:24.12-py3"
+    (user.folder / "train.def").write_text(f"Bootstrap: docker\nFrom: {base}\n%post\ntrue\n", encoding="utf-8")
     (user.folder / "Dockerfile").write_text(f"FROM {base}\nLABEL of=mine\n", encoding="utf-8")
 
     for line in in_order:
         words = shlex.split(line.replace("/scratch/me", str(user.folder)))
-        if words[0] == "build" and not {"+container=local", "--dockerfile"} & set(words):
+        if words[0] == "build" and not {"+container=local", "--definition", "--dockerfile"} & set(words):
             words.append(f"container.registry={closed_registry.url}")
         elif listed := user.listed():
             words = [listed[0]["key"][:8] if word == "6690" else word for word in words]

@@ -54,6 +54,34 @@ def test_with_user_ids_the_command_that_failed_is_named(tmp_path: Path) -> None:
     assert str(explain(lines, 255, Cache(tmp_path), APPTAINER)).startswith("a command of %post failed with exit status")
 
 
+def test_a_command_that_failed_is_named_where_the_program_does_not_name_the_section(tmp_path: Path) -> None:
+    printed = """\
+INFO:    Running post scriptlet
++ pip install einopz
+ERROR: No matching distribution found for einopz
+FATAL:   While performing build: while running engine: exit status 1
+"""  # SingularityCE 4, by its sources (internal/pkg/build/build.go and stage.go)
+    ce = Runtime(name="singularity", path="/usr/bin/singularity", version="4.2.0")
+
+    said = str(explain(printed.splitlines(), 255, Cache(tmp_path), ce))
+
+    assert said == "a command of %post failed with exit status 1: No matching distribution found for einopz"
+
+
+def test_a_test_of_the_definition_that_failed_is_told_with_what_it_printed(tmp_path: Path) -> None:
+    printed = """\
+INFO:    Running testscript
+Traceback (most recent call last):
+  File "<string>", line 1, in <module>
+ModuleNotFoundError: No module named 'einops'
+FATAL:   While performing build: failed to execute %test script: exit status 1
+"""
+
+    said = str(explain(printed.splitlines(), 255, Cache(tmp_path), APPTAINER))
+
+    assert said == "a command of %test failed with exit status 1: ModuleNotFoundError: No module named 'einops'"
+
+
 def test_what_a_build_on_another_file_system_printed_is_kept(tmp_path: Path) -> None:
     """That of a sandbox, whose folder is where the user wants it."""
     memory = Path("/dev/shm")  # noqa: S108

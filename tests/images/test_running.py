@@ -405,14 +405,16 @@ def test_every_run_of_the_page_would_be_submitted(user: ImageUser, image: Path, 
     places |= {
         "/scratch/me/dev": str(image.parent / "tree"),
         "/home/me/project/Dockerfile": f"{user.folder}/Dockerfile",
+        "/home/me/project/train.def": f"{user.folder}/train.def",
     }
     words = [re.sub(r"/(scratch|home)/me/.*", lambda match: places[match[0]], word) for word in shlex.split(line)]
+    write(user, "train.def", f"Bootstrap: docker\nFrom: {registry.host}/nvidia/pytorch:24.12-py3\n")
     write(user, "Dockerfile", f"FROM {registry.host}/nvidia/pytorch:24.12-py3\nLABEL of=mine\n")
     if "+container=ngc_pytorch" in words and "+cluster=perlmutter" not in words:  # of which there is one release here
         words += [f"container.registry={registry.url}", "container.tag=24.12-py3"]
     write(user, "train.py", "")
 
-    done = user(*words, *([] if "-n" in words else ["-n"]))
+    done = user("run", *([] if "-n" in words else ["-n"]), *words[1:])
 
     assert done.returncode == 0, done.stderr
     assert "image: " in done.stdout

@@ -45,7 +45,7 @@ def with_tag(container: Container, cluster: Cluster) -> Container:
     others = _OTHER_VENDORS.get(cluster.gpu_vendor or "")
     if others is not None and (image or "").startswith("nvidia/"):
         raise ConfigError(f"container.image={image} is for GPUs of NVIDIA, and {cluster.name} has {others}")
-    if image is None or container.digest is not None or (tag is None and container.dockerfile is not None):
+    if image is None or container.digest is not None or (tag is None and container.image is None):
         return container
     capability, driver, limit = cluster.compute_capability, cluster.host_driver, cluster.ngc_max_release
     data_centre = has_data_centre_gpus(cluster)
@@ -59,7 +59,7 @@ def with_tag(container: Container, cluster: Cluster) -> Container:
 
 def base_of(container: Container) -> tuple[str | None, str | None]:
     """Return image and tag of the base of *container* in a registry, as far as they are named."""
-    if container.dockerfile is None:
+    if container.dockerfile is None and container.definition is None:
         return container.image, container.tag
     reference = reference_of(container)
     return (reference.name, reference.tag) if reference is not None else (None, None)

@@ -1,0 +1,71 @@
+"""A definition of the user's own, with all that Apptainer takes in one: built and run in by a real Apptainer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.apptainer.registry import Registry
+from tests.images.user import ImageUser, one_line
+
+pytestmark = pytest.mark.apptainer
+DEFINITION = """\
+Bootstrap: docker
+Registry: {{ HUB }}
+Namespace: nvidia
+From: pytorch:{{ TAG }}   # as the group has it
+
+%arguments
+    HUB=HOST
+    TAG=24.12-py3
+    WORD=plain
+
+%files
+    words.txt /opt/words.txt
+
+%setup
+    cp words.txt ${APPTAINER_ROOTFS}/by-setup
+
+%post
+    echo {{ WORD }} > /word
+
+%runscript
+    exec cat /word
+
+%apprun twice
+    exec cat /word /word
+
+%test
+    test -s /word
+
+%help
+    All that there is.
+"""
+
+
+def test_a_definition_of_the_users_own_is_built_found_and_run_in(user: ImageUser, registry: Registry) -> None:
+    (user.folder / "train.def").write_text(DEFINITION.replace("HOST", registry.host), encoding="utf-8")
+    (user.folder / "words.txt").write_text("of the project\n", encoding="utf-8")
+
+    built = user("build", "--definition", "train.def", "--build-arg", "WORD=given")
+    again = user("build", "--definition", "train.def", "--build-arg", "WORD=given")
+    command = "workload.command='cat /word /opt/words.txt /by-setup'"
+    chosen = ["+container=definition", f"container.definition={user.folder}/train.def"]
+    run = user("run", *chosen, "+container.build_args.WORD=given", command, "precision.observe=never")
+
+    assert built.returncode == 0, built.stderr
+    assert again.stdout.startswith("found ")
+    (image,) = user.listed()
+    assert image["base"] == f"{registry.host}/nvidia/pytorch:24.12-py3"
+    assert run.returncode == 0, run.stderr
+    (printed,) = (user.folder / "hpcml" / "runs").glob("*/*/logs/*.out")
+    assert printed.read_text(encoding="utf-8").splitlines() == ["given", "of the project", "of the project"]
+
+
+@pytest.mark.parametrize("words", [("train.def",), ("out.sif", "train.def"), ("-f", "train.def")])
+def test_who_writes_as_with_apptainer_is_told_the_words(user: ImageUser, words: tuple[str, ...]) -> None:
+    (user.folder / "train.def").write_text(DEFINITION, encoding="utf-8")
+
+    done = user("build", *words)
+
+    assert done.returncode == 2
+    assert "train.def: to build an image of it write hpcml build --definition train.def" in one_line(done)
