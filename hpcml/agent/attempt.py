@@ -33,7 +33,7 @@ from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
 from hpcml.runs.cancellation import is_cancelled, unmark
 from hpcml.runs.layout import RunDir
-from hpcml.runs.plan import Plan
+from hpcml.runs.plan import Image, Plan
 from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
 
@@ -118,7 +118,8 @@ def _image_facts(plan: Plan, run_dir: RunDir) -> dict[str, str]:
     """Return path, key, base and SHA-256 of the run's image as facts; empty without an image.
 
     The record that the build wrote beside the image, with its definition and packages, is copied into the run's
-    directory: images are removed. Of an image that a job built after the submission, only the record has the SHA-256.
+    directory: images are removed. Of an image that a job built after the submission, only the record has the SHA-256. A
+    file that was replaced after the submission is read again.
     """
     if plan.image is None:
         return {}
@@ -130,13 +131,31 @@ def _image_facts(plan: Plan, run_dir: RunDir) -> dict[str, str]:
     with suppress(ValueError):  # half a record is none
         record = json.loads(text) if text is not None else {}
     sha256, base, digest = (record.get(name) for name in ("sha256", "base", "base_digest"))
-    is_of_it = image.sha256 in (None, sha256)
+    actual = _sha256_if_replaced(image) or image.sha256
+    is_of_it = actual in (None, sha256)
     if text is not None and record and is_of_it:
         write_text(run_dir.image_record, text)
-    found = {"image": image.path, "image_key": image.key, "image_sha256": image.sha256 or sha256}
+    found = {"image": image.path, "image_key": image.key, "image_sha256": actual or sha256}
+    if actual != image.sha256:
+        found["image_sha256_at_submission"] = image.sha256
     if is_of_it:
         found |= {"image_base": base, "image_base_digest": digest}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _sha256_if_replaced(image: Image) -> str | None:
+    """Return the SHA-256 of the file that is in the place of *image* by now; None where it is the same file still."""
+    path = Path(image.path)
+    try:
+        status = path.stat()
+        if image.mtime_ns is None or (status.st_size, status.st_mtime_ns) == (image.size_bytes, image.mtime_ns):
+            return None
+        import hashlib  # noqa: PLC0415 - which no other start waits for
+
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None  # what starts it says so
 
 
 def _work(

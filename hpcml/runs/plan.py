@@ -20,6 +20,8 @@ class Image:
 
     path: str
     sha256: str | None = None  # None: of a folder, or not built yet
+    size_bytes: int | None = None  # with the time: whether it is still the file whose SHA-256 that is
+    mtime_ns: int | None = None
     key: str | None = None  # in the cache of images; None: one of the user's own
     built_by: str | None = None  # the run that builds it, where that has to succeed before
 

@@ -337,6 +337,26 @@ def test_an_image_is_read_once_and_again_when_it_has_changed(user: ImageUser, im
     assert sums[2] == subprocess.check_output(["sha256sum", own], text=True).split()[0] != remembered
 
 
+def test_an_image_that_is_replaced_before_the_run_starts_is_told_as_what_it_is(user: ImageUser, image: Path) -> None:
+    own, other, go = (user.folder / name for name in ("own.sif", "other.sif", "go"))
+    for path in (own, other):
+        user.account.run(["cp", str(image), str(path)], cwd=user.folder)
+    with other.open("ab") as file:
+        file.write(b"!")
+    first = user("run", "--detach", "--", "sh", "-c", f"while [ ! -e {go} ]; do sleep 0.1; done")
+    words = ["+container=sif", f"container.path={own}", "workload.command=true", "resources.dependency=afterany:@1"]
+    second = user("run", "--json", "--detach", *words)
+    user.account.run(["mv", str(other), str(own)], cwd=user.folder)
+    go.touch()
+    user("wait", "--timeout", f"{LONGEST_S}s")
+
+    assert [first.returncode, second.returncode] == [0, 0], first.stderr + second.stderr
+    (found,) = [run for run in json.loads(user("runs", "--json").stdout) if "image" in run["facts"]]
+    before, now = found["facts"]["image_sha256_at_submission"], found["facts"]["image_sha256"]
+    assert now == subprocess.check_output(["sha256sum", own], text=True).split()[0]
+    assert before == subprocess.check_output(["sha256sum", image], text=True).split()[0] != now
+
+
 def test_an_image_that_runs_of_a_closed_home_may_need_is_removed_by_force_only(
     user: ImageUser, registry: Registry, tmp_path: Path
 ) -> None:

@@ -96,7 +96,15 @@ def with_images(
         packages[record.key] = record.packages or {}
         if relies := _reliance(item):
             voice.warn(relies)
-        return Provided(image=Image(path=record.path, sha256=record.sha256, key=record.key))
+        return Provided(
+            image=Image(
+                path=record.path,
+                sha256=record.sha256,
+                size_bytes=record.size_bytes,
+                mtime_ns=record.mtime_ns,
+                key=record.key,
+            )
+        )
 
     done = _each(planned, provide)
     check_packages(done, packages)
@@ -228,8 +236,11 @@ def _there(run: Run, project: Path, checksums: Checksums, voice: Voice) -> Image
     assert container.path is not None
     if container.kind is ContainerKind.sandbox:
         return Image(path=container.path)
+    path = Path(container.path)
     try:
-        return Image(path=container.path, sha256=_sha256(Path(container.path), checksums, voice, container.path))
+        status = path.stat()
+        digest = _sha256(path, checksums, voice, container.path)
+        return Image(path=str(path), sha256=digest, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
     except OSError as error:
         raise ConfigError(f"container.path={container.path} cannot be read: {error.strerror}") from error
 
