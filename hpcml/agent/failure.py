@@ -13,6 +13,11 @@ from hpcml.model.failure_causes import Cause, classify, ended_because, last_exce
 from hpcml.model.state import State
 
 _TAIL_BYTES = 64 << 10
+_READ_ONLY = "Read-only file system"  # EROFS, in the words of the C library
+_OF_IMAGES = (
+    " (an image cannot be written to, nor what is bound read only: name another place, as workload.env.HF_HOME=..., or "
+    "set container.writable_tmpfs=true)"
+)
 _TIMEOUT_ENDED_IT = 124  # its manual page, EXIT STATUS
 _TIMEOUT = re.compile(r"(?:^|[\s/;&|(])g?timeout(?:\s|$)")  # a word of a command, or in one for a shell
 # Where ranks failed of different causes: one that broke off its connections may have made the others fail.
@@ -77,10 +82,15 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
     if outcome.exit_code == _TIMEOUT_ENDED_IT and any(map(_TIMEOUT.search, turn.plan.argv)):
         return replace(outcome, reason=f"{outcome.reason}: the timeout in its command ended it")
     if exception := last_exception(printed[0]):
-        return replace(outcome, reason=f"{outcome.reason}; last exception: {exception}")
-    out, err = _tails(turn, attempt, first + outcome.failed_ranks[0])
-    line = last_line(err) or last_line(out)
-    return replace(outcome, reason=f"{outcome.reason}; last line: {line}") if line else outcome
+        told = f"last exception: {exception}"
+    else:
+        out, err = _tails(turn, attempt, first + outcome.failed_ranks[0])
+        line = last_line(err) or last_line(out)
+        if not line:
+            return outcome
+        told = f"last line: {line}"
+    remedy = _OF_IMAGES if turn.plan.image is not None and _READ_ONLY in told else ""
+    return replace(outcome, reason=f"{outcome.reason}; {told}{remedy}")
 
 
 def last_text(path: Path, most_bytes: int) -> str:
