@@ -17,6 +17,7 @@ from hpcml.runs.private import make_folder
 _FULL = ("No space left on device", "no space left on device", "Disk quota exceeded", "disk quota exceeded")
 NOISE = re.compile(r"^(INFO|WARNING|VERBOSE|DEBUG|ERROR|FATAL)\s*:\s*")
 _NO_SUBUID = "User not listed in /etc/subuid"  # Apptainer 1.4.5; %post then has no other rights than the user's own
+_NO_FAKEROOT = "could not use fakeroot: no mapping entry"  # Singularity, which builds as a user by that alone
 _NO_NAMESPACE = ("user namespace", "unprivileged_userns_clone", "max_user_namespaces")
 _SECTION_FAILED = re.compile(  # SingularityCE does not name the section
     r"(?:while running engine: (?:while running %post section: )?|failed to execute %(test) script: )exit status (\d+)"
@@ -43,9 +44,12 @@ def explain(lines: Sequence[str], code: int, cache: Cache, runtime: Runtime) -> 
         return ImageError(f"a command of %{section} failed with exit status {failed[2]}: {last.strip()[:300]}")
     if "UNAUTHORIZED" in text or "DENIED" in text:
         return ImageError("the registry refuses the login: check NGC_API_KEY (docs/containers.md)")
+    lacking = f"lends you no user ids, and {runtime} needs them" if _NO_FAKEROOT in fatal else ""
     if any(sign in fatal for sign in _NO_NAMESPACE):
+        lacking = f"gives you no user namespace, and {runtime} needs one"
+    if lacking:
         return ImageError(
-            f"this machine gives you no user namespace, and {runtime} needs one to build: {fatal.strip()[:200]}: "
+            f"this machine {lacking} to build: {fatal.strip()[:200]}: "
             "ask the site, or build on another machine and use hpcml images export and import"
         )
     words = fatal or next((line for line in reversed(lines) if line), f"exit status {code}")

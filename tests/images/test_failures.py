@@ -48,6 +48,18 @@ def test_who_has_no_user_ids_is_told_so_and_not_that_the_commands_are_wrong(tmp_
     assert "hpcml images export" in said
 
 
+def test_who_has_no_user_ids_is_told_so_by_singularity_too(tmp_path: Path) -> None:
+    printed = "FATAL:   could not use fakeroot: no mapping entry found in /etc/subuid for eva"  # internal/pkg/fakeroot
+    ce = Runtime(name="singularity", path="/usr/bin/singularity", version="4.2.0")
+
+    said = str(explain([printed], 255, Cache(tmp_path), ce))
+
+    assert said.startswith(
+        "this machine lends you no user ids, and singularity 4.2.0 needs them to build: could not use"
+    )
+    assert "hpcml images export and import" in said
+
+
 def test_with_user_ids_the_command_that_failed_is_named(tmp_path: Path) -> None:
     lines = WITHOUT_SUBUID.splitlines()[1:]
 
