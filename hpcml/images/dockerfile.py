@@ -49,6 +49,7 @@ _CHMOD = re.compile(r"[0-7]{3,4}|[ugoa]*[-+=][rwxXst]*(,[ugoa]*[-+=][rwxXst]*)*"
 _PIP = re.compile(r"\bpip[\d.]*\b.*\binstall\b")
 _TO_HOME = re.compile(r"\s--user\b(?!-)")
 _TARGETS = ("target", "dst", "destination")
+_OF_THE_SYSTEM = re.compile(r"/(?:(?:s?bin|lib(?:x?32|64)?|usr(?!/src/)|etc|dev|proc|sys|run|var)(?:/|$)|$)")
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"})  # known to Docker without ARG
 # What a program of whoever runs the image writes to: a place in the image, which is read only, would end it.
 _OF_WHO_RUNS = {"HOME": "runs have your own home", **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), "runs use /tmp")}
@@ -490,6 +491,8 @@ class _Reader:
     def _workdir(self, words: str) -> None:
         place = self._place(unquoted(words))
         self._go_to(place)
+        if place.path is not None and _OF_THE_SYSTEM.match(place.path) is None:
+            self._stage.workdirs.append(place.path)
         self._remark(
             f"WORKDIR {place.path or words} counts while the image is built; runs begin in their own directory"
         )

@@ -69,10 +69,11 @@ _HOME = """hpcml_home() {
 # without hpcml has the machine's, where the file is not.
 _NEW_TMP = f"[ ! -O /{OWN_TMP} ] || rm -rf /tmp/* /tmp/.[!.]* /var/tmp/*"
 # A run is neither root nor another user of the image, and Docker starts programs as these: what installers have put
-# into their homes is to be read. Where a folder of the host's is bound there, as APPTAINER_BINDPATH may do, nothing is.
-_OPEN_HOMES = """hpcml_open_homes() {
-    [ ! -L /home ] || return 0
-    for each in /root /home/* $hpcml_homes; do
+# into their homes is to be read, and what was unpacked for the program alone, as below a folder of mktemp -d. Where a
+# folder of the host's is bound there, as APPTAINER_BINDPATH may do, nothing is.
+_OPEN = """hpcml_open() {
+    for each in /root /home/* /opt/* $hpcml_homes "$@"; do
+        case $each in /home/*) [ ! -L /home ] || continue;; esac
         [ -d "$each" ] && [ ! -L "$each" ] || continue
         while read -r _ _ _ _ place _; do
             case $place/ in "$each"/*) continue 2;; esac
@@ -105,6 +106,7 @@ class Stage:
     from_stages: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # by label
     functions: set[str] = field(default_factory=set)  # of the shell, that post calls
     kept: list[str] = field(default_factory=list)  # of /tmp, for other stages
+    workdirs: list[str] = field(default_factory=list)  # but those of the system
     mounted: dict[str, int] = field(default_factory=dict)  # the number of what is shown for a RUN, by id or place
     entrypoint: list[str] | None = None
     command: list[str] | None = None
@@ -132,6 +134,7 @@ class Stage:
             files=[*self.files],
             from_stages={label: [*pairs] for label, pairs in self.from_stages.items()},
             functions={*self.functions},
+            workdirs=[*self.workdirs],
             mounted={**self.mounted},
             kept=[],
             known={**self.known},
@@ -208,14 +211,16 @@ def definition(stage: Stage, stages: Sequence[Stage]) -> Iterator[str]:
         yield from ["", "%environment", *(f"    {line}" for line in stage.environ)]
     if stage.post:
         yield from ["", "%post", *(line for name in _FUNCTIONS if name in stage.functions for line in _FUNCTIONS[name])]
-        yield from _OPEN_HOMES.splitlines() if stage is stages[-1] else []
+        yield from _OPEN.splitlines() if stage is stages[-1] else []
         yield from [_NEW_TMP] if stage is not stages[0] else []
         yield from [f"export HOME={quoted(stage.of_base.get('HOME', '/root'))}", "cd /", *stage.post]
         yield from [f"rm -rf {STAGED}"] if stage.functions - {"hpcml_home"} else []
         for number, name in enumerate(stage.kept):
             is_several = is_pattern(name)
             yield f"mkdir -p {_KEPT}/{number if is_several else ''}; cp -aH {name} {_KEPT}/{number}"
-        yield from ["hpcml_open_homes"] if stage is stages[-1] else []
+        yield from (
+            [" ".join(["hpcml_open", *map(quoted, dict.fromkeys(stage.workdirs))])] if stage is stages[-1] else []
+        )
     is_other = (stage.entrypoint, stage.command) != stage.runs
     if stage is stages[-1] and is_other and (stage.entrypoint or stage.command):
         yield from ["", "%runscript", *_runscript(stage.entrypoint or [], stage.command or [])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tarfile
@@ -243,7 +244,7 @@ def test_an_archive_is_unpacked_where_it_is_said_and_nothing_else_is_done(tmp_pa
 def test_words_are_read_as_docker_reads_them(tmp_path: Path, lines: str, post: str) -> None:
     text = convert(write(tmp_path, f"FROM alpine\n{lines}\n")).text
 
-    assert text.partition("\n}\nexport HOME=/root\ncd /\n")[2] == f"{post}\nhpcml_open_homes\n"
+    assert text.partition("\n}\nexport HOME=/root\ncd /\n")[2].rpartition("\nhpcml_open")[0] == post
 
 
 @pytest.mark.parametrize(
@@ -437,23 +438,52 @@ def test_what_is_done_behind_from_and_as_whom_is_as_the_base_says(tmp_path: Path
     assert "exec /entry.sh" in convert(tmp_path / "Dockerfile", bases={"base": base}).text
 
 
+def test_what_was_put_for_the_program_alone_is_opened_and_nothing_of_the_system(tmp_path: Path) -> None:
+    text = """
+        FROM base AS first
+        WORKDIR /app
+        FROM first
+        WORKDIR tool's
+        WORKDIR /usr/src/mine
+        WORKDIR /usr/src
+        WORKDIR /etc/mine
+        WORKDIR /
+        WORKDIR /var
+        WORKDIR /libre
+    """
+    found = convert(write(tmp_path, text)).text
+    tree = tmp_path / "opt" / "tool"
+    tree.mkdir(mode=0o700, parents=True)
+    (tree / "file").touch(mode=0o600)
+    function = found.partition("hpcml_open() {")[2].partition("\n}")[0]
+    of_test = re.sub(r"(?m)for each in .*; do$", f"for each in {tmp_path}/opt/*; do", function)
+    subprocess.run(["sh", "-ec", f"f() {{{of_test}\n}}\nf"], check=True)
+
+    assert found.splitlines()[-1] == """hpcml_open /app '/app/tool'"'"'s' /usr/src/mine /libre"""
+    assert [oct(path.stat().st_mode & 0o777) for path in (tree, tree / "file")] == ["0o755", "0o644"]
+
+
 def test_homes_are_opened_of_no_user_of_the_system_and_nothing_that_is_mounted(tmp_path: Path) -> None:
     text = convert(write(tmp_path, "FROM base\nUSER app\n")).text
     functions = "".join(
         f"{name}() {{{text.partition(f'{name}() {{')[2].partition(chr(10) + '}')[0]}\n}}\n"
-        for name in ("hpcml_home", "hpcml_open_homes")
+        for name in ("hpcml_home", "hpcml_open")
     )
     script = f"""{functions}
         for user in root sys daemon www-data {tmp_path}; do hpcml_home $user; echo $HOME; done
         echo homes $hpcml_homes
         chmod() {{ echo opened $2 $3; }}
         hpcml_homes="/usr/share /dev/shm /dev /proc/self"
-        hpcml_open_homes"""
+        hpcml_open"""
 
     said = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True).stdout.splitlines()
 
     assert said[:6] == ["/root", "/dev", "/usr/sbin", "/var/www", "/", "homes /root /var/www"]
-    opened = [line for line in said[6:] if not line.startswith(("opened go+rX /root", "opened go+rX /home"))]
+    opened = [
+        line
+        for line in said[6:]
+        if not line.startswith(tuple(f"opened go+rX /{name}" for name in ("root", "home", "opt")))
+    ]
     assert opened == ["opened go+rX /usr/share"]
 
 
