@@ -38,6 +38,7 @@ from hpcml.images.runtime import (
     installed_packages,
     secrets_in,
 )
+from hpcml.images.sections import last_stage, pieces_of, section_name
 from hpcml.model.failure_causes import without_colours
 from hpcml.model.image import Definition, ImageRecord
 from hpcml.moments import local_time
@@ -410,8 +411,9 @@ def _words_of(text: str) -> list[str]:
 
 
 def _labels_of(text: str) -> dict[str, str]:
-    section = text.rpartition("%labels\n")[2].partition("\n%")[0] if "%labels\n" in text else ""
-    pairs = [line.strip().partition(" ") for line in section.splitlines() if line.strip()]
+    pieces = pieces_of(text)
+    sections = [piece for piece in pieces[last_stage(pieces) :] if section_name(piece) == "%labels"]
+    pairs = [line.strip().partition(" ") for _, *lines in sections for line in lines if line.strip()]
     return {name: value.strip() for name, _, value in pairs if not name.startswith("#")}
 
 

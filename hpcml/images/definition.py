@@ -200,7 +200,7 @@ def remarks(container: Container, bases: Mapping[str, BaseSettings]) -> tuple[st
 
 def pinned_stages(text: str, earlier: Iterable[str]) -> dict[str, str]:
     """Return the digests that the definition *text* has for the images *earlier*, as `stages` names them."""
-    found = dict(re.findall(r"^# (\S+)\n\s*[Ff]rom\s*:\s*\S+@(\S+)$", text, re.MULTILINE))
+    found = dict(re.findall(r"(?im)^# (\S+)\n\s*from\s*:\s*\S+@(\S+)$", text))
     return {name: found[name] for name in earlier if name in found}
 
 

@@ -37,6 +37,11 @@ From: pytorch:{{ TAG }}   # as the group has it
 %test
     test -s /word
 
+%Labels
+    Author Eva
+    # not one
+    Version 2
+
 %help
     All that there is.
 """
@@ -56,6 +61,7 @@ def test_a_definition_of_the_users_own_is_built_found_and_run_in(user: ImageUser
     assert again.stdout.startswith("found ")
     (image,) = user.listed()
     assert image["base"] == f"{registry.host}/nvidia/pytorch:24.12-py3"
+    assert {name: image["labels"].get(name) for name in ("Author", "Version")} == {"Author": "Eva", "Version": "2"}
     assert run.returncode == 0, run.stderr
     (printed,) = (user.folder / "hpcml" / "runs").glob("*/*/logs/*.out")
     assert printed.read_text(encoding="utf-8").splitlines() == ["given", "of the project", "of the project"]
