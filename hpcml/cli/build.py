@@ -115,11 +115,22 @@ def _of_file(words: Sequence[str]) -> tuple[str, ...]:
             raise ConfigError(f"--build-arg {pair}: write --build-arg NAME=VALUE, with a variable's name")
         build_args[name] = value  # of several the last, as with docker
     found += [f"+container.build_args.{name}={_text(value)}" for name, value in build_args.items()]
-    for word in words:
-        if "=" not in word and Path(word).is_file():
-            option = "--dockerfile" if "dockerfile" in Path(word).name.lower() else "--definition"
-            raise ConfigError(f"{word}: to build an image of it write hpcml build {option} {shlex.quote(word)}")
+    _refuse_positional(words)
     return (*chosen, *found, *words)
+
+
+def _refuse_positional(words: Sequence[str]) -> None:
+    """Raise `ConfigError` for a file, folder or image that stands alone, as it does with other programs that build."""
+    from hpcml.errors import ConfigError
+    from hpcml.model.container import instead_of
+
+    for word in words:
+        path = Path(word) / "Dockerfile" if Path(word).is_dir() else Path(word)
+        if "=" not in word and path.is_file():
+            option = "--dockerfile" if "dockerfile" in path.name.lower() else "--definition"
+            raise ConfigError(f"{word}: to build an image of it write hpcml build {option} {shlex.quote(str(path))}")
+        if "://" in word and "=" not in word:
+            raise ConfigError(f"{word} is no override: {instead_of(word)}")
 
 
 def _text(value: str) -> str:

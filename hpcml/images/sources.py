@@ -14,6 +14,7 @@ import re
 import shlex
 import stat
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from hpcml.errors import ConfigError, require
@@ -23,6 +24,8 @@ from hpcml.model.container import begins_section, holds_login
 _ON_THIS_MACHINE = ("localimage", "docker-archive", "oci-archive", "oci")  # behind Bootstrap:
 _OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s+|=)?(.*)")
 _NO_PACKAGE = re.compile(r"(-e\b|--editable\b|\.{0,2}/|file:|\.\.?$)")
+_MOST_NAMES = 1000  # that braces stand for: twenty of them could be a million
+_BRACES = re.compile(r"\{([^{},]*(?:,[^{},]*)+)\}")
 _END = "END_OF_REQUIREMENTS"
 
 
@@ -44,12 +47,31 @@ def digests(sections: Sequence[Sequence[str]], folder: Path, *, written_in: Path
         )
         found[base] = _digest_of_base(path, f"{written_in}: From: {base}")
     for source in _sources(sections, written_in):
-        names = sorted(glob.glob(str(folder / source)))  # noqa: PTH207 - of absolute sources, too
+        names = _names(folder, source)
         require(
             bool(names), f"{written_in}: %files {source}: there is no such file (relative names are below {folder})"
         )
         found[source] = _digest([Path(name) for name in names], f"{written_in}: %files {source}")
     return found
+
+
+def _names(folder: Path, source: str) -> list[str]:
+    """Return the paths that a shell makes of *source*, as Apptainer lets one: of ``~``, variables, braces, patterns."""
+    found: set[str] = set()
+    words = [*islice(_without_braces(os.path.expandvars(source)), _MOST_NAMES + 1)]
+    require(len(words) <= _MOST_NAMES, f"%files {source[:80]}: its braces stand for more than {_MOST_NAMES} names")
+    for each in words:
+        found |= {*glob.glob(str(folder / Path(each).expanduser()))}  # noqa: PTH207 - of absolute sources, too
+    return sorted(found)
+
+
+def _without_braces(word: str) -> Iterator[str]:
+    match = _BRACES.search(word)
+    if match is None:
+        yield word
+        return
+    for each in match[1].split(","):
+        yield from _without_braces(f"{word[: match.start()]}{each}{word[match.end() :]}")
 
 
 def _sources(sections: Sequence[Sequence[str]], written_in: Path) -> Iterator[str]:

@@ -191,7 +191,7 @@ class Container:
         for name in ("path", "definition", "dockerfile", "context"):
             value = getattr(self, name)
             is_file = value is None or "://" not in value
-            hint = _instead_of(value or "") if name == "path" else "download it"
+            hint = instead_of(value or "") if name == "path" else "download it"
             require(is_file, f"container.{name}={value} is no file: {hint}")
             require(
                 value is None or value.startswith("/"),
@@ -285,7 +285,7 @@ def breaks_line(value: str) -> bool:
     return "\0" in value or len(value.splitlines()) > 1 or value != value.rstrip("\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 
-def _instead_of(url: str) -> str:
+def instead_of(url: str) -> str:
     """Return what to do in place of giving the address of an image as a file."""
     kind, _, name = url.partition("://")
     image, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "latest")

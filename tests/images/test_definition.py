@@ -184,6 +184,30 @@ def test_the_content_of_files_is_in_the_key_and_where_they_lie_is_not(tmp_path: 
     assert keys[2] not in keys[:2]
 
 
+def test_sources_of_files_are_what_a_shell_makes_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DATA", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    lines = ["~/a.txt /a", "$DATA/b.txt /b", "${DATA}/b.txt /c", "{a,data/b}.txt /d/", "data/*.txt /e/"]
+    keys = []
+    for word in ("one", "two"):
+        for name in ("a.txt", "data/b.txt"):
+            (tmp_path / name).write_text(word)
+        (tmp_path / "x.def").write_text("\n".join(["Bootstrap: docker", "From: alpine", "%files", *lines, ""]))
+        definition = rendered(own(tmp_path / "x.def"))
+        assert [*definition.files] == [line.split()[0] for line in lines]
+        keys.append(dict(definition.files))
+
+    assert all(keys[0][source] != keys[1][source] for source in keys[0])
+
+
+def test_braces_that_stand_for_a_million_names_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.def").write_text(f"Bootstrap: docker\nFrom: alpine\n%files\n{'{a,b}' * 40} /x\n")
+
+    with pytest.raises(ConfigError, match="its braces stand for more than 1000 names"):
+        rendered(own(tmp_path / "x.def"))
+
+
 def test_a_source_of_files_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "ngc_pytorch.def"
     path.write_text("Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch\n\n%files\n    missing.py /opt/\n")
