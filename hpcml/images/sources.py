@@ -61,7 +61,8 @@ def _names(folder: Path, source: str) -> list[str]:
     words = [*islice(_without_braces(os.path.expandvars(source)), _MOST_NAMES + 1)]
     require(len(words) <= _MOST_NAMES, f"%files {source[:80]}: its braces stand for more than {_MOST_NAMES} names")
     for each in words:
-        found |= {*glob.glob(str(folder / Path(each).expanduser()))}  # noqa: PTH207 - of absolute sources, too
+        path = folder / os.path.expanduser(each)  # noqa: PTH111 - Path's raises for a user who is not there
+        found |= {*glob.glob(str(path))}  # noqa: PTH207 - of absolute sources, too
     return sorted(found)
 
 

@@ -208,11 +208,12 @@ def test_braces_that_stand_for_a_million_names_are_refused(tmp_path: Path) -> No
         rendered(own(tmp_path / "x.def"))
 
 
-def test_a_source_of_files_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["missing.py", "~nobody-of-this-name/missing.py", "$NOT_SET/missing.py"])
+def test_a_source_of_files_that_is_not_there_is_refused_in_one_line(tmp_path: Path, source: str) -> None:
     path = tmp_path / "ngc_pytorch.def"
-    path.write_text("Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch\n\n%files\n    missing.py /opt/\n")
+    path.write_text(f"Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch\n\n%files\n    {source} /opt/\n")
 
-    with pytest.raises(ConfigError, match=r"%files missing\.py: there is no such file") as refused:
+    with pytest.raises(ConfigError, match=re.escape(f"%files {source}: there is no such file")) as refused:
         rendered(PYTORCH, tmp_path)
 
     assert str(path) in str(refused.value)
