@@ -86,6 +86,12 @@ _OF_DATA = re.compile(
 _TIMES = re.compile(r"(?<![a-z])(?:times?|took|elapsed|duration)(?![a-z])[^|,;]{0,40}$", re.IGNORECASE)
 _BEFORE_NUMBER = rf"(?:{IN_CALL})?\[?"
 _NUMBER_ALONE = r"nan|[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?"
+_LEAST_ROWS = 3
+_UNNAMED = re.compile(  # a step, and numbers that nothing names
+    rf"\W{{0,9}}(?P<word>epoch|step|iteration|iter|round)?\W{{0,9}}(?P<step>\d{{1,15}})"
+    rf"(?P<values>(?:[\s,;:|]+(?:{_NUMBER_ALONE}))+)\W{{0,9}}",
+    re.IGNORECASE,
+)
 # What Optuna says of each trial of a study
 _TRIAL = re.compile(r"Trial \d+ finished with value: \S+ .*Best is trial \d+ with value: \S*\d")
 _OF_TRIALS = (
@@ -131,8 +137,8 @@ def advice(mute: Sequence[Launched]) -> str:
         by = "it" if len(names) == 1 else names[0]
         judged = "" if is_asked_for else f", and objective.metric={shlex.quote(names[0])} judges by {by}"
         return f"{_reading(which, 'workload.metrics', f'[{rules}]', f'{read} from what it printed')}{judged}"
-    if of_table := rule_of_table(printed):
-        return _reading(which, "workload.metrics", f"[{of_table}]", "one from what it printed")
+    if of_rows := rule_of_table(printed) or rule_of_numbers(printed):
+        return _reading(which, "workload.metrics", f"[{of_rows}]", "one from what it printed")
     for file in _written_columns(launched):
         return _reading_file(which, _one_for_all(_MOMENT.sub("*", file), others, _written_columns))
     if (of_text := _rule_of_a_text(launched)) is not None:
@@ -266,6 +272,36 @@ def rule_of_table(printed: str) -> str | None:
                 end = "[ |]*$" if n_plain == len(names) else r"(?![^\s|])"
                 return f'{{pattern: "^[ |]*{"[ |]+".join(groups)}{end}"}}'
     return None
+
+
+def rule_of_numbers(printed: str) -> str | None:
+    """Return a rule for the last lines that are a step and numbers without a name, as "epoch 3: 0.93" or "3 0.51 0.93".
+
+    None where there are no three such lines, of steps that grow and with as many numbers, one of which has decimals.
+    """
+    rows: list[re.Match[str]] = []
+    for line in reversed([line for line in printed_lines(printed) if len(line) <= _LONGEST]):
+        row = _UNNAMED.fullmatch(line.strip())
+        if row is None or (rows and _shape(row) != _shape(rows[-1])):
+            if rows:
+                break
+            continue
+        rows.append(row)
+    steps = [int(row["step"]) for row in reversed(rows)]
+    if len(rows) < _LEAST_ROWS or not all(former < later for former, later in pairwise(steps)):
+        return None
+    word, n = _shape(rows[0])
+    if not any("." in row["values"] for row in rows):
+        return None
+    called = ["value"] if n == 1 else [f"value_{number}" for number in range(1, n + 1)]
+    groups = r"[\s,;:|]+".join(rf"(?P<{name}>[^\s,;:|]+)" for name in called)
+    before = rf"{word}\W*" if word else ""
+    named = ", name: value" if n == 1 else ""
+    return f'{{pattern: "^\\W*{before}(?P<step>\\d+)[\\s,;:|]+{groups}\\W*$"{named}}}'
+
+
+def _shape(row: re.Match[str]) -> tuple[str, int]:
+    return row["word"] or "", len(_CELLS.findall(re.sub("[,;:]", " ", row["values"])))
 
 
 def rule_of_rows(printed: str) -> tuple[str, str] | None:

@@ -22,6 +22,7 @@ SHARED = {
     "a variable's": "import os\nopen(os.environ['RESULTS'] + '/log.txt', 'a')\n",
     "a folder's": "import os\nos.chdir('/scratch/me/work')\n",
     "a database": "import optuna\noptuna.create_study(storage='sqlite:////scratch/me/s.db')\n",
+    "a database of studies": "from optuna.storages import RDBStorage\nRDBStorage('sqlite:////scratch/me/s.db')\n",
     "a parameter's": "def save(m, path='/tmp/m.pt'):\n    pickle.dump(m, open(path, 'wb'))\n",
     "a keyword": "trainer = Trainer(default_root_dir='/scratch/me/lit')\n",
     "a folder of checkpoints": "Trainer(checkpoint_dir='/scratch/me/ck')\n",

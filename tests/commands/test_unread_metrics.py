@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.unread_metrics import rule_of_rows, rule_of_table, suggested_rule, suggested_rules
+from hpcml.commands.unread_metrics import rule_of_numbers, rule_of_rows, rule_of_table, suggested_rule, suggested_rules
 from hpcml.config.compose import compose_from_cli
 from hpcml.model.failure_causes import printed_lines
 
@@ -114,6 +114,45 @@ def test_a_column_that_rows_may_lack_ends_what_is_read_of_a_table() -> None:
         {"step": "1", "train_loss": "0.6868", "valid_loss": "0.6742"},
         {"step": "2", "train_loss": "0.6730", "valid_loss": "0.6836"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("printed", "rows"),
+    [
+        ("epoch 0: 66.7\nepoch 1: 81.2\nepoch 2: 90.0\n", [("0", "66.7"), ("1", "81.2"), ("2", "90.0")]),
+        (
+            "0 2.5 0.1\n5 2.25 nan\n9 2 0.3\nDone in 3 s\n",
+            [("0", "2.5", "0.1"), ("5", "2.25", "nan"), ("9", "2", "0.3")],
+        ),
+        ("| 1 | 0.5 |\n| 2 | 1e-3 |\n| 3 | -.2 |\n", [("1", "0.5"), ("2", "1e-3"), ("3", "-.2")]),
+    ],
+)
+def test_numbers_without_a_name_are_read_by_their_places(
+    printed: str, rows: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    words = ["workload.command=true", f"workload.metrics=[{rule_of_numbers(printed)}]"]
+
+    (point,) = compose_from_cli(words, project=tmp_path)
+
+    (rule,) = point.run.workload.metrics
+    found = filter(None, map(re.compile(rule.pattern).search, printed.splitlines()))
+    assert [row.groups() for row in found] == rows
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "1 2 3\n2 3 4\n3 4 5\n",  # a matrix, say
+        "0.5\n0.25\n0.125\n",
+        "3 0.5\n2 0.5\n1 0.5\n",
+        "1 0.5\n2 0.5\n",
+        "1 0.5\n2 0.5 0.5\n3 0.5\n",
+        "2026-11-27 20:00:00\n2026-11-27 20:00:01\n2026-11-27 20:00:02\n",
+        "",
+    ],
+)
+def test_other_numbers_are_no_metrics(printed: str) -> None:
+    assert rule_of_numbers(printed) is None
 
 
 def test_a_table_by_steps_is_one_of_metrics_whatever_they_are_called() -> None:

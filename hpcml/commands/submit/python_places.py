@@ -21,7 +21,7 @@ _WRITES = re.compile(
     r"^_*(?:(?:torch|np|numpy|do|maybe|async)_)?(?:save|dump(?!s$)|write|export|store|persist)|_(?:save|dump|write)$|"
     r"^to_(?:csv|parquet|pickle|json|hdf|sql|excel|feather|disk|file|netcdf|zarr)$|^tofile$|^rmtree$|imwrite|imsave|savefig|savez|savetxt|"
     r"^(?:chdir|SummaryWriter|FileWriter|\w*File(?:Handler|Backend)|CSVLogger|TensorBoard\w*|\w*Checkpoint\w*|"
-    r"BackupAndRestore|FileLock|SoftFileLock|Memory|memmap|touch)$|checkpoint_to$"
+    r"BackupAndRestore|DiskSaver|RDBStorage|FileLock|SoftFileLock|Memory|memmap|touch)$|checkpoint_to$"
 )
 _DATABASES = frozenset({"sqlite3", "duckdb", "aiosqlite", "apsw"})  # what else has a `connect` may be a socket
 _OF_A_DATABASE = re.compile(r"\.(?:db|sqlite3?|duckdb)$")
