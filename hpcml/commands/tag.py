@@ -11,7 +11,7 @@ from hpcml.commands.collect import collect, opened, refuse_empty_home
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit.provenance import user_name
 from hpcml.errors import HpcmlError, require
-from hpcml.model.records import RunRecord
+from hpcml.model.records import RunRecord, check_tag
 from hpcml.paths import Places
 from hpcml.runs.journal import USER
 from hpcml.runs.layout import RunDir
@@ -22,7 +22,6 @@ from hpcml.store.query import get_run
 from hpcml_client.journal import JournalWriter
 
 _TAGS = "tags and notes"
-_LONGEST_TAG = 200  # it is a word in a list of words
 _LONGEST_NOTE = 64 << 10  # what is longer belongs into a file
 
 
@@ -30,8 +29,7 @@ _LONGEST_NOTE = 64 << 10  # what is longer belongs into a file
 class TagChange:
     """A tag that a run shall have, or shall not have; `ConfigError` for an empty one.
 
-    To be had it may be neither long nor unprintable; whatever a run was given otherwise (``tags=[...]``) can be taken
-    away.
+    To be had it must be one by `check_tag`; whatever a run was given otherwise, by older versions, can be taken away.
     """
 
     tag: str
@@ -39,11 +37,8 @@ class TagChange:
 
     def __post_init__(self) -> None:
         require(self.tag != "", "a tag has a name: +paper gives it, -paper takes it away")
-        is_word = len(self.tag) <= _LONGEST_TAG and self.tag.isprintable() and self.tag == self.tag.strip()
-        require(
-            is_word or not self.is_wanted,
-            f"{self.tag[:40]!r} is no tag: give {_LONGEST_TAG} printable characters at most, no blanks at its ends",
-        )
+        if self.is_wanted:
+            check_tag(self.tag)
 
 
 def parse_change(word: str) -> TagChange:

@@ -12,7 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, overload
 
+from hpcml.errors import require
 from hpcml.model.state import State
+
+_LONGEST_TAG = 200  # it is a word in a list of words
+
+
+def check_tag(tag: str) -> None:
+    """Raise `ConfigError` for a *tag* that is empty, long, not printable, or has blanks at its ends."""
+    require(
+        0 < len(tag) <= _LONGEST_TAG and tag.isprintable() and tag == tag.strip(),
+        f"{tag[:40]!r} is no tag: give {_LONGEST_TAG} printable characters at most, no blanks at its ends",
+    )
 
 
 def spell_job(job_id: str, array_index: int | None = None) -> str:

@@ -35,6 +35,8 @@ def plan_without(folder: Path, *words: str, absent: str) -> list[Planned]:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (['tags=[paper,""]'], "'' is no tag: give 200 printable characters at most, no blanks at its ends"),
+        (['tags=["draft "]'], "'draft ' is no tag"),
         (["training.accumulate=5"], "training.accumulate=5 does not divide the 64 samples of each share"),
         (
             ["strategy=ddp", *TWO_PROCESSES, "training.batch_size=63"],

@@ -32,6 +32,7 @@ from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.mig import check_is_told
 from hpcml.model.precision import CPU, Device
 from hpcml.model.recipe import own_recipes
+from hpcml.model.records import check_tag
 from hpcml.model.run import Run
 from hpcml.paths import is_source_of_hpcml, resource_dir
 from hpcml.runs.plan import Plan
@@ -167,6 +168,8 @@ def _plan(point: Composed, machine: Machine, software: Software, known: _Known) 
     for name in point.run.telemetry.samplers:
         sampler_of(name)  # as above
     run = routed(point.run)
+    for tag in run.tags:
+        check_tag(tag)
     if run.data.path is not None:
         check_exists(run.data.path)
     cwd = Path(run.workload.cwd) if run.workload.cwd else software.cwd
