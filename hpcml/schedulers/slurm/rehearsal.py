@@ -24,6 +24,7 @@ from hpcml.units import spell_walltime
 
 _OWN_WORDS = re.compile(r"^(sbatch|allocation failure): ", re.MULTILINE)  # else a wrapper of the site has said them
 _STARTS = re.compile(r"to start at (\S+) using .* in partition (\S+)")
+_HELD = re.compile(r"^#SBATCH (?:--hold|-H)\b", re.MULTILINE)
 _FIELD = re.compile(r"(\w+)=(\S+)")
 # What --test-only says where sbatch would take the job, which then waits
 _WAITS = (
@@ -85,7 +86,8 @@ def _tested(
     match = _STARTS.search(answer.stderr)
     if match is None:
         return None, None, None, ()
-    return None, _unix(match[1]), match[2], ()
+    # Of a job that will be held it tells when it could start
+    return None, None if _HELD.search(script) else _unix(match[1]), match[2], ()
 
 
 def _nodes_away(partition: str | None, cluster: str, patience_s: float) -> str | None:

@@ -160,12 +160,14 @@ def test_the_expected_start_is_told_where_the_nodes_are_taken(hpcml: Hpcml, slur
         as_root(slurm, "sacctmgr", "-i", "modify", "user", "hpcuser", "set", "qos+=one")
         done = hpcml.run("-n", *holds)
         limited = hpcml.run("-n", "resources.qos=one", *holds)
+        held = hpcml.run("-n", "resources.extra_directives=[--hold]", *holds)
     finally:
         as_root(slurm, "sacctmgr", "-i", "modify", "user", "hpcuser", "set", "qos-=one")
         as_root(slurm, "sacctmgr", "-i", "delete", "qos", "one")
 
     assert "the scheduler expects the start in" in done.stdout.decode()
     assert "QOS" not in done.stdout.decode()
+    assert "expects the start" not in held.stdout.decode()
     said = " ".join(limited.stdout.decode().split())
     assert "as the queue stands now; QOS one limits what runs at once (MaxJobsPU=1), which is not counted" in said
     hpcml("cancel", hpcml.runs()[0]["uid"], "-y")
