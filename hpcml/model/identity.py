@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 # Settings that came after the first runs were recorded, and what a run computed that lacks them: at these values it is
-# the same experiment as before. A new setting that identifies a run gets its line here, but for one that is None.
+# the same experiment as before. A new setting that identifies a run gets its line here.
 ABSENT_MEANS: Mapping[str, object] = {
     "container.build_args": {},
+    "container.context": None,
+    "container.definition": None,
+    "container.dockerfile": None,
+    "container.target": None,
     "model.options": {},
     "precision.scale_rounding": "ceil",
     "profile.options": [],

@@ -79,6 +79,7 @@ def test_a_batch_cannot_be_taken_in_no_parts(compose_one: ComposeOne) -> None:
             ["workload.command=python train.py --lr 0.1", "workload.env.A=b", "experiment=mine", "precision=fp32"],
             "69cee72d1e48f656",
         ),
+        (["container=ngc_pytorch", "container.tag=24.05-py3"], "fecbca4f6bcbb6b1"),  # before Dockerfiles were read
     ],
 )
 def test_runs_that_were_made_before_are_known_again(compose_one: ComposeOne, overrides: list[str], digest: str) -> None:
