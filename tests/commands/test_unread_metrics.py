@@ -148,6 +148,7 @@ def test_numbers_without_a_name_are_read_by_their_places(
         "1 0.5\n2 0.5\n",
         "1 0.5\n2 0.5 0.5\n3 0.5\n",
         "2026-11-27 20:00:00\n2026-11-27 20:00:01\n2026-11-27 20:00:02\n",
+        f"1 {'12345678 ' * 20} x\n" * 3,  # to be answered before the sun burns out
         "",
     ],
 )
