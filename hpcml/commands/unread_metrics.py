@@ -39,10 +39,11 @@ _MOMENT = re.compile(
     r"(?<!\d)(?:20\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_T. ]?[0-2]\d[-_.]?[0-5]\d(?:[-_.]?[0-5]\d)?)?"
     r"|[0-2]\d[-_.][0-5]\d[-_.][0-5]\d|1\d{9})(?!\d)"
 )
-_CELLS = re.compile(r"[^\s|]+")
-_WIDE_CELLS = re.compile(r"[^\s|]+(?: [^\s|]+)*")  # with names of several words, as spaCy's LOSS TEXTCAT
+_BARS = "|│┃║"  # between cells, as rich and others draw them
+_CELLS = re.compile(rf"[^\s{_BARS}]+")
+_WIDE_CELLS = re.compile(rf"[^\s{_BARS}]+(?: [^\s{_BARS}]+)*")  # with names of several words, as spaCy's LOSS TEXTCAT
 _COLUMN = re.compile(r"[a-z_]\w*", re.ASCII)
-_RULED = re.compile(r"[\s|+:=_-]*")  # blank lines, and those below a heading
+_RULED = re.compile(r"[\s|+:=_\u2500-\u257f-]*")  # blank lines, and those below a heading
 _NUMBER = re.compile(
     r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:%|ms|s|m|h)?|\d+/\d+|\d+(?::\d\d){1,2}|nan", re.IGNORECASE
 )
@@ -98,7 +99,7 @@ _OF_TRIALS = (
     r'{pattern: "Trial (?P<step>\d+) finished with value: (?P<trial_value>\S+) .*'
     r'Best is trial \d+ with value: (?P<best_value>\S*\d)"}'
 )
-_OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=|]|\bis\b:?|\bwas\b:?)"
+_OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=|│┃║]|\bis\b:?|\bwas\b:?)"
 
 
 def _line(measured: str) -> re.Pattern[str]:
@@ -269,8 +270,9 @@ def rule_of_table(printed: str) -> str | None:
             are_names = len(set(names)) == len(names) == len(cells) and all(map(_COLUMN.fullmatch, names))
             if are_names and (step or any(re.search(_MEASURED, name) for name in names)):
                 groups = [r"(?P<step>\d+)\S*" if name == step else rf"(?P<{name}>\S+)" for name in names[:n_plain]]
-                end = "[ |]*$" if n_plain == len(names) else r"(?![^\s|])"
-                return f'{{pattern: "^[ |]*{"[ |]+".join(groups)}{end}"}}'
+                bar = next((bar for bar in _BARS if bar in row), "|")
+                end = f"[ {bar}]*$" if n_plain == len(names) else rf"(?![^\s{bar}])"
+                return f'{{pattern: "^[ {bar}]*{f"[ {bar}]+".join(groups)}{end}"}}'
     return None
 
 
@@ -343,7 +345,7 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
     bests = [] if _is_best(found) else [one for one in lines if _BEST.search(one)]
     lines = [one for one in lines if one not in bests or one == line]
     plain = found["before"].lstrip()
-    words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", re.sub("[\"'|]", ".", plain)))
+    words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", re.sub(f"[\"'{_BARS}]", ".", plain)))
     plain = re.sub(r"(?<= )\d+\b", "", plain)
     value = r"[^\s,}]+" if re.search("[\"'] *: *$", plain) else r"\S+"  # of JSON, in one word with what follows
     heads = [one[: other.start()] for one in lines for other in re.finditer(rf"{words}{_BEFORE_NUMBER}[-+]?\.?\d", one)]

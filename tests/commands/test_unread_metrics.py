@@ -84,6 +84,7 @@ Validation Results - Epoch: 2 Avg loss: 2.19
     "printed",
     [
         "Training on cpu\nepoch   loss    acc\n    1  0.523  81.2%\n    2  0.500  82.0%\ndone\n",
+        "┏━━━━┳━━━━┓\n┃ Epoch ┃ Loss ┃ Acc ┃\n┡━━━━╇━━━━┩\n│ 1 │ 0.523 │ 81.2% │\n│ 2 │ 0.500 │ 82.0% │\n└────┘\n",
         "| Epoch | Loss | Acc |\n|-------|------|-----|\n| 1/2 | 0.523 | 81.2% |\n| 2/2 | 0.500 | 82.0% |\n",
     ],
 )
@@ -249,6 +250,11 @@ def test_no_rule_is_suggested_for_other_tables(printed: str) -> None:
         ("All runs: train 0.5\nFinal Test: 81.46 ± 0.63\n", "test", ["81.46"]),
         ("loss 0.5\n{'lambda_l1': 0.25, 'n_units_l2': 64, 'bitmap': 3}\nstderr: 3\n", "loss", ["0.5"]),
         ("val_l1: 0.25\n", "val_l1", ["0.25"]),
+        (
+            "┃  Test metric  ┃ DataLoader 0 ┃\n│   test_acc    │     0.552    │\n└───────────────┘\n",
+            "test_acc",
+            ["0.552"],
+        ),
         ("Mop/s total     =    67.12\nMop/s/thread    =    33.56\n", "mop_per_s_per_thread", ["33.56"]),
     ],
 )
