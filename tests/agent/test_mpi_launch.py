@@ -163,6 +163,16 @@ def test_the_ranks_codes_stand_for_the_launchers() -> None:
     assert codes_of(213, {}, 2) == [213]
 
 
+def test_a_rank_that_leaves_well_before_the_others_is_named_and_not_one_that_was_ended_for_it() -> None:
+    ends = {0: end(-15, 2.0), 1: end(0, 1.0), 2: end(-15, 2.1)}
+
+    outcome = named(judge(codes_of(1, ends, 3), None, warned=False, wall_s=1.0), ends, launcher="mpirun", said="")
+
+    why = "left with exit status 0, without MPI_Finalize? mpirun then ended the others"
+    assert outcome.reason is not None
+    assert (outcome.reason.startswith("rank 1 on "), outcome.reason.endswith(why)) == (True, True)
+
+
 def test_the_rank_that_failed_first_is_named_with_its_node() -> None:
     ends = {0: end(6, at_s=20.0), 1: end(9, at_s=10.0, host="n2"), 2: end(-15, at_s=9.0)}
 

@@ -128,12 +128,19 @@ def codes_of(launcher: int, ends: Mapping[int, RankEnd], count: int) -> list[int
 def named(outcome: Outcome, ends: Mapping[int, RankEnd], *, launcher: str, said: str) -> Outcome:
     """Return a failed *outcome* with the rank that failed first, and its node, as its reason.
 
-    Where no rank failed, *launcher* did: the first line that it *said* is added.
+    Where no rank failed, *launcher* did: the first line that it *said* is added. Where it ended all that failed,
+    since one had left well before, that one is named.
     """
     if outcome.state is not State.FAILED or outcome.interrupted or not outcome.codes:
         return outcome
     failed = {rank: end for rank, end in ends.items() if end.code not in GOOD}
-    own = {rank: end for rank, end in failed.items() if end.code not in _ENDED_BY_OTHERS} or failed
+    own = {rank: end for rank, end in failed.items() if end.code not in _ENDED_BY_OTHERS}
+    left = {rank: end for rank, end in ends.items() if end.code in GOOD}
+    if failed and left and not own:
+        rank, end = min(left.items(), key=lambda item: (item[1].at_s, item[0]))
+        early = f"rank {rank} on {end.host} left with exit status {end.code}, without MPI_Finalize?"
+        return replace(outcome, reason=f"{early} {launcher} then ended the others")
+    own = own or failed
     if not own:
         first = next((line.strip() for line in said.splitlines() if line.strip(" -\t")), "")
         words = [f"{launcher}: {outcome.reason}", *([first[:300]] if first else [])]
