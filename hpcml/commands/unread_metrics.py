@@ -45,7 +45,7 @@ _WIDE_CELLS = re.compile(rf"[^\s{_BARS}]+(?: [^\s{_BARS}]+)*")  # with names of 
 _COLUMN = re.compile(r"[a-z_]\w*", re.ASCII)
 _RULED = re.compile(r"[\s|+:=_\u2500-\u257f-]*")  # blank lines, and those below a heading
 _NUMBER = re.compile(
-    r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:%|ms|s|m|h)?|\d+/\d+|\d+(?::\d\d){1,2}|nan", re.IGNORECASE
+    r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?(?:%|ms|s|m|h)?|\d+/\d+|\d+(?::\d\d){1,2}|nan", re.IGNORECASE
 )
 _MARK = re.compile(r"[^\w\s]{1,3}")  # in a row of the best epochs alone, as skorch's + of a checkpoint
 _STEPS = (*STEPS, "loop", "cycle", "time_step")  # what heads the first column: elsewhere these may be values
@@ -72,7 +72,7 @@ _RATE = rf"fom|[kmgtpe]?flops?(?:/s)?{_EACH}|bandwidth|throughput|performance|[a
 _RESIDUAL = r"resid(?:ual)?s?(?: norm)?"  # of solvers
 _OF_FIELDS = re.compile(
     r"(?P<words>\b[Ss]olving for +)(?P<field>\w[\w.]{0,40})(?P<rest>,? +(?:[A-Za-z]+ +){0,2}[Rr]esiduals? *[=:]? *)"
-    r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])"
+    r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?(?![\w.])"
 )
 _DATA = r"(?:val|valid|validation|test|eval|evaluation|dev)"
 _HELD_OUT = re.compile(rf"(?<![A-Za-z]){_DATA}(?![A-Za-z])", re.IGNORECASE)
@@ -80,7 +80,7 @@ _BEST = re.compile(r"(?<![A-Za-z])(?:best|lowest|highest|minimum|maximum)(?![a-z
 _LOSS_OF = re.compile(r"(?<![A-Za-z])(\w*loss_[a-z]{1,12})\W*$", re.IGNORECASE)  # loss_cls: a part, or loss_scale
 # "train: 0.52 | valid: 0.57", of which the loss is understood
 _OF_DATA = re.compile(
-    rf"(?P<before>(?<![A-Za-z])(?:{_DATA}|train|training)[\"']? *[:=] *)[-+]?\d*\.\d+(?:[eE][-+]?\d+)?"
+    rf"(?P<before>(?<![A-Za-z])(?:{_DATA}|train|training)[\"']? *[:=] *)[-+]?\d*\.\d+(?:[eEdD][-+]?\d+)?"
     r"(?![\w.%]|\s(?:m?s|sec|seconds|min|h)\b)",
     re.IGNORECASE,
 )
@@ -112,14 +112,29 @@ def _line(measured: str) -> re.Pattern[str]:
         rf"(?P<before>(?:[A-Za-z][\w'-]{{0,30}} +){{0,8}}?"
         rf"(?:[A-Za-z_][A-Za-z_/.-]{{0,29}})?(?:{measured})(?:@\d+(?:\.\d+)?)?[\"']?(?:{_OF_WHAT})? *)"
         r"(?:(?<=\W)|(?=\d*\.\d))"  # "loss0.5" is one, "mAP50" none
-        rf"{_BEFORE_NUMBER}[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w.])",
+        rf"{_BEFORE_NUMBER}[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?%?(?![\w.])",
         re.IGNORECASE,
     )
 
 
 # Where there is a reward, a loss is a means to it.
 _OF_RATE = re.compile(rf"(?<![a-z])(?:{_RATE}|{_MEASURED}|[kmgt]i?b/s)(?![a-z])", re.IGNORECASE)  # heads a column
-_KINDS = (_line(_REWARD), _line(_MEASURED), _OF_DATA, _line(_MEASURED_TOO), _line(_RATE), _line(_RESIDUAL))
+_RATES = _line(_RATE)
+_KINDS = (_line(_REWARD), _line(_MEASURED), _OF_DATA, _line(_MEASURED_TOO), _RATES, _line(_RESIDUAL))
+# Of a benchmark that prints its rate, the error of its result is a check, and a rate of each thread a part of the rate
+_CHECK = re.compile(r"(?:max(?:imum)? +)?err(?:or)? *(?:[:=]|is:?) *", re.IGNORECASE)
+_OPERATIONS = re.compile(r"(?<![a-z])(?:fom|[kmgtpe]?(?:fl)?ops?(?:/s(?:ec)?)?)(?![a-z])", re.IGNORECASE)
+_OF_EACH = re.compile(r"/(?:gpu|device|node|rank|thread|process)\b", re.IGNORECASE)
+# What any other program prints: a name and a number with a fraction, which counts, versions and sizes have not
+_NAMED = re.compile(
+    r"(?P<before>(?:[A-Za-z][\w'()/-]{0,30} +){0,5}?[A-Za-z_][\w./()-]{0,39} *[:=] *)"
+    r"[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eEdD][-+]?\d))(?:[eEdD][-+]?\d+)?(?![\w.%])"
+)
+_NO_RESULT = re.compile(  # what it uses, and settings
+    r"(?<![a-z])(?:version|memory|mem|rss|used|gi?b|mi?b|tol\w*|eps\w*|dt|cfl|lr|learning.?rate|lambda|alpha|beta|gamma"
+    r"|momentum|dropout|decay|step.?size|seed)(?![a-z])",
+    re.IGNORECASE,
+)
 _LOSS = _line(r"loss(?:_[a-z]{1,12})?|nll|perplexity|ppl")
 
 
@@ -148,7 +163,15 @@ def advice(mute: Sequence[Launched]) -> str:
             f"hpcml run workload.metrics='[{rule}]' -- bash -c 'YOUR COMMAND && cat {file}' reads one from that file, "
             "which it wrote and did not print"
         )
-    return _of_nothing_printed(launched.manifest.plan.argv)
+    return _of_a_name(which, printed, launched) or _of_nothing_printed(launched.manifest.plan.argv)
+
+
+def _of_a_name(which: str, printed: str, launched: Launched) -> str | None:
+    if (found := rule_of_name(printed)) is None:
+        return None
+    rule, name = found
+    judged = "" if name == launched.manifest.run.objective.metric else f", and objective.metric={name} judges by it"
+    return f"{_reading(which, 'workload.metrics', f'[{rule}]', 'one from what it printed')}{judged}"
 
 
 def _of_nothing_printed(words: Sequence[str]) -> str:
@@ -208,9 +231,28 @@ def suggested_rule(printed: str) -> tuple[str, str] | None:
         if last is not None and (kind is _KINDS[0] or _is_held_out(last)):
             return _rule(last.string, last, lines)
         others += [] if last is None else [last]
+    if others and _CHECK.fullmatch(others[0]["before"].lstrip()):
+        rate = next((one for one in others if one.re is _RATES and _OPERATIONS.search(one["before"])), None)
+        others = others if rate is None or _is_repeated(others[0], lines) else [rate, *others]
     if all(one.re is _KINDS[-1] for one in others) and (of_fields := _rule_of_fields(lines)) is not None:
         return of_fields
     return _rule(others[0].string, others[0], lines) if others else None
+
+
+def rule_of_name(printed: str) -> tuple[str, str] | None:
+    """Return a rule for the last name with a number that has a fraction, of whatever kind, and its name; None: none.
+
+    A time is one only where there is no other.
+    """
+    lines = [line[-_LONGEST:] for line in printed_lines(printed)]
+    found = [one for line in lines for one in _NAMED.finditer(line) if not _NO_RESULT.search(one["before"])]
+    values = [one for one in found if not _TIMES.search(one["before"])]
+    last = [*found[-1:], *values[-1:]]
+    return _rule(last[-1].string, last[-1], lines) if last else None
+
+
+def _is_repeated(found: re.Match[str], lines: Sequence[str]) -> bool:
+    return sum(found["before"].strip() in line for line in lines) > 1
 
 
 def _rule_of_fields(lines: Sequence[str]) -> tuple[str, str] | None:
@@ -223,13 +265,17 @@ def _rule_of_fields(lines: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _last_of(kind: re.Pattern[str], lines: Sequence[str]) -> re.Match[str] | None:
-    """Return what *kind* finds last: of held-out data if there is any, and not the best if there is another."""
-    of_rank: dict[tuple[bool, bool], re.Match[str]] = {}
+    """Return what *kind* finds last: of held-out data if there is any, and not the best if there is another.
+
+    Nor what each thread or GPU does, if there is another.
+    """
+    of_rank: dict[tuple[bool, bool, bool], re.Match[str]] = {}
     for line in reversed(lines):
         found = max(filter(_is_meant, kind.finditer(line)), key=_is_of_interest, default=None)
         if found is not None:
-            of_rank.setdefault((_is_held_out(found), not _is_best(found)), found)
-        if (True, True) in of_rank:
+            is_part = kind is _RATES and _OF_EACH.search(found["before"]) is not None
+            of_rank.setdefault((_is_held_out(found), not _is_best(found), not is_part), found)
+        if (True, True, True) in of_rank:
             break
     return of_rank[max(of_rank)] if of_rank else None
 

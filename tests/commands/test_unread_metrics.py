@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.unread_metrics import rule_of_numbers, rule_of_rows, rule_of_table, suggested_rule, suggested_rules
+from hpcml.commands.unread_metrics import (
+    rule_of_name,
+    rule_of_numbers,
+    rule_of_rows,
+    rule_of_table,
+    suggested_rule,
+    suggested_rules,
+)
 from hpcml.config.compose import compose_from_cli
 from hpcml.model.failure_causes import printed_lines
 
@@ -255,7 +262,7 @@ def test_no_rule_is_suggested_for_other_tables(printed: str) -> None:
             "test_acc",
             ["0.552"],
         ),
-        ("Mop/s total     =    67.12\nMop/s/thread    =    33.56\n", "mop_per_s_per_thread", ["33.56"]),
+        ("Mop/s total     =    67.12\nMop/s/thread    =    33.56\n", "mop_per_s_total", ["67.12"]),
     ],
 )
 def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, values: list[str], tmp_path: Path) -> None:
@@ -449,6 +456,69 @@ def test_a_comment_may_name_the_columns_that_are_printed() -> None:
     ]
 
 
+NPB = """ Error is    0.1659688947021E-12
+ CG Benchmark Completed.
+ Time in seconds =                     0.04
+ Mop/s total     =                  1653.70
+ Mop/s/thread    =                   826.85
+ Version         =                    3.3.1
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "name", "value"),
+    [
+        (NPB, "mop_per_s_total", "1653.70"),
+        (NPB.replace("Mop/s total", "Cells      "), "mop_per_s_per_thread", "826.85"),
+        ("error: 0.3\nerror: 0.2\nFLOPS = 3.5\n", "error", "0.2"),  # of a training
+        ("validation error: 0.2\nTFLOPS = 3.5\n", "validation_error", "0.2"),
+        (" it=   1 resid=  0.100000D+00 energy= -0.1D-02\n it=   2 resid=  0.100000D-01\n", "resid", "0.100000D-01"),
+    ],
+)
+def test_a_benchmark_is_read_by_its_rate_and_fortran_by_its_exponents(printed: str, name: str, value: str) -> None:
+    ((rule, named), *_) = suggested_rules(printed)
+    pattern = rule.partition('"')[2].rpartition('"')[0]
+
+    assert (named, [each["value"] for each in re.finditer(pattern, printed)][-1]) == (name, value)
+
+
+@pytest.mark.parametrize(
+    ("printed", "name", "value"),
+    [
+        ("n = 100000\npi estimate: 3.14156\nElapsed time: 0.021 s\n", "pi_estimate", "3.14156"),
+        ("using 8 threads\nElapsed time         =       0.14 (s)\n", "elapsed_time", "0.14"),
+        (" Total energy =   -1.2345678000000001     \n", "total_energy", "-1.2345678000000001"),
+        ("step 10: magnetization = 0.512\nstep 20: magnetization = 0.498\n", "magnetization", "0.498"),
+        (" norm= 1.D-03\n", "norm", "1.D-03"),
+    ],
+)
+def test_any_name_with_a_fraction_is_advised_where_nothing_else_is(
+    printed: str, name: str, value: str, tmp_path: Path
+) -> None:
+    assert suggested_rules(printed) == []
+    rule_text, named = rule_of_name(printed) or ("", "")
+    (point,) = compose_from_cli(["workload.command=true", f"workload.metrics=[{rule_text}]"], project=tmp_path)
+
+    (rule,) = point.run.workload.metrics
+    assert (named, [each["value"] for each in re.finditer(rule.pattern, printed)][-1]) == (name, value)
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "",
+        "pid 12",
+        "threads: 4",
+        "version: 3.3.1",
+        "tolerance = 1e-6\ndt = 0.01\nlr: 0.1",
+        "http://x:80.html",
+        "10:32:11.5 start",
+    ],
+)
+def test_settings_and_counts_are_no_results(printed: str) -> None:
+    assert rule_of_name(printed) is None
+
+
 @pytest.mark.parametrize(
     "printed",
     ["", "done", "loading data 100%", "loss", "no error 404.html was lost", "pid 12", "test: 100%", "test: 3"],
@@ -462,3 +532,4 @@ def test_a_line_without_end_is_looked_at_in_no_time(line: str) -> None:
     rule = r'{pattern: "val_acc=(?P<value>\S+)", name: val_acc}'
 
     assert suggested_rule(f"val_acc=0.93\n{line}") == (rule, "val_acc")
+    assert rule_of_name(f"energy=0.93\n{line}") == (rule.replace("val_acc", "energy"), "energy")
