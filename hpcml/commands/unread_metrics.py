@@ -47,6 +47,7 @@ _RULED = re.compile(r"[\s|+:=_\u2500-\u257f-]*")  # blank lines, and those below
 _NUMBER = re.compile(
     r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?(?:%|ms|s|m|h)?|\d+/\d+|\d+(?::\d\d){1,2}|nan", re.IGNORECASE
 )
+_DIGIT = re.compile(r"\d")
 _MARK = re.compile(r"[^\w\s]{1,3}")  # in a row of the best epochs alone, as skorch's + of a checkpoint
 _STEPS = (*STEPS, "loop", "cycle", "time_step")  # what heads the first column: elsewhere these may be values
 # What is counted before a value, the finest first
@@ -209,7 +210,7 @@ def suggested_rules(printed: str) -> list[tuple[str, str]]:
     first = rule_of_rows(printed) if (found := suggested_rule(printed)) is None else found
     if first is None:
         return []
-    lines = [line[-_LONGEST:] for line in printed_lines(printed)]
+    lines = _with_digits(printed)
     loss = None if is_loss(first[1].strip('"')) else _last_of(_LOSS, lines)
     second = None if loss is None else _rule(loss.string, loss, lines)
     return [first] if second is None or second[1] == first[1] else [first, second]
@@ -224,7 +225,7 @@ def suggested_rule(printed: str) -> tuple[str, str] | None:
     Where it would take values of other lines too ("Training: loss 2.1" and "Validation: loss 2.3"), it begins with a
     word that tells this one, or wants none before it.
     """
-    lines = [line[-_LONGEST:] for line in printed_lines(printed)]
+    lines = _with_digits(printed)
     others: list[re.Match[str]] = []  # the last of each kind, none of which is of data that was held out
     for kind in _KINDS:
         last = _last_of(kind, lines)
@@ -244,11 +245,16 @@ def rule_of_name(printed: str) -> tuple[str, str] | None:
 
     A time is one only where there is no other.
     """
-    lines = [line[-_LONGEST:] for line in printed_lines(printed)]
+    lines = _with_digits(printed)
     found = [one for line in lines for one in _NAMED.finditer(line) if not _NO_RESULT.search(one["before"])]
     values = [one for one in found if not _TIMES.search(one["before"])]
     last = [*found[-1:], *values[-1:]]
     return _rule(last[-1].string, last[-1], lines) if last else None
+
+
+def _with_digits(printed: str) -> list[str]:
+    """Return the ends of the lines that may have a number: prose of 64 KiB would take the rules seconds."""
+    return [line[-_LONGEST:] for line in printed_lines(printed) if _DIGIT.search(line, max(0, len(line) - _LONGEST))]
 
 
 def _is_repeated(found: re.Match[str], lines: Sequence[str]) -> bool:
