@@ -56,8 +56,10 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _KEY = re.compile(
     r"[A-Z][A-Z0-9_]+(?:\.[A-Z][A-Z0-9_]*)*"
 )  # of yacs, whose settings are bare words: SOLVER.BASE_LR 0.1
-_PAPERMILL = "papermill"  # executes notebooks: its flag is followed by a name and a value
-_OF_PAPERMILL = frozenset({"-p", "--parameters", "-r", "--parameters_raw"})
+_NAME_AND_VALUE = (  # programs some of whose flags are followed by a name and a value: of notebooks, and LAMMPS
+    (re.compile("papermill"), frozenset({"-p", "--parameters", "-r", "--parameters_raw"})),
+    (re.compile(r"lmp(?:_\w+)?|lammps"), frozenset({"-v", "-var"})),
+)
 _OUTPUT = re.compile(r"^--?.*(out|save|log|ckpt|checkpoint|result|export)", re.IGNORECASE)  # of places to write to
 _DEVICES = re.compile(r"(?:CUDA|HIP|ROCR|NVIDIA)_VISIBLE_DEVICES=|ZE_AFFINITY_MASK=|GOMP_CPU_AFFINITY=")
 PINNING = frozenset({"taskset", "numactl", "hwloc-bind", "likwid-pin"})
@@ -503,14 +505,20 @@ def _own_name(word: str) -> str | None:
     return names.pop() if len(names) == 1 < len(flags) and all(map(_FLAG.fullmatch, flags)) else None
 
 
+def _names(words: Sequence[str]) -> Iterator[str]:
+    return (word.rpartition("/")[2] for word in words)
+
+
 def _place_name(words: Sequence[str], position: int) -> str:
     """Return what the values of the word at *position* are called, which stands behind no flag: by a key before it."""
     before = words[position - 1]
     is_key = _KEY.fullmatch(before) or (
         position > 2
-        and words[position - 2] in _OF_PAPERMILL
         and before.isidentifier()
-        and any(word.rpartition("/")[2] == _PAPERMILL for word in words[: position - 2])
+        and any(
+            words[position - 2] in flags and any(map(program.fullmatch, _names(words[: position - 2])))
+            for program, flags in _NAME_AND_VALUE
+        )
     )
     return before if is_key else f"arg{position}"
 
