@@ -62,7 +62,9 @@ def test_an_accounting_that_hides_its_failure_proves_nothing(programs: Path) -> 
         find_job(NAME, token="20261121-083015-sub", patience_s=20)  # noqa: S106 - as above
     answers = query([TICKET], patience_s=20)
     assert list(answers.unanswered) == [TICKET]
-    assert answers.unanswered[TICKET].startswith("the queue answers, and the accounting does not: sacct: ")
+    assert answers.unanswered[TICKET].startswith(
+        "the queue has no job 4711 any more, and the accounting, which knows the end, does not answer: sacct: "
+    )
     assert answers.has_queue
 
 

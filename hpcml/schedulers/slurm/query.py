@@ -28,6 +28,7 @@ from hpcml.schedulers.slurm.script import clusters_of
 
 _LIMIT_PATIENCE_S = 40.0  # of an agent, to which the answer is worth less later
 _IDS_IN_A_CALL = 5000  # Linux takes 128 KiB in one word of a command line
+_MOST_NAMED = 3  # of jobs, in a line
 _NO_ACCOUNTING = "accounting storage is disabled"
 # What Slurm's programs say of the way to their daemons: behind it an empty answer is none
 _UNREACHED = (
@@ -110,9 +111,13 @@ def _query(tickets: Collection[Ticket], cluster: str | None, patience_s: float) 
     unanswered: dict[Ticket, str] = {}
     if queue is None or accounting is None:
         why = "; ".join(questions.problems)
+        silent = [ticket for ticket in tickets if ticket not in answers.known]
         if queue is not None:
-            why = f"the queue answers, and the accounting does not: {why}"
-        unanswered = {ticket: why for ticket in tickets if ticket not in answers.known}
+            named = ", ".join(ticket.spelled for ticket in silent[:_MOST_NAMED])
+            more = len(silent) - _MOST_NAMED
+            which = f"job{'s' if len(silent) > 1 else ''} {named}{f' and {more} more' if more > 0 else ''}"
+            why = f"the queue has no {which} any more, and the accounting, which knows the end, does not answer: {why}"
+        unanswered = dict.fromkeys(silent, why)
     return replace(answers, unanswered=unanswered, calls=questions.calls, has_queue=queue is not None)
 
 
