@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from hpcml_client.client import ranks_of
 from hpcml_client.journal import JournalWriter
@@ -101,8 +101,21 @@ class _FirstStep:
         )
         if self._is_ours:
             atexit.register(self._observer.close)
+            _before_leaving(self._observer)
             process = sys.modules.get("multiprocessing.process")
             if process is not None and process.parent_process() is not None:  # such a child runs nothing at its exit
                 from multiprocessing.util import Finalize
 
                 Finalize(None, self._observer.close, exitpriority=0)
+
+
+def _before_leaving(observer: Observer) -> None:
+    """Have *observer* closed before ``os._exit(0)``, too, by which programs leave that threads would keep waiting."""
+    leave, pid = os._exit, os.getpid()
+
+    def close_and_leave(status: int) -> NoReturn:
+        if status == 0 and os.getpid() == pid:  # not a child's
+            observer.close(is_hasty=True)
+        leave(status)
+
+    os._exit = close_and_leave

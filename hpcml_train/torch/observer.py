@@ -119,19 +119,30 @@ class Observer:
         """Have the last step observed too: the program says that it is *step*."""
         self._last_step = step
 
-    def close(self) -> None:
-        """Give up an open window, read those that wait, tell how many steps there were, and observe no more."""
-        with self._safely(), self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            if self._is_on:
-                self._drop_window()
-                while self._taken:
-                    self._read(self._taken.pop(0))
-            if self._windows:
-                self._report.event("precision_observer_closed", framework="torch", steps=self._steps)
-            self._end()
+    def close(self, *, is_hasty: bool = False) -> None:
+        """Give up an open window, read those that wait, tell how many steps there were, and observe no more.
+
+        If *is_hasty*, not while a step is looked at: that may be this very thread's, which a signal interrupts.
+        """
+        if not self._lock.acquire(blocking=not is_hasty):
+            return
+        try:
+            with self._safely():
+                self._close()
+        finally:
+            self._lock.release()
+
+    def _close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._is_on:
+            self._drop_window()
+            while self._taken:
+                self._read(self._taken.pop(0))
+        if self._windows:
+            self._report.event("precision_observer_closed", framework="torch", steps=self._steps)
+        self._end()
 
     def give_way(self, why: str) -> None:
         """Be off for good, since somebody else is about to take a trace, or to do what none may see.

@@ -64,6 +64,17 @@ def test_half_of_a_model_under_autocast_is_seen(make_run: MakeRun, tmp_path: Pat
     assert [hello["how"] for hello in told(run_dir, "precision_observer")] == ["injected"]
 
 
+def test_a_program_that_leaves_at_once_is_observed_to_its_end(make_run: MakeRun, tmp_path: Path) -> None:
+    leaves = f"{HALF}import os\nif os.fork() == 0:\n    os._exit(0)\nos.wait()\nos._exit(0)\n"
+    run_dir = make_run(leaves, "precision=fp32", "precision.observe=always")
+
+    done = agent(str(run_dir.path))
+
+    assert (done.returncode, run_dir.stderr(0, 0).read_text()) == (0, "")
+    assert known(run_dir, tmp_path).precision_effective == MIXED
+    assert len(told(run_dir, "precision_observer_closed")) == 1
+
+
 def test_nobody_looks_unless_asked(make_run: MakeRun, tmp_path: Path) -> None:
     run_dir = make_run(HALF, "precision=fp32")
 
