@@ -239,6 +239,13 @@ class Container:
         )
         for name, value in (("registry", self.registry), ("image", self.image)):
             require(value is None or not re.search(r"\s|@", value), f"container.{name}={value!r} holds a space or an @")
+        named = (self.image or "").rpartition("://")[2]
+        is_alone = named == self.image and ":" not in named.rpartition("/")[2]
+        has_registry = self.registry in (None, "docker.io") and re.match(r"[^/]*[.:][^/]*/", named) is not None
+        require(
+            self.image is None or (is_alone and not has_registry),
+            f"container.image={self.image} names more than the image: write {_apart(named, self.tag)}",
+        )
 
     def _check_build(self) -> None:
         """Raise `ConfigError` for packages, shell lines or variables that would change more than they should.
@@ -288,12 +295,17 @@ def breaks_line(value: str) -> bool:
 def instead_of(url: str) -> str:
     """Return what to do in place of giving the address of an image as a file."""
     kind, _, name = url.partition("://")
-    image, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "latest")
+    pulled = f"apptainer pull image.sif {url}, then container=sif container.path=/where/it/is/image.sif"
+    return f"write container=docker {_apart(name)}" if kind == "docker" else pulled
+
+
+def _apart(name: str, tag: str | None = None) -> str:
+    """Return the settings that *name* means, as docker pull takes it; without a tag in it *tag* is."""
+    has_tag = ":" in name.rpartition("/")[2]
+    image, _, tag = name.rpartition(":") if has_tag else (name, "", tag or "latest")
     host, _, rest = image.partition("/")
     registry = f"container.registry={host} " if rest and set(host) & set(".:") else ""
-    words = f"{registry}container.image={rest if registry else image} container.tag={tag}"
-    pulled = f"apptainer pull image.sif {url}, then container=sif container.path=/where/it/is/image.sif"
-    return f"write container=docker {words}" if kind == "docker" else pulled
+    return f"{registry}container.image={rest if registry else image} container.tag={tag}"
 
 
 def _parse_bind(words: str) -> Bind:

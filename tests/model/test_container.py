@@ -95,6 +95,17 @@ def test_everything_can_be_set_on_the_command_line_and_survives_json(compose_one
         (BUILT, {"tag": "a b"}, "container.tag='a b' is no tag"),
         (BUILT, {"tag": "a\n%post"}, "container.tag holds a line break"),
         (BUILT, {"image": "nvidia/pytorch@sha256:0"}, "holds a space or an @"),
+        (
+            BUILT,
+            {"image": "nvidia/pytorch:24.10-py3"},
+            ":24.10-py3 names more than the image: write container.image=nvidia/pytorch container.tag=24.10-py3",
+        ),
+        (
+            BUILT,
+            {"registry": "docker.io", "image": "ghcr.io/lab/tool", "tag": "1"},
+            "write container.registry=ghcr.io container.image=lab/tool container.tag=1",
+        ),
+        (BUILT, {"image": "docker://debian"}, "names more than the image: write container.image=debian container.tag="),
         (BUILT, {"digest": "sha256:12"}, "container.digest='sha256:12': write sha256:"),
         (BUILT, {"digest": "SHA256:" + "0" * 64}, "write sha256:"),
         (BUILT, {"pip": ["a\n%post\nrm -rf /"]}, "container.pip holds a line break"),
