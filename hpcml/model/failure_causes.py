@@ -56,6 +56,10 @@ _INSTALL_CLIENT = (
     "this Python does not find hpcml_client: something keeps PYTHONPATH from it, where hpcml puts it (python -I or -E, "
     "env -i, sudo); leave that out, or install it there: pip install ./hpcml_client, from hpcml's source"
 )
+# Of Open MPI, which counts the tasks of a job, not its cores; on a machine without a scheduler it counts cores
+_NO_SLOTS = re.compile(
+    r"There are not enough slots available in the system to satisfy the (\d+)\s+slots that were requested"
+)
 _NO_MODULE = re.compile(r"^(?:\[rank\d+\]: ?)?ModuleNotFoundError: No module named '([\w.]+)'\s*\Z", re.MULTILINE)
 # Nextflow shows one with blanks before it
 _TRACEBACK = re.compile(r"(?P<rank>\[rank\d+\]: ?| +(?=T))?(?:.* )?Traceback \(most recent call last\):\s*$")
@@ -250,8 +254,8 @@ def classify(
 def ended_because(log_tail: str) -> str | None:
     """Return the reason that hpcml_client printed when it ended a program, or that of an end which has a known remedy.
 
-    Those are a module that Python did not find, a list that was meant as a sweep, a port that is taken, and input that
-    nobody typed. None where nothing of it is said.
+    Those are a module that Python did not find, a list that was meant as a sweep, slots that Open MPI has not, a port
+    that is taken, and input that nobody typed. None where nothing of it is said.
 
     >>> ended_because("hpcml_client: ended, because out of memory")
     'out of memory'
@@ -277,7 +281,17 @@ def ended_because(log_tail: str) -> str | None:
             f"its port{f' {port[1]}' if port else ''} is taken, maybe by another run on the same machine: give each "
             "run one of its own, by the program's flag for it, or have one at a time: resources.array_parallelism=1"
         )
-    return _GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None
+    return _without_slots(log_tail) or (_GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None)
+
+
+def _without_slots(log_tail: str) -> str | None:
+    found = _NO_SLOTS.search(log_tail)
+    if found is None or log_tail[found.end() :].partition(_BOX_OF_OPEN_MPI)[2].strip():
+        return None
+    return (
+        f"Open MPI found fewer slots than the {found[1]} processes that it was to start: in front of the -- "
+        "strategy=mpi strategy.processes_per_node=... asks for them and starts them, without mpirun in the command"
+    )
 
 
 def without_colours(printed: str) -> str:

@@ -12,6 +12,17 @@ def cause_of_failure(log_tail: str = "", *, exit_code: int | None = 1, signal: i
     return classify(State.FAILED, reason=None, exit_code=exit_code, signal=signal, log_tail=log_tail)
 
 
+BOX = f"{'-' * 74}\n"
+NO_SLOTS = f"""{BOX}There are not enough slots available in the system to satisfy the 8
+slots that were requested by the application:
+
+  ./solve
+
+Either request fewer slots for your application, or make more slots
+available for use.
+{BOX}"""
+
+
 @pytest.mark.parametrize(
     ("state", "reason", "cause"),
     [
@@ -140,6 +151,10 @@ def test_without_words_the_way_of_ending_is_all_there_is(
             "its port 29500 is taken",
         ),
         (f"{TRACEBACK}OSError: [Errno 98] Address already in use\n", "its port is taken"),
+        (
+            NO_SLOTS,
+            "Open MPI found fewer slots than the 8 processes that it was to start: in front of the -- strategy=mpi ",
+        ),
     ],
 )
 def test_an_end_whose_remedy_is_known_says_it(tail: str, said: str) -> None:
