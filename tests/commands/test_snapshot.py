@@ -345,6 +345,20 @@ def test_none_keeps_nothing(places: Places, repository: Path) -> None:
     assert not places.home.exists()
 
 
+def test_a_repository_of_another_user_of_which_git_tells_nothing_is_said(
+    places: Places, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = list(warnings(planned_for(repository, "workload.command='python train.py'"), places))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "true")  # git's own tests have it
+
+    (line,) = warnings(planned_for(repository, "workload.command='python train.py'"), places)
+
+    assert mine == []
+    assert line.startswith(f"git tells nothing of {repository}, which belongs to somebody else: no commit is recorded")
+    assert line.endswith(f"git config --global --add safe.directory {repository} says that you trust them")
+
+
 def test_several_runs_in_one_folder_are_warned_about(places: Places, repository: Path) -> None:
     def lines(*words: str) -> list[str]:
         return list(warnings(planned_for(repository, *words), places))

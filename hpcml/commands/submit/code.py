@@ -19,7 +19,16 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.provenance import Code, describe_code
 from hpcml.commands.submit.shared_places import shared_places
 from hpcml.commands.submit.startable import named_files
-from hpcml.commands.submit.work_tree import MOST_BYTES, WorkTree, beside, git, is_everything, read_work_tree, top_of
+from hpcml.commands.submit.work_tree import (
+    MOST_BYTES,
+    WorkTree,
+    beside,
+    distrusted_by_git,
+    git,
+    is_everything,
+    read_work_tree,
+    top_of,
+)
 from hpcml.errors import ConfigError, why_not
 from hpcml.model.run import Snapshot
 from hpcml.paths import Places
@@ -214,7 +223,10 @@ def _refuse_untracked(planned: Sequence[Planned]) -> None:
 
 
 def warnings(planned: Sequence[Planned], places: Places) -> Iterator[str]:
-    """Yield a line for each folder in which runs would start, or write, as it lies, where that may not be meant."""
+    """Yield a line for each folder in which runs would start, or write, as it lies, where that may not be meant.
+
+    And for one of which git tells nothing.
+    """
     for folder, count in _starting_in(planned, lambda item: item.run.schedule.snapshot is Snapshot.none):
         if count > 1:
             yield (
@@ -226,6 +238,12 @@ def warnings(planned: Sequence[Planned], places: Places) -> Iterator[str]:
             f"the program starts in {folder} itself, of which no copy is made: cd to the folder of the program (or "
             "workload.cwd) to give each run a copy of its own"
         )
+    for folder in dict.fromkeys(item.code_folder for item in planned if item.run.workload.command is not None):
+        if top_of(folder) is None and (top := distrusted_by_git(folder)) is not None:
+            yield (
+                f"git tells nothing of {top}, which belongs to somebody else: no commit is recorded, and what is code "
+                f"is guessed; git config --global --add safe.directory {shlex.quote(top)} says that you trust them"
+            )
     yield from _leaving_their_copies(planned, places)
     yield from _sharing_places(planned)
 

@@ -57,6 +57,9 @@ _WRITTEN_WHOLE = frozenset(  # files that programs write again under the same na
 _OF_A_HOME = re.compile(r"(.*?)(?:^|/)runs/[^/]+/[^/]+/(?:run\.json|job\.sh)$")
 
 
+_SAFE_DIRECTORY = re.compile(r"--add safe\.directory '?([^\n']+)")
+
+
 @dataclass(slots=True)
 class WorkTree:
     """A working tree as it is now; all paths are relative to *top*.
@@ -88,6 +91,26 @@ def top_of(folder: Path) -> Path | None:
     """Return the root of the working tree around *folder*; None where there is none, or no git."""
     said = git(folder, "rev-parse", "--show-toplevel")
     return None if not said else Path(os.fsdecode(said.rstrip(b"\n")))
+
+
+def distrusted_by_git(folder: Path) -> str | None:
+    """Return the repository around *folder* of which git tells nothing, since it is another user's; None for none.
+
+    That is what it answers since 2.35.2 (git config, safe.directory).
+    """
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse"],
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _SAFE_DIRECTORY.search(os.fsdecode(done.stderr)) if done.returncode != 0 else None
+    return None if found is None else found[1]
 
 
 def is_everything(folder: Path) -> bool:
