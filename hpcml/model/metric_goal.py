@@ -10,7 +10,7 @@ from hpcml.model.choices import Goal
 
 _ERRORS = (
     r"\w*loss|losses|err|errors?|perplexity|ppl|nll|b?ce|\w*entropy|r?ms?e|r?msle|mae|mape|wer|cer|ter|fid|kid|bp[bc]|"
-    r"ece|brier|divergence|kl|regret|residual|sse"
+    r"ece|brier|divergence|kl|regret|resid(?:ual)?s?|sse"
 )
 _LOSSES = re.compile(r"\w*loss\d*|losses|nll|perplexity|ppl|b?ce|x?ent|\w*crossentropy|r?mse|mae|bp[bc]")
 _OF_OTHERS = frozenset({"packet", "packets", "path"})  # packet_loss
@@ -25,23 +25,26 @@ _BESIDE_LOSSES = frozenset(  # in a folder of losses, as CleanRL and Stable-Base
     {"entropy", "kl", "variance", "clipfrac", "fraction", "lr", "beta", "alpha", "temperature", "values"}
 )
 _TIMES = r"time|elapsed|latency|runtime|walltime|duration|s|secs?|seconds?|minutes?|hours?|ms|us|ns"
-_SPEEDS = r"throughput|bandwidth|fps|sps|[kmgtpe]?flops?|[mg]?teps"
+_SPEEDS = r"throughput|bandwidth|[fsqt]ps|[kmgtpe]?flops?|[mg]?teps|[mgt]l?ups"
 _ERROR = re.compile(_ERRORS)
 _DURATION_OR_RATE = re.compile(rf"{_TIMES}|{_SPEEDS}")
 _LESS = re.compile(rf"{_ERRORS}|{_TIMES}|energy|power|memory|cost|rss|l[12]|k?j|k?w")
 _MORE = re.compile(
     rf"{_SPEEDS}|\w*acc|accuracy|precision|recall|f1|auc|auroc|a[pr]|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rew|"
-    r"rewards?|returns?|r2|ndcg|top\d*|speedup|fom|likelihood"
+    r"rewards?|returns?|r2|ndcg|top\d*|speedup|fom|performance|likelihood"
 )
 _SHARE = re.compile(r"\w*acc|accuracy|precision|recall|f1|auc|auroc|m?ap\d*|m?iou|dice|top\d*|wer|cer")
 _SCORE = "score"  # more is better, unless another word says of what: brier_score
 _TURNED = frozenset({"neg", "negative"})  # neg_mean_squared_error, negative_log_likelihood
 _COUNTS = frozenset({"epochs", "steps", "iterations", "samples", "updates"})  # until something is reached
 _COUNTED = r"(?:[kmg]i?b|bytes|tok|tokens|words|samples|images|frames|steps|its?|[kmgtpe]?flops?|[kmgtpe]?ops)"
-_EACH = r"(?:(?:_?per_|/)(?:gpu|device|accelerator|chip|core|rank|node|thread|process))?$"  # tokens/s/gpu
+_EACH = (  # tokens/s/gpu, mop/s total
+    r"(?:(?:_?per_|/)(?:gpu|device|accelerator|chip|core|rank|node|thread|process)"
+    r"|[_ ](?:total|sum|overall|aggregate|average|avg|mean|median))?$"
+)
 # samples_per_s, GFLOP/s, GFLOPs and, as a rule may call what is printed as tok/s, tok_s
 _RATE = re.compile(
-    rf"(?:per_?|/)(?:s|sec|second|seconds|min|minute|h|hour){_EACH}|per_?(?:k?w|watts?|k?j|joules?|k?wh)$"
+    rf"(?:per_?|/)(?:s|sec|second|seconds|min|minute|h|hour|day){_EACH}|(?<![A-Za-z])[fpnu]s_day{_EACH}|per_?(?:k?w|watts?|k?j|joules?|k?wh)$"
     rf"|(?<![A-Za-z]){_COUNTED}_(?:s|sec){_EACH}|(?<![A-Za-z])[kmgtpe]flops?{_EACH}",
     re.IGNORECASE,
 )

@@ -19,6 +19,8 @@ from hpcml.model.metric_goal import goal_by_name, is_loss, most_telling
             "max",
             "tokens/s/gpu samples_per_second_per_gpu TFLOP/s/GPU tok_s_per_gpu tflops_per_device images/sec/node",
         ),
+        ("max", "mop_per_s_total tok/s_mean ns_day ns/day tau_per_day mlups gups qps performance"),
+        ("min", "final_resid_norm resid total_time time_s_mean step_time_s_avg hour_per_ns"),
         ("max", "gflops_per_w samples_per_kJ images_per_joule"),
         ("min", "seconds_per_step ms/step step_time_per_gpu"),
         ("max", "bbox_mAP_s coco/segm_mAP_m AP_s AR_l"),  # of small objects, as COCO and mmdetection have it
