@@ -5,6 +5,7 @@ Which runs use an image is found here too, those of other users included as far 
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from hpcml.images.cache import Cache, Checksums
 from hpcml.images.inventory import Stocked, claims_in
 from hpcml.images.packing import Packing, processors_on
 from hpcml.images.runtime import find_builder, require_whole
+from hpcml.images.sources import path_of_base
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.image import BaseSettings, Definition, ImageRecord
@@ -144,12 +146,14 @@ def _asked(
 
 def _local_base(container: Container) -> registry.Base:
     """Return what is known of a base on this machine before its content is read: of a file its size."""
-    found = definitions.local_base_of(container)
-    assert found is not None
+    written = definitions.local_base_of(container)
+    assert written is not None
+    found = path_of_base(written)
     named_by = "container.path=" if container.definition is None else f"{container.definition}: From: "
     if not found.exists():
         raise ConfigError(f"{named_by}{found} does not exist")
-    if found.is_file():
+    is_archive = container.definition is not None and found.is_file() and tarfile.is_tarfile(found)
+    if found.is_file() and not is_archive:
         require_whole(found, named_by)
     return registry.Base(digest="", size_bytes=found.stat().st_size if found.is_file() else 0)
 

@@ -141,7 +141,7 @@ def local_base_of(container: Container) -> Path | None:
     if container.definition is None:
         return Path(container.path) if container.path is not None else None
     path, agent, written = _own_base(container)
-    return path.parent / written if agent == "localimage" else None
+    return path.parent / written if agent != "docker" else None
 
 
 def _own_base(container: Container) -> tuple[Path, str, str]:
@@ -153,9 +153,9 @@ def _own_base(container: Container) -> tuple[Path, str, str]:
     agent, written = _head(sections[last_stage(sections)] if sections else [""])
     require(agent != "", f"{path} is no definition of Apptainer's: write Bootstrap: docker into its first line")
     require(
-        agent in ("docker", "localimage"),
+        agent in ("docker", *sources.ON_THIS_MACHINE),
         f"{path} has Bootstrap: {agent}, and hpcml builds upon images of registries (docker) and of this machine "
-        f"(localimage): use apptainer build IMAGE.sif {path.name}, then container=sif",
+        f"({', '.join(sources.ON_THIS_MACHINE)}): use apptainer build IMAGE.sif {path.name}, then container=sif",
     )
     require(written != "", f"{path} has no From: write From: ubuntu:24.04, or another image")
     return path, agent, written

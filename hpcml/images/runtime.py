@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ _STARTER = b"#!/usr/bin/env run-singularity\n"
 _SQUASHFS = b"hsqs"
 _HEAD_BYTES = 2048
 _BINDS = re.compile(r"(APPTAINER|SINGULARITY)_(BIND|BINDPATH|MOUNT)")
+_OF_ARCHIVES = (
+    ": of what docker save has written make one: Bootstrap: docker-archive and From: with its path in a file x.def, "
+    "then hpcml build --definition x.def"
+)
 _PACKAGES = ("python:", "deb:")
 _LIST_PACKAGES = r"""
 python3 -I -c '
@@ -99,10 +104,9 @@ def bytes_cut_off(path: Path) -> int:
 
 def require_whole(path: Path, named_by: str = "container.path=") -> None:
     """Raise `ConfigError` for a file that is no image, or not a whole one; the message says *named_by* and its path."""
-    require(
-        looks_like_an_image(path),
-        f"{named_by}{path} is no image that Apptainer can start (no SIF, squashfs or ext3)",
-    )
+    is_image = looks_like_an_image(path)
+    hint = "" if is_image or not tarfile.is_tarfile(path) else _OF_ARCHIVES
+    require(is_image, f"{named_by}{path} is no image that Apptainer can start (no SIF, squashfs or ext3){hint}")
     cut_off = bytes_cut_off(path)
     require(cut_off == 0, f"{named_by}{path} is cut off: {cut_off} bytes are missing at its end: copy it again")
 

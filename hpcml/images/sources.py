@@ -21,7 +21,7 @@ from hpcml.errors import ConfigError, require
 from hpcml.images.sections import head_of, section_name
 from hpcml.model.container import begins_section, holds_login
 
-_ON_THIS_MACHINE = ("localimage", "docker-archive", "oci-archive", "oci")  # behind Bootstrap:
+ON_THIS_MACHINE = ("localimage", "docker-archive", "oci-archive", "oci")  # behind Bootstrap:
 _OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s+|=)?(.*)")
 _NO_PACKAGE = re.compile(r"(-e\b|--editable\b|\.{0,2}/|file:|\.\.?$)")
 _MOST_NAMES = 1000  # that braces stand for: twenty of them could be a million
@@ -39,9 +39,7 @@ def digests(sections: Sequence[Sequence[str]], folder: Path, *, written_in: Path
     """
     found: dict[str, str] = {}
     for base in local_bases(sections):
-        path = folder / base
-        if not path.exists() and ":" in base:
-            path = folder / base.rpartition(":")[0]  # what is behind it names one of the images of an archive
+        path = path_of_base(folder / base)
         require(
             path.exists(), f"{written_in}: From: {base}: there is no such image (relative names are below {folder})"
         )
@@ -93,8 +91,15 @@ def _sources(sections: Sequence[Sequence[str]], written_in: Path) -> Iterator[st
 def local_bases(sections: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield what stands behind ``From:`` in the stages that begin from an image on this machine."""
     for named in map(head_of, sections):
-        if named.get("bootstrap", "").lower() in _ON_THIS_MACHINE and named.get("from"):
+        if named.get("bootstrap", "").lower() in ON_THIS_MACHINE and named.get("from"):
             yield named["from"]
+
+
+def path_of_base(written: Path) -> Path:
+    """Return the file or folder of what is *written* behind ``From:``, where ``:`` may name one of an archive's."""
+    if written.exists() or ":" not in written.name:
+        return written
+    return written.with_name(written.name.rpartition(":")[0])
 
 
 def _digest_of_base(path: Path, what: str) -> str:

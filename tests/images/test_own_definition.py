@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tests.cluster.apptainer.registry import Registry
@@ -65,6 +68,22 @@ def test_a_definition_of_the_users_own_is_built_found_and_run_in(user: ImageUser
     assert run.returncode == 0, run.stderr
     (printed,) = (user.folder / "hpcml" / "runs").glob("*/*/logs/*.out")
     assert printed.read_text(encoding="utf-8").splitlines() == ["given", "of the project", "of the project"]
+
+
+def test_what_docker_save_has_written_is_a_base(user: ImageUser, base_layout: Path) -> None:
+    archive, definition = user.folder / "lab.tar", user.folder / "lab.def"
+    copy = ["skopeo", "copy", "--quiet", f"oci:{base_layout}:base", f"docker-archive:{archive}:lab/tools:1"]
+    subprocess.run(copy, check=True, capture_output=True)
+    definition.write_text("Bootstrap: docker-archive\nFrom: lab.tar\n\n%post\necho made > /made\n", encoding="utf-8")
+
+    told = user("build", "+container=local", f"container.path={archive}")
+    done = user("build", "--definition", "lab.def")
+
+    assert "Bootstrap: docker-archive and From: with its path in a file x.def" in one_line(told)
+    assert done.returncode == 0, done.stderr
+    (image,) = user.listed()
+    assert image["base"] == str(archive)
+    assert user.inside(image["path"], "cat", "/etc/words", "/made") == "the first base\nmade\n"
 
 
 @pytest.mark.parametrize("words", [("train.def",), ("out.sif", "train.def"), ("-f", "train.def")])
