@@ -60,7 +60,13 @@ _NAME_AND_VALUE = (  # programs some of whose flags are followed by a name and a
     (re.compile("papermill"), frozenset({"-p", "--parameters", "-r", "--parameters_raw"})),
     (re.compile(r"lmp(?:_\w+)?|lammps"), frozenset({"-v", "-var"})),
 )
-_OUTPUT = re.compile(r"^--?.*(out|save|log|ckpt|checkpoint|result|export)", re.IGNORECASE)  # of places to write to
+_OUTPUT = re.compile(  # in a flag of a place to write to, or in a key; no --layout, no --login
+    r"(?<![a-z])out|save(?!d_)|(?<![a-z])log(?!i[nst])|result|export|(?:ckpt|checkpoint)s?_?(?:dir|folder|root)|^o$|(?:^|_)storage$|"
+    r"(?:^|_)(?:work|run|exp|experiment|default_root|tensorboard|tb)_?dir$"
+)
+_INPUT = re.compile(r"in(?:it|put)|load|read|restor|resum|pretrain|from|conf|data")
+_PLACE_BEHIND = re.compile(r"(?:(?:sqlite|duckdb)(?:\+\w+)?:///)?(/(?!dev/).+)")
+_FLAG_OR_KEY = re.compile(r"-{0,2}[A-Za-z][\w.-]*")
 _DEVICES = re.compile(r"(?:CUDA|HIP|ROCR|NVIDIA)_VISIBLE_DEVICES=|ZE_AFFINITY_MASK=|GOMP_CPU_AFFINITY=")
 PINNING = frozenset({"taskset", "numactl", "hwloc-bind", "likwid-pin"})
 _OF_PINNING = re.compile(r"-.*|[\d,:.!+@SNMCEx-]+|all")  # their flags, and lists of CPUs and nodes
@@ -373,9 +379,14 @@ def _letters(name: str) -> set[str]:
 def _shared_outputs(words: Sequence[str]) -> Iterator[str]:
     """Yield a line for each absolute path among *words* that all runs would write to."""
     for before, word in itertools.pairwise(words):
-        flag, sign, value = word.partition("=") if word.startswith("-") else (before, "=", word)
-        if sign and value.startswith("/") and _OUTPUT.search(flag) and not _PLACEHOLDER.search(value):
-            yield f"all runs write to {value}: a relative path behind {flag} is each run's own"
+        key, _, value = word.partition("=")
+        flag, value = (key, value) if _FLAG_OR_KEY.fullmatch(key) and value else (before, word)
+        place = _PLACE_BEHIND.fullmatch(value)
+        if place is None or _PLACEHOLDER.search(value) or not (flag.startswith("-") or flag == key):
+            continue
+        name = re.sub(r"[-.]", "_", flag.lstrip("-")).lower()
+        if _OUTPUT.search(name) and not _INPUT.search(flag.rpartition(".")[2].lower()):
+            yield f"all runs write to {place[1]}: a relative path behind {flag} is each run's own"
 
 
 class _Reading:

@@ -342,6 +342,32 @@ def test_a_sweep_of_one_run_and_a_folder_that_all_runs_write_to_are_remarked_on(
     assert "all runs write" not in own.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["--storage", "sqlite:////scratch/study.db"], "/scratch/study.db"),
+        (["--trainer.default_root_dir=/scratch/out"], "/scratch/out"),
+        (["hydra.run.dir=/scratch/out"], "/scratch/out"),
+        (["--work-dir", "/scratch/out"], "/scratch/out"),
+        (["-o", "/scratch/out"], "/scratch/out"),
+        (["--ckpt_path", "/scratch/base.pt"], None),  # is read
+        (["--saved_model", "/scratch/base.pt", "--load_checkpoint_dir=/scratch/base"], None),
+        (["--log", "/dev/null", "--layout=/scratch/net.yaml", "--catalog", "/scratch/all.csv"], None),
+        (["--storage=sqlite:///study.db", "LD_LIBRARY_PATH=/scratch/lib"], None),
+        (["--out", "{lr}.pt", "/scratch/in"], None),
+    ],
+)
+def test_a_place_that_all_runs_write_to_is_known_by_its_flag_or_key(
+    hpcml: Hpcml, words: list[str], place: str | None
+) -> None:
+    done = hpcml("run", "-n", "-m", "--", sys.executable, "-c", "pass", "--lr", "0.1,0.2", *words)
+
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "all runs write to" in line]
+    assert len(told) == (place is not None)
+    assert all(f"all runs write to {place}: a relative path behind" in line for line in told)
+
+
 def test_what_cannot_be_swept_is_said_in_one_line_and_nothing_is_written(hpcml: Hpcml) -> None:
     done = hpcml("run", "-m", "--", sys.executable, "-c", "pass", "--betas", "0.9,")
 
