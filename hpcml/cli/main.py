@@ -269,7 +269,9 @@ def _say(error: OSError | RuntimeError) -> int | None:
         complain(f"standard output takes no more: {error.strerror}")
     elif error.errno in OF_THE_DISK or (error.filename is not None and error.errno in _OF_A_PLACE):
         place = "" if error.filename is None else f"{error.filename}: "
-        complain(f"{place}{error.strerror} (hpcml sync finishes what was begun, once that is put right)")
+        is_others = error.errno in (errno.EACCES, errno.EPERM)  # somebody else's home, mostly: nothing was begun there
+        remedy = "" if is_others else " (hpcml sync finishes what was begun, once that is put right)"
+        complain(f"{place}{error.strerror}{remedy}")
     elif error.errno == errno.EAGAIN and error.strerror == os.strerror(errno.EAGAIN):  # else an output would block
         complain(f"{USED_UP[errno.EAGAIN]}: {error.strerror}")
     else:

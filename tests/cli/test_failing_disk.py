@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import textwrap
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.cli.main import _say
 from tests.cli.command_line import HPCML, Hpcml
 from tests.cluster.disk.building import build_failing_disk
 
@@ -28,6 +30,12 @@ def test_what_the_file_system_refuses_is_one_line_with_the_place(hpcml: Hpcml, w
 
     queues.unlink()
     assert hpcml("run", "--", "true").returncode == 0
+
+
+def test_who_may_not_look_into_a_home_is_told_no_more_than_that(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _say(PermissionError(errno.EACCES, "Permission denied", "/home/ada/submissions/queues")) == 1
+
+    assert capsys.readouterr().err == "hpcml: /home/ada/submissions/queues: Permission denied\n"
 
 
 @pytest.mark.parametrize("below", ["", "default"])
