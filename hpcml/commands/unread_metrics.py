@@ -59,7 +59,7 @@ _AT_BEGIN = {  # of a line, as boosted trees number theirs, and what reads it
     re.compile(r"^\[\d+\](?=\s)"): r"^\[(?P<step>\d+)\]",
     re.compile(r"^\d+:(?=\s)"): r"^(?P<step>\d+):",
 }
-_REWARD = r"rew|reward|rew\w*_mean|\w*return|\w*ep_?ret"
+_REWARD = r"rew|reward|rew\w*_mean|return|ep_?ret"
 # A dropout_l1, a lambda_l2 and a bitmap are not measured
 _NORM = r"(?:(?<![a-z_])|(?<=val_)|(?<=valid_)|(?<=test_)|(?<=eval_)|(?<=train_))l[12]"
 _MEASURED = (
@@ -100,6 +100,7 @@ _OF_TRIALS = (
     r'{pattern: "Trial (?P<step>\d+) finished with value: (?P<trial_value>\S+) .*'
     r'Best is trial \d+ with value: (?P<best_value>\S*\d)"}'
 )
+_NAME_BEFORE = r"(?<!\w)[A-Za-z_](?:[A-Za-z_/.-]|(?<=[A-Za-z])\d{1,3}(?=[A-Za-z_])){0,60}"  # val_, charts/, f1_, a2c_
 _OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=|│┃║]|\bis\b:?|\bwas\b:?)"
 
 
@@ -110,8 +111,8 @@ def _line(measured: str) -> re.Pattern[str]:
     the network on the 10000 test images: 54 %", "The RMSE of prediction is: 0.445".
     """
     return re.compile(
-        rf"(?P<before>(?:[A-Za-z][\w'-]{{0,30}} +){{0,8}}?"
-        rf"(?:[A-Za-z_][A-Za-z_/.-]{{0,29}})?(?:{measured})(?:@\d+(?:\.\d+)?)?[\"']?(?:{_OF_WHAT})? *)"
+        rf"(?P<before>(?:(?<!\w)(?:[A-Za-z][\w'-]{{0,30}} +){{1,8}}?)??"
+        rf"(?:{_NAME_BEFORE})?(?:{measured})(?:@\d+(?:\.\d+)?)?[\"']?(?:{_OF_WHAT})? *)"
         r"(?:(?<=\W)|(?=\d*\.\d))"  # "loss0.5" is one, "mAP50" none
         rf"{_BEFORE_NUMBER}[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?%?(?![\w.])",
         re.IGNORECASE,
@@ -128,7 +129,8 @@ _OPERATIONS = re.compile(r"(?<![a-z])(?:fom|[kmgtpe]?(?:fl)?ops?(?:/s(?:ec)?)?)(
 _OF_EACH = re.compile(r"/(?:gpu|device|node|rank|thread|process)\b", re.IGNORECASE)
 # What any other program prints: a name and a number with a fraction, which counts, versions and sizes have not
 _NAMED = re.compile(
-    r"(?P<before>(?:[A-Za-z][\w'()/-]{0,30} +){0,5}?[A-Za-z_][\w./()-]{0,39} *[:=] *)"
+    r"(?P<before>(?:(?<!\w)(?:[A-Za-z][\w'()/-]{0,30} +){1,5}?)??"
+    r"[A-Za-z_][\w./()-]{0,39}(?: *\([\w./-]{1,20}\))? *[:=] *)"
     r"[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eEdD][-+]?\d))(?:[eEdD][-+]?\d+)?(?![\w.%])"
 )
 _NO_RESULT = re.compile(  # what it uses, and settings
@@ -397,7 +399,8 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
     bests = [] if _is_best(found) else [one for one in lines if _BEST.search(one)]
     lines = [one for one in lines if one not in bests or one == line]
     plain = found["before"].lstrip()
-    words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", re.sub(f"[\"'{_BARS}]", ".", plain)))
+    literal = re.sub(r"[()]", r"\\\g<0>", re.sub(f"[\"'{_BARS}]", ".", plain))
+    words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", literal))
     plain = re.sub(r"(?<= )\d+\b", "", plain)
     value = r"[^\s,}]+" if re.search("[\"'] *: *$", plain) else r"\S+"  # of JSON, in one word with what follows
     heads = [one[: other.start()] for one in lines for other in re.finditer(rf"{words}{_BEFORE_NUMBER}[-+]?\.?\d", one)]
@@ -405,22 +408,21 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
         value = r"\d+ / \d+"
     elif not _is_number_in(re.match(value, line[found.end("before") :])):  # as 0.71±0.02, or 0.5|acc:0.9
         value = _NUMBER_ALONE
-    if word := _telling_word(line[: found.start("before")], heads):
+    head = line[: found.start("before")]
+    if word := _telling_word(head, heads):
         words, plain = f"{word}.*{words}", f"{word} {plain}"
     else:
-        if any(re.search(r"\w$", head) for head in heads):  # the end of another name
+        if not re.search(r"\w$", head) and any(re.search(r"\w$", one) for one in heads):  # the end of another name
             words = rf"\b{words}"
-        is_last_word = (
-            re.search(r"[A-Za-z] $", line[: found.start("before")]) is not None
-        )  # here, too: "Final Test: 0.8"
-        if not is_last_word and any(re.search(r"[A-Za-z] $", head) for head in heads):
+        is_last_word = re.search(r"[A-Za-z] $", head) is not None  # here, too: "Final Test: 0.8"
+        if not is_last_word and any(re.search(r"[A-Za-z] $", one) for one in heads):
             words = rf"(?<![A-Za-z] ){words}"
     spoken = re.sub(
         r"/(?=(?:s(?:ec|econd)?|gpu|device|node|rank|thread|process)\b)", "_per_", plain, flags=re.IGNORECASE
     )  # tok/s is a rate, which tok_s is not
     name = re.sub(r"_(?:is|was|rating_of)$", "", re.sub(r"\W+", "_", spoken).strip("_").lower())
     named = name if name.isascii() else f'"{name}"'
-    pattern = _with_step(f"{words}(?P<value>{value})", line[: found.start("before")], lines)
+    pattern = _with_step(f"{words}(?P<value>{value})", head, lines)
     read = (_BEST.search(one, 0, other.end()) for one in bests for other in re.finditer(pattern, one))
     if word_of_best := next(filter(None, read), None):
         pattern = f"^(?!.*{word_of_best[0]}).*?{pattern}"
