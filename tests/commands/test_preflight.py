@@ -77,8 +77,15 @@ def test_what_a_job_script_asks_for_and_the_run_does_not_is_said(
         ),
         ("cat > job <<EOF\n#SBATCH --nodes=2\nEOF\n", SLURM_SITE),
         ("#SBATCH 'open\n", SLURM_SITE),
+        (
+            "#SBATCH -A my-account -p my-cluster\n#SBATCH -o out-N5.log -C gpu-a100\n#SBATCH --comment '-n 8'\n",
+            SLURM_SITE,
+        ),
         ("#SBATCH --nodes=2 --mem=4G\n", ()),
-        ("#PBS -N name\n#PBS -l select=1:ncpus=4\n", ("cluster=pbs", "resources.walltime=5m", "resources.queue=q")),
+        (
+            "#PBS -N 3d-model\n#PBS -q gpu-a100\n#PBS -l select=1:ncpus=4\n",
+            ("cluster=pbs", "resources.walltime=5m", "resources.queue=q"),
+        ),
     ],
 )
 def test_a_job_script_whose_wishes_the_run_has_needs_no_warning(
@@ -87,7 +94,7 @@ def test_a_job_script_whose_wishes_the_run_has_needs_no_warning(
     assert warned_of_script(tmp_path, monkeypatch, f"#!/bin/bash\n{text}echo\n", *words) == []
 
 
-@pytest.mark.parametrize("text", ["#SBATCH -a 0-9%2", "#PBS -J 0-9"])
+@pytest.mark.parametrize("text", ["#SBATCH --exclusive -a 0-9%2", "#PBS -J 0-9", "#PBS -t 0-9"])
 def test_an_array_of_a_job_script_is_none_on_this_machine_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from hpcml.commands.submit.planned import Planned
@@ -18,10 +19,13 @@ from hpcml.model.run import Run
 from hpcml.runs.files import read_whole
 
 _MOST_READ = 1 << 20  # bytes of a script
-_DIRECTIVE = re.compile(r"#(?:SBATCH|PBS)\s+(.*)")
+_DIRECTIVE = re.compile(r"#(SBATCH|PBS)\s+(.*)")
 _COMMENT = re.compile(r"\s*(?:#.*)?")
-_OPTION = re.compile(r"--([a-z-]+)(?:[= ]+(\S+))?|-([aNncGJ])[= ]*(\S+)")
-_LONG = {"a": "array", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "J": "array"}
+_OPTION = re.compile(r"--([a-z-]+)(?:=(.*))?|-([A-Za-z])=?(.*)")
+_LONG = {
+    "SBATCH": {"a": "array", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus"},
+    "PBS": {"J": "array", "t": "array"},  # the latter is Torque's
+}
 _GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _INDEX = "values in place of the array's index are a list behind the --, with -m"
@@ -61,12 +65,12 @@ def _asked(text: str) -> Mapping[str, str]:
         if not _COMMENT.fullmatch(line):
             break
         if directive := _DIRECTIVE.match(line):
-            words = shlex.join(shlex.split(directive[1], comments=True))
-            for option in _OPTION.finditer(words):
-                is_array = option[3] != "J" or re.match(r"\d+-\d+", option[4])  # of PBS; Slurm's -J is a name
-                name = option[1] or (_LONG[option[3]] if is_array else "")
-                if name in _INSTEAD:
-                    found[name] = option[2] or option[4] or ""
+            words = shlex.split(directive[2], comments=True)
+            for word, following in pairwise([*words, ""]):
+                if option := _OPTION.fullmatch(word):
+                    name = option[1] or _LONG[directive[1]].get(option[3], "")
+                    if name in _INSTEAD:
+                        found[name] = option[2] or option[4] or following
     return found
 
 
