@@ -20,7 +20,7 @@ from hpcml.codec import Json, flatten
 from hpcml.errors import ConfigError
 from hpcml.interop.mlflow_export import STATUS as _STATUS_OF
 from hpcml.interop.mlflow_export import UID
-from hpcml.interop.mlflow_run import Logged, MlflowRun
+from hpcml.interop.mlflow_run import Logged, MlflowRun, moment
 from hpcml.model.identity import identifies
 from hpcml.model.precision import ALIASES
 from hpcml.model.state import State
@@ -34,7 +34,7 @@ _RESERVED = ("experiment", "name", "tags", "cluster.scheduler")  # say something
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 _SAFE_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
-_REAL = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[-+]?\d{1,3})?", re.IGNORECASE)
+_REAL = re.compile(r"-?(\d+(\.\d*)?|\.\d+)(e[-+]?\d{1,3})?", re.IGNORECASE)
 _WORDS: Mapping[str, bool | None] = {
     "True": True,
     "False": False,
@@ -69,7 +69,8 @@ def as_ours(run: MlflowRun, names: Mapping[str, str], *, artifacts: Sequence[Eve
     """
     remarks: list[str] = []
     own_uid = run.tags.get(UID, "")
-    started_ms = run.started_ms or min((at.at_ms for of in run.metrics.values() for at in of), default=0)
+    logged_ms = [at.at_ms for of in run.metrics.values() for at in of if moment(at.at_ms) is not None]
+    started_ms = run.started_ms or min(logged_ms, default=0)
     started = datetime.fromtimestamp(started_ms / 1000, UTC)
     uid = own_uid if _SAFE_UID.fullmatch(own_uid) else f"{started:%Y%m%d-%H%M%S}-{run.run_id}"
     experiment = safe_experiment(run.experiment)
@@ -219,7 +220,7 @@ def _records(run: MlflowRun, t0: float, artifacts: Sequence[Event], remarks: lis
         yield event(artifact.name, None, **artifact.details)
     if run.bad_values:
         remarks.append("values of metrics that cannot be read were left out")
-    points = _points(run, remarks)
+    points = _points(run, round(t0 * _MS), remarks)
     for (step, at_ms), values in sorted(points.items(), key=lambda point: (point[0][1], point[0][0])):
         yield Metrics(seq=number, t_s=at_ms / 1000 - t0, step=step, values=values)
         number += 1
@@ -255,8 +256,11 @@ def _own_end(run: MlflowRun) -> dict[str, Any] | None:
     }
 
 
-def _points(run: MlflowRun, remarks: list[str]) -> dict[tuple[int, int], dict[str, float]]:
-    """Return the values by step and time. A metric that was logged without steps is numbered in order of time."""
+def _points(run: MlflowRun, started_ms: int, remarks: list[str]) -> dict[tuple[int, int], dict[str, float]]:
+    """Return the values by step and time. A metric that was logged without steps is numbered in order of time.
+
+    A time that can be none, as 0 or nanoseconds, is that of the start.
+    """
     points: dict[tuple[int, int], dict[str, float]] = {}
     for name, logged in run.metrics.items():
         steps = Counter(at.step for at in logged)
@@ -266,9 +270,11 @@ def _points(run: MlflowRun, remarks: list[str]) -> dict[tuple[int, int], dict[st
             logged = [Logged(at_ms=at.at_ms, value=at.value, step=step) for step, at in enumerate(in_order)]  # noqa: PLW2901
         elif any(count > 1 for count in steps.values()):
             remarks.append(f"metric {name} has steps more than once: the latest value of each counts")
+        if any(moment(at.at_ms) is None for at in logged):
+            remarks.append(f"metric {name} has times that are none: those of the run's start stand for them")
         for at in logged:
             if -(2**63) <= at.step < 2**63:
-                points.setdefault((at.step, at.at_ms), {})[name] = at.value
+                points.setdefault((at.step, moment(at.at_ms) or started_ms), {})[name] = at.value
     return points
 
 

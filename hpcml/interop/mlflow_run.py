@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hpcml.errors import ConfigError
 
+_LATEST_MS = 253_402_300_800_000  # the year 10000, which no calendar of Python's has: nanoseconds, mostly
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged:
@@ -53,7 +55,7 @@ def moment(value: object) -> int | None:
     """Return a time of MLflow in unix milliseconds; None for what cannot be one."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(value) if 0 < value < 1e15 else None
+    return int(value) if 0 < value < _LATEST_MS else None
 
 
 def word(value: object) -> str | None:

@@ -269,6 +269,23 @@ def test_of_a_database_what_is_no_number_is_as_it_was_logged_and_what_is_damaged
     assert [str(value) for value in found["odd"]["value"]] == ["nan", "inf", "-inf", "1e+300"]
 
 
+@pytest.mark.parametrize("store", ["mlflow.db"], indirect=True)
+def test_values_with_times_that_can_be_none_are_kept_at_the_start(hpcml: Hpcml, store: Mlflow) -> None:
+    ids = [store.run("vision", seed) for seed in (1, 2)]
+    for run_id in ids:
+        for step, at_ms in enumerate((START * 10**6, 0)):
+            store.client.log_metric(run_id, "odd", 0.5, timestamp=at_ms, step=step)
+    with closing(sqlite3.connect(store.path)) as database, database:
+        database.execute("UPDATE runs SET start_time = NULL WHERE run_uuid = ?", (ids[1],))
+
+    assert imported(hpcml, store) == "2 runs imported, 0 with news, 0 unchanged; 20 points"
+    assert imported(hpcml, store) == "0 runs imported, 0 with news, 2 unchanged; 0 points"
+
+    for run in known(hpcml).values():
+        odd = curves(hpcml, run["uid"])["odd"]
+        assert (odd["step"], odd["t_s"]) == ([0, 1], [0, 0])
+
+
 @IN_EITHER
 def test_deleted_runs_stay_away(hpcml: Hpcml, store: Mlflow) -> None:
     store.client.delete_run(store.run("vision", 1))
