@@ -173,6 +173,22 @@ def test_a_rank_that_leaves_well_before_the_others_is_named_and_not_one_that_was
     assert (outcome.reason.startswith("rank 1 on "), outcome.reason.endswith(why)) == (True, True)
 
 
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {0: end(-15, 2.0), 1: end(-9, 1.5), 2: end(0, 1.0)},  # out of memory, after one had done its part
+        {0: end(0, 2.0), 1: end(-15, 1.5)},  # the others went on
+    ],
+)
+def test_a_rank_that_was_killed_first_is_named_beside_one_that_was_done(ends: dict[int, RankEnd]) -> None:
+    codes = codes_of(1, ends, len(ends))
+
+    found = named(judge(codes, None, warned=False, wall_s=1.0), ends, launcher="mpirun", said="")
+
+    assert str(found.reason).startswith("rank 1 on n1: ")
+    assert "MPI_Finalize" not in str(found.reason)
+
+
 def test_the_rank_that_failed_first_is_named_with_its_node() -> None:
     ends = {0: end(6, at_s=20.0), 1: end(9, at_s=10.0, host="n2"), 2: end(-15, at_s=9.0)}
 

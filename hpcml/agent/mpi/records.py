@@ -128,16 +128,16 @@ def codes_of(launcher: int, ends: Mapping[int, RankEnd], count: int) -> list[int
 def named(outcome: Outcome, ends: Mapping[int, RankEnd], *, launcher: str, said: str) -> Outcome:
     """Return a failed *outcome* with the rank that failed first, and its node, as its reason.
 
-    Where no rank failed, *launcher* did: the first line that it *said* is added. Where it ended all that failed,
-    since one had left well before, that one is named.
+    Where no rank failed, *launcher* did: the first line that it *said* is added. Where it ended all that failed, after
+    one had left, that one is named; a SIGKILL that comes first may as well be that of a kernel without memory.
     """
     if outcome.state is not State.FAILED or outcome.interrupted or not outcome.codes:
         return outcome
     failed = {rank: end for rank, end in ends.items() if end.code not in GOOD}
     own = {rank: end for rank, end in failed.items() if end.code not in _ENDED_BY_OTHERS}
     left = {rank: end for rank, end in ends.items() if end.code in GOOD}
-    if failed and left and not own:
-        rank, end = min(left.items(), key=lambda item: (item[1].at_s, item[0]))
+    if failed and left and not own and _first(failed)[1].code in OBEYED and _first(ends)[0] in left:
+        rank, end = _first(left)
         early = f"rank {rank} on {end.host} left with exit status {end.code}, without MPI_Finalize?"
         return replace(outcome, reason=f"{early} {launcher} then ended the others")
     own = own or failed
@@ -145,10 +145,14 @@ def named(outcome: Outcome, ends: Mapping[int, RankEnd], *, launcher: str, said:
         first = next((line.strip() for line in said.splitlines() if line.strip(" -\t")), "")
         words = [f"{launcher}: {outcome.reason}", *([first[:300]] if first else [])]
         return replace(outcome, reason=": ".join(words))
-    rank, end = min(own.items(), key=lambda item: (item[1].at_s, item[0]))
+    rank, end = _first(own)
     reason = f"rank {rank} on {end.host}: {end.reason or how(end.code)}"
     code, number = (end.code, None) if end.code >= 0 else (None, -end.code)
     return replace(outcome, reason=reason, exit_code=code, signal=number)
+
+
+def _first(ends: Mapping[int, RankEnd]) -> tuple[int, RankEnd]:
+    return min(ends.items(), key=lambda item: (item[1].at_s, item[0]))
 
 
 def wait_for_end(records: Records, *, pause_s: float = 0.5) -> int:
