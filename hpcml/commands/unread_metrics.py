@@ -130,7 +130,7 @@ _OF_EACH = re.compile(r"/(?:gpu|device|node|rank|thread|process)\b", re.IGNORECA
 # What any other program prints: a name and a number with a fraction, which counts, versions and sizes have not
 _NAMED = re.compile(
     r"(?P<before>(?:(?<!\w)(?:[A-Za-z][\w'()/-]{0,30} +){1,5}?)??"
-    r"[A-Za-z_][\w./()-]{0,39}(?: *\([\w./-]{1,20}\))? *[:=] *)"
+    r"_{0,2}[A-Za-z][\w./()-]{0,39}(?: *[(\[][\w./-]{1,20}[)\]])? *[:=] *)"
     r"[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eEdD][-+]?\d))(?:[eEdD][-+]?\d+)?(?![\w.%])"
 )
 _NO_RESULT = re.compile(  # what it uses, and settings
@@ -399,7 +399,7 @@ def _rule(line: str, found: re.Match[str], lines: Sequence[str]) -> tuple[str, s
     bests = [] if _is_best(found) else [one for one in lines if _BEST.search(one)]
     lines = [one for one in lines if one not in bests or one == line]
     plain = found["before"].lstrip()
-    literal = re.sub(r"[()]", r"\\\g<0>", re.sub(f"[\"'{_BARS}]", ".", plain))
+    literal = re.sub(r"[()\[\]]", r"\\\g<0>", re.sub(f"[\"'{_BARS}]", ".", plain))
     words = re.sub(r" +", " +", re.sub(r"(?<= )\d+\b", r"\\d+", literal))
     plain = re.sub(r"(?<= )\d+\b", "", plain)
     value = r"[^\s,}]+" if re.search("[\"'] *: *$", plain) else r"\S+"  # of JSON, in one word with what follows

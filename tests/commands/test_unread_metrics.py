@@ -500,6 +500,7 @@ def test_a_benchmark_is_read_by_its_rate_and_fortran_by_its_exponents(printed: s
         ("E(eV)    -3.5\nE(eV) : -3.512\n", "e_ev", "-3.512"),
         ("f(x = 1.5\nspeed) = 2.5\n", "speed", "2.5"),
         ("f(x = 1.5\n", "f_x", "1.5"),
+        (" ENERGY| Total FORCE_EVAL ( QS ) energy [a.u.]:    -17.1643\n", "energy_a_u", "-17.1643"),
     ],
 )
 def test_any_name_with_a_fraction_is_advised_where_nothing_else_is(
@@ -523,6 +524,7 @@ def test_any_name_with_a_fraction_is_advised_where_nothing_else_is(
         "tolerance = 1e-6\ndt = 0.01\nlr: 0.1",
         "http://x:80.html",
         "10:32:11.5 start",
+        "||u - u_h||_2 = 0.0012",
     ],
 )
 def test_settings_and_counts_are_no_results(printed: str) -> None:
