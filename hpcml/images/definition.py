@@ -250,7 +250,7 @@ def _file(container: Container, folders: Sequence[Path]) -> Path:
 def _sections(path: Path, build_args: Mapping[str, str]) -> list[Piece]:
     """Return the pieces of a definition, with the values of its arguments; raise `ConfigError` for what is no such."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise ConfigError(f"{path} cannot be read: {why}") from error

@@ -284,6 +284,16 @@ def test_a_definition_of_the_users_own_says_itself_what_it_is_built_from(tmp_pat
     assert "amespace" not in text
 
 
+def test_a_definition_may_be_from_an_editor_of_windows(tmp_path: Path) -> None:
+    path = tmp_path / "train.def"
+    path.write_bytes(b"\xef\xbb\xbfBootstrap: docker\r\nFrom: alpine:3.20\r\n%post\r\n    true\r\n")
+
+    text = rendered(own(path)).text
+
+    assert text.startswith("Bootstrap: docker\n# docker.io/library/alpine:3.20\n")
+    assert "\r" not in text
+
+
 def test_a_definition_of_the_users_own_is_built_upon_an_image_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "more.def"
     path.write_text("Bootstrap: localimage\nFrom: base.sif\n\n%setup\n    cp x ${APPTAINER_ROOTFS}/x\n")
