@@ -125,11 +125,13 @@ def _refuse_positional(words: Sequence[str]) -> None:
     from hpcml.model.container import instead_of
 
     for word in words:
-        path = Path(word) / "Dockerfile" if Path(word).is_dir() else Path(word)
-        if "=" not in word and path.is_file():
+        if "=" in word:
+            continue
+        path = Path(word) / "Dockerfile" if os.path.isdir(word) else Path(word)  # noqa: PTH112 - it may be any word
+        if os.path.isfile(path):  # noqa: PTH113 - as above
             option = "--dockerfile" if "dockerfile" in path.name.lower() else "--definition"
             raise ConfigError(f"{word}: to build an image of it write hpcml build {option} {shlex.quote(str(path))}")
-        if "://" in word and "=" not in word:
+        if "://" in word:
             raise ConfigError(f"{word} is no override: {instead_of(word)}")
 
 

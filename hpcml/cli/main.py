@@ -117,6 +117,7 @@ GROUPS = {
 }
 COMMANDS = {name: told for _, commands in GROUPS.values() for name, told in commands.items()}
 _NO_THREAD = "can't start new thread"  # all that Python says of it
+_MOST_OF_A_NAME = 80  # characters of one that is too long
 _OF_A_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
 _INTERRUPTED = 130
 _NEW_BEFORE_A_SEARCH = 1_000_000  # objects; Python searches for cycles after 700, through all that was loaded
@@ -264,6 +265,9 @@ def _say(error: OSError | RuntimeError) -> int | None:
         error = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     if isinstance(error, FileNotFoundError) and _is_here_gone():
         complain("the folder that you are in was removed meanwhile: cd to one that is there")
+        return ConfigError.exit_code
+    if error.errno == errno.ENAMETOOLONG:
+        complain(f"{str(error.filename)[:_MOST_OF_A_NAME]}...: {error.strerror}")
         return ConfigError.exit_code
     if error.filename is None and _takes_no_more():  # what cannot be written to has no name
         complain(f"standard output takes no more: {error.strerror}")

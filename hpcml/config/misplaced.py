@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Collection, Sequence
@@ -71,7 +72,7 @@ def what_was_meant(word: str, before: str, behind: Sequence[str], *, project: Pa
         return meant
     if word.isdigit():
         return f"for so many processes write strategy=ddp strategy.processes_per_node={word}"
-    if shutil.which(word) or (project / word).is_file():
+    if shutil.which(word) or os.path.isfile(project / word):  # noqa: PTH113 - it may be any word
         starter = "python " if word.endswith(".py") else ""
         words = shlex.join([word, *behind])
         return f"a program stands behind two dashes: hpcml run -- {starter}{words}"

@@ -344,3 +344,21 @@ def test_python_without_its_assertions_is_named_where_hydras_parser_needs_them(h
 
     assert done.returncode == 2
     assert "PYTHONOPTIMIZE takes out what its parser works by: unset it" in said_in_one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("run", "-n", "x" * 300), "is no override: write key=value"),
+        (("build", "-n", "x" * 300), "is no override: write key=value"),
+        (("build", "-n", f"container.post=['echo {'x' * 300}']"), "container.post is of an image to build"),
+        (("import", "x" * 300), "...: File name too long"),
+    ],
+)
+def test_a_word_that_is_too_long_for_a_file_is_answered_in_a_line(
+    hpcml: Hpcml, words: tuple[str, ...], says: str
+) -> None:
+    done = hpcml(*words)
+
+    assert done.returncode == 2
+    assert says in said_in_one_line(done)
