@@ -246,6 +246,11 @@ class Container:
             self.image is None or (is_alone and not has_registry),
             f"container.image={self.image} names more than the image: write {_apart(named, self.tag)}",
         )
+        require(
+            not named.startswith(f"{self.registry}/"),
+            f"container.image={self.image} names its registry again: write container.image="
+            f"{named.removeprefix(f'{self.registry}/')}",
+        )
 
     def _check_build(self) -> None:
         """Raise `ConfigError` for packages, shell lines or variables that would change more than they should.

@@ -105,6 +105,7 @@ def test_everything_can_be_set_on_the_command_line_and_survives_json(compose_one
             {"registry": "docker.io", "image": "ghcr.io/lab/tool", "tag": "1"},
             "write container.registry=ghcr.io container.image=lab/tool container.tag=1",
         ),
+        (BUILT, {"image": "nvcr.io/nvidia/pytorch"}, "its registry again: write container.image=nvidia/pytorch"),
         (BUILT, {"image": "docker://debian"}, "names more than the image: write container.image=debian container.tag="),
         (BUILT, {"digest": "sha256:12"}, "container.digest='sha256:12': write sha256:"),
         (BUILT, {"digest": "SHA256:" + "0" * 64}, "write sha256:"),
