@@ -23,6 +23,7 @@ from hpcml.interop.mlflow_export import UID
 from hpcml.interop.mlflow_run import Logged, MlflowRun, moment
 from hpcml.model.identity import identifies
 from hpcml.model.precision import ALIASES
+from hpcml.model.records import is_tag
 from hpcml.model.state import State
 from hpcml.runs.journal import FORMAT, Chunk, Event, Header, Metrics
 from hpcml.runs.run_json import IMPORTED
@@ -45,7 +46,6 @@ _WORDS: Mapping[str, bool | None] = {
 }
 _STATES = {"FINISHED": "COMPLETED", "FAILED": "FAILED", "KILLED": "CANCELLED"}
 _OF_TAG = "hpcml.tag."
-_LONGEST_TAG = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +185,10 @@ def _tags(run: MlflowRun, remarks: list[str]) -> Iterator[str]:
             yield key.removeprefix(_OF_TAG)
         elif not key.startswith(("mlflow.", "hpcml.")):
             tag = key if value in ("", "true", "True") else f"{key}={value}"
-            if len(tag) <= _LONGEST_TAG and tag.isprintable():
+            if is_tag(tag):
                 yield tag
             else:
-                remarks.append(f"tag {key} is too long for a tag: kept in the journal only")
+                remarks.append(f"tag {key} is too long for a tag, or not printable: kept in the journal only")
 
 
 def _records(run: MlflowRun, t0: float, artifacts: Sequence[Event], remarks: list[str]) -> Iterator[Metrics | Event]:

@@ -18,10 +18,15 @@ from hpcml.model.state import State
 _LONGEST_TAG = 200  # it is a word in a list of words
 
 
+def is_tag(tag: str) -> bool:
+    """Tell whether *tag* is one: neither empty nor long, printable, and without blanks at its ends."""
+    return 0 < len(tag) <= _LONGEST_TAG and tag.isprintable() and tag == tag.strip()
+
+
 def check_tag(tag: str) -> None:
-    """Raise `ConfigError` for a *tag* that is empty, long, not printable, or has blanks at its ends."""
+    """Raise `ConfigError` unless *tag* `is_tag`."""
     require(
-        0 < len(tag) <= _LONGEST_TAG and tag.isprintable() and tag == tag.strip(),
+        is_tag(tag),
         f"{tag[:40]!r} is no tag: give {_LONGEST_TAG} printable characters at most, no blanks at its ends",
     )
 

@@ -192,6 +192,7 @@ def test_only_one_experiment_is_imported_and_settings_get_our_names(hpcml: Hpcml
 def test_odd_words_are_kept_and_what_has_no_place_is_said(hpcml: Hpcml, store: Mlflow) -> None:
     run_id = store.run(ODD_NAME, 1, name="theirs", seed="many", model="resnet", note=EVIL)
     store.client.set_tag(run_id, "long", "x" * 4000)
+    store.client.set_tag(run_id, "a", "x" * 150)
     for value in (0.5, math.nan, math.inf):
         store.client.log_metric(run_id, "stepless", value)
     for value in (1.0, 2.0):
@@ -202,6 +203,7 @@ def test_odd_words_are_kept_and_what_has_no_place_is_said(hpcml: Hpcml, store: M
     assert done.returncode == 0, done.stderr
     (run,) = known(hpcml).values()
     assert run["seed"] == 0
+    assert run["tags"] == [f"a={'x' * 150}", "team=vision"]
     assert (run["params"]["params.seed"], run["params"]["params.name"]) == ("many", "theirs")
     assert (run["params"]["model.name"], run["params"]["note"], run["name"]) == ("resnet", EVIL, "try 1")
     kept = json.loads(hpcml("export", "--to", "json", run["uid"]).stdout)["runs"][0]
