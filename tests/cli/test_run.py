@@ -415,7 +415,7 @@ def test_ctrl_c_while_run_directories_are_written_leaves_none_or_runs_that_are_k
     _, said = writing.communicate(timeout=300)
 
     runs = hpcml.runs()
-    assert ("interrupted: nothing was submitted" in said) is (not runs)
+    assert ("interrupted: none of these runs was submitted" in said) is (not runs)
     assert len(runs) == len(list(folder.iterdir())) in (0, 300)
     assert writing.returncode in (130, 0)  # 0: all was submitted before the signal was heard
     assert {run["state"] for run in runs} <= {"PENDING", "RUNNING"}

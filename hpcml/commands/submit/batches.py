@@ -25,7 +25,7 @@ from hpcml.schedulers.registry import backend_of
 from hpcml.schedulers.request import Request, request_for_pack
 from hpcml_client.journal import JournalWriter
 
-NOTHING_SUBMITTED = "nothing was submitted"
+NONE_SUBMITTED = "none of these runs was submitted"  # a job that builds their image may have been
 
 
 class UnrecordedError(HpcmlError):
@@ -193,7 +193,7 @@ def submit_all(outgoing: Sequence[Outgoing], opened: OpenIntent) -> list[Ticket]
 def _interrupted(count: int, total: int, intent: Intent) -> str:
     """Return what Ctrl-C has left of a submission of *total* runs, *count* of which are queued."""
     if not count:
-        return NOTHING_SUBMITTED
+        return NONE_SUBMITTED
     if intent.attempt:
         return f"{count} of {total} runs were queued again: hpcml status shows them"
     ended = f"hpcml cancel --submission {intent.submission} ends {'it' if count == 1 else 'them'}"

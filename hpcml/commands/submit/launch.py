@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcml.commands.submit import packing, provenance
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.batches import NOTHING_SUBMITTED, Outgoing, batches_of, submit_all
+from hpcml.commands.submit.batches import NONE_SUBMITTED, Outgoing, batches_of, submit_all
 from hpcml.commands.submit.code import KeptCode, keep_code
 from hpcml.commands.submit.containers import put_inside
 from hpcml.commands.submit.import_paths import Interpreters
@@ -80,7 +80,7 @@ def launch(
     try:
         prepared = iter(prepare(everything, places, command_line, submission, now, interpreters))
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(NOTHING_SUBMITTED) from error
+        raise KeyboardInterrupt(NONE_SUBMITTED) from error
     return send([[next(prepared) for _ in pack] for pack in packs], submission, places, backends)
 
 
@@ -283,7 +283,7 @@ def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: 
             shutil.rmtree(run_dir.path, ignore_errors=True)
         opened.close()
         if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(NOTHING_SUBMITTED) from error
+            raise KeyboardInterrupt(NONE_SUBMITTED) from error
         if isinstance(error, OSError):
             where = why_not(error, written[-1].path if written else everything[0].job.run_dir.path)
             raise ConfigError(
