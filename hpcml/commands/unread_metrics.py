@@ -350,7 +350,9 @@ def rule_of_numbers(printed: str) -> str | None:
     if not any("." in row["values"] for row in rows):
         return None
     called = ["value"] if n == 1 else [f"value_{number}" for number in range(1, n + 1)]
-    groups = r"[\s,;:|]+".join(rf"(?P<{name}>[^\s,;:|]+)" for name in called)
+    others = [rf"(?P<{name}>[^\s,;:|]+)" for name in called[:-1]]
+    last = rf"(?P<{called[-1]}>[^\s,;:|]*\w)"  # to a word's end: at each dash of a bar the rest would be tried
+    groups = r"[\s,;:|]+".join([*others, last])
     before = rf"{word}\W*" if word else ""
     named = ", name: value" if n == 1 else ""
     return f'{{pattern: "^\\W*{before}(?P<step>\\d+)[\\s,;:|]+{groups}\\W*$"{named}}}'

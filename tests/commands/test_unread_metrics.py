@@ -148,6 +148,15 @@ def test_numbers_without_a_name_are_read_by_their_places(
     assert [row.groups() for row in found] == rows
 
 
+def test_a_bar_behind_numbers_without_a_name_is_passed_over_in_no_time() -> None:
+    (pattern,) = re.findall('"(.*)"', rule_of_numbers("0 2.5\n1 2.25\n2 2.\n") or "")
+
+    assert [re.findall(pattern, line) for line in ("7 0.5 %", "8 1e-3")] == [[("7", "0.5")], [("8", "1e-3")]]
+    begun_s = time.process_time()
+    assert re.search(pattern, f"1 {'-' * 30_000} x") is None
+    assert time.process_time() - begun_s < 2  # it was ten, and four times that for twice as long a bar
+
+
 @pytest.mark.parametrize(
     "printed",
     [
