@@ -174,10 +174,15 @@ class Container:
         """Raise `ConfigError` for fields that belong to another kind, and for a missing path, registry or image."""
         builds = self.kind is ContainerKind.build
         given = [name for name in _OF_AN_IMAGE_TO_BUILD if getattr(self, name)]
+        of_file = next((name for name in ("definition", "dockerfile") if name in given), None)
         require(
             builds or not given,
-            f"container.{'/'.join(given[:1])} is of an image to build, and container={self.name} is none: "
-            "choose +container=ngc_pytorch, or set workload.env for what a run needs",
+            f"container.{'/'.join(given[:1])} is of an image to build, and container={self.name} is none: choose "
+            + (
+                f"+container={of_file}"
+                if of_file
+                else "+container=ngc_pytorch, or set workload.env for what a run needs"
+            ),
         )
         if self.kind in (ContainerKind.sif, ContainerKind.sandbox):
             what = "image.sif" if self.kind is ContainerKind.sif else "directory"
@@ -202,13 +207,11 @@ class Container:
         """Raise `ConfigError` unless an image to build has one base: of a registry, on this machine, or a file's."""
         in_registry = [name for name in ("registry", "image", "tag", "digest") if getattr(self, name) is not None]
         of_files = [name for name in ("path", "definition", "dockerfile") if getattr(self, name) is not None]
-        bases = [*in_registry[:1], *of_files]
-        second = bases[-1] if len(bases) > 1 else None
+        bases = [f"container.{name}={getattr(self, name)}" for name in (*in_registry[:1], *of_files)]
         require(
-            second is None,
-            f"container.{second}={getattr(self, second or 'name')}: container={self.name} takes none, with container."
-            f"{bases[0] if bases else ''} as its base: choose container=local, definition or dockerfile, or to build "
-            "nothing sif",
+            len(bases) < 2,
+            f"{' and '.join(bases)}: an image is built upon one base, and container={self.name} would have several: "
+            "leave others out; of files choose container=local, definition or dockerfile, or to build nothing sif",
         )
         of_both = () if self.definition is not None else ("build_args",)
         of_dockerfile = next((name for name in ("context", "target", *of_both) if getattr(self, name)), None)

@@ -770,7 +770,10 @@ def test_a_file_without_an_image_is_refused(tmp_path: Path, text: str) -> None:
     [
         (("--dockerfile",), "--dockerfile needs a value: --dockerfile FILE"),
         (("--dockerfile", "nothere"), "/nothere cannot be read: "),
-        (("--dockerfile=Dockerfile", "container.image=nvidia/cuda"), "takes none, with container.image as its base"),
+        (
+            ("--dockerfile=Dockerfile", "container.image=nvidia/cuda"),
+            "nvidia/cuda and container.dockerfile=",
+        ),
         (("+container=dockerfile",), "container=dockerfile needs container.dockerfile=/where/it/is"),
     ],
 )

@@ -125,7 +125,7 @@ def test_an_earlier_stage_is_what_its_archive_holds(tmp_path: Path, agent: str) 
         ({}, "container=local needs container.path=/where/the/base is"),
         (
             {"path": "/a", "image": "nvidia/cuda"},
-            "container.path=/a: container=local takes none, with container.image as its base",
+            "and container.path=/a: an image is built upon one base, and container=local would have several",
         ),
         ({"path": "a"}, "container.path=a must be absolute"),
     ],
