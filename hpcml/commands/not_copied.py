@@ -36,7 +36,8 @@ def not_copied(item: Launched, *, has_completed: bool) -> str | None:
     if plan.staging is None or plan.staging.original is None:
         return None
     with suppress(OSError, ValueError, HpcmlError):  # it is advice: what cannot be read gives none
-        for word in _missed(last_printed(item.run_dir), has_completed=has_completed):
+        missed = _missed(last_printed(item.run_dir), has_completed=has_completed)
+        for word in dict.fromkeys(missed):  # each once: a program may say the same in a thousand lines
             path = os.path.normpath(os.path.join(plan.cwd, word))  # noqa: PTH118 - may be absolute
             if word.startswith("/") and not Path(path).is_relative_to(item.run_dir.path):
                 continue  # it is the user's own, or anybody's

@@ -1,9 +1,15 @@
 """Files of the user's that a run did not find, since its working directory is a copy without them."""
 
+import time
 from pathlib import Path
 
 import pytest
 
+from hpcml.commands.not_copied import not_copied
+from hpcml.commands.submit.launch import Launched
+from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import read_manifest
+from hpcml.schedulers.contract import Ticket
 from tests.cli.command_line import Hpcml
 
 
@@ -50,3 +56,17 @@ def test_nothing_is_told_of_other_files(hpcml: Hpcml, project: Path, does: str) 
 
     assert project.exists()
     assert "did not find" not in done.stderr
+
+
+def test_what_a_program_repeats_is_looked_for_once(hpcml: Hpcml, project: Path) -> None:
+    for number in range(2000):
+        (project / f"{number}.txt").write_text("")
+    hpcml("run", "workload.cwd=mine", "--", "bash", "-c", "yes 'train.py: not found' | head -n 3000; exit 1")
+    (run,) = hpcml.runs()
+    run_dir = RunDir(Path(run["path"]))
+    ticket = Ticket(scheduler="local", job_id=run["job_id"])
+    launched = Launched(run_dir=run_dir, manifest=read_manifest(run_dir.manifest), overrides=(), ticket=ticket)
+
+    begun_s = time.process_time()
+    assert not_copied(launched, has_completed=False) is None
+    assert time.process_time() - begun_s < 1  # it was three
