@@ -128,7 +128,7 @@ def _refuse_positional(words: Sequence[str]) -> None:
         if "=" in word:
             continue
         path = Path(word) / "Dockerfile" if os.path.isdir(word) else Path(word)  # noqa: PTH112 - it may be any word
-        if os.path.isfile(path):  # noqa: PTH113 - as above
+        if os.path.isfile(path) and path.suffix != ".sif":  # noqa: PTH113 - as above
             option = "--dockerfile" if "dockerfile" in path.name.lower() else "--definition"
             raise ConfigError(f"{word}: to build an image of it write hpcml build {option} {shlex.quote(str(path))}")
         if "://" in word:

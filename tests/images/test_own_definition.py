@@ -89,6 +89,7 @@ def test_what_docker_save_has_written_is_a_base(user: ImageUser, base_layout: Pa
 @pytest.mark.parametrize("words", [("train.def",), ("out.sif", "train.def"), ("-f", "train.def")])
 def test_who_writes_as_with_apptainer_is_told_the_words(user: ImageUser, words: tuple[str, ...]) -> None:
     (user.folder / "train.def").write_text(DEFINITION, encoding="utf-8")
+    (user.folder / "out.sif").write_bytes(b"of an earlier build")
 
     done = user("build", *words)
 
