@@ -62,10 +62,10 @@ SETTINGS = {
     "precision=double": "did you mean fp64?",
     "container=pytorch": "did you mean ngc_pytorch",
     "container=docker://pytorch/pytorch:2.9.0": (
-        "write +container=docker container.image=pytorch/pytorch container.tag=2.9.0; container is one of d"
+        "write +container=docker container.image=pytorch/pytorch container.tag=2.9.0; container is one of "
     ),
-    "+container=docker://ubuntu": "write +container=docker container.image=ubuntu; container is one of d",
-    "+container=/images/torch.sif": "write +container=sif container.path=/images/torch.sif; container is one of d",
+    "+container=docker://ubuntu": "write +container=docker container.image=ubuntu; container is one of ",
+    "+container=/images/torch.sif": "write +container=sif container.path=/images/torch.sif; container is one of ",
     "strategy=dpp": "did you mean ddp",
     "data=digit": "did you mean digits?",
     "precision=fp32,tf32": "add -m",
