@@ -17,6 +17,9 @@ from hpcml.model.identity import ABSENT_MEANS
 from hpcml.runs.run_json import IMPORTED
 from hpcml.store.reading import StoreReader
 
+_SCHEDULER = "cluster.scheduler"
+_OF_OLD_RUNS = {key: value for key, value in ABSENT_MEANS.items() if value is not None}
+
 
 def load_settings(
     reading: StoreReader, ids: Sequence[int], keys: Collection[str] | None = None
@@ -28,17 +31,22 @@ def load_settings(
     """
     which: dict[int, str] = dict(reading.rows(_LISTED, ids=ids))
     contents = {spelt: tuple(sorted(map(int, spelt.split(",")))) for spelt in set(which.values())}
-    decoded = _decoded(reading, sorted({at for of in contents.values() for at in of}), keys)
+    needed = None if keys is None else {*keys, _SCHEDULER}
+    decoded = _decoded(reading, sorted({at for of in contents.values() for at in of}), needed)
     merged = {of: _whole(dict(pair for at in of for pair in decoded[at]), keys) for of in set(contents.values())}
     merged[()] = {}
     return {run_id: merged[contents[which[run_id]] if run_id in which else ()] for run_id in ids}
 
 
 def _whole(settings: dict[str, Any], keys: Collection[str] | None) -> dict[str, Any]:
-    scheduler = settings.get("cluster.scheduler")
-    if keys is None and scheduler not in (None, IMPORTED):  # another tool's runs have no settings but their own
-        settings |= {key: value for key, value in ABSENT_MEANS.items() if key not in settings and value is not None}
-    return dict(sorted(settings.items()))
+    if _is_ours(settings.get(_SCHEDULER)):
+        settings = {**_OF_OLD_RUNS, **settings}
+    return {key: settings[key] for key in sorted(settings) if keys is None or key in keys}
+
+
+def _is_ours(scheduler: object) -> bool:
+    """Tell whether hpcml ran it: another tool's runs have no settings but their own."""
+    return scheduler not in (None, IMPORTED)
 
 
 _LISTED = """
@@ -47,11 +55,18 @@ SELECT run_id, group_concat(CAST(settings_id AS TEXT), ',') FROM run_settings WH
 
 
 def values_of(reading: StoreReader, key: str) -> dict[int, Any]:
-    """Return the decoded value of the setting *key* by the row id of the run; a run without it is absent."""
+    """Return the decoded value of the setting *key* by the row id of the run; a run without it is absent.
+
+    One from before that setting has the value by which it computed, as in `load_settings`, if any run has it.
+    """
     having = reading.rows("SELECT settings_id, value FROM setting WHERE key = :key", key=key)
     decoded = {at: json.loads(value) for at, value in having}
     linked = "SELECT run_id, settings_id FROM run_settings WHERE settings_id IN :ids"
-    return {run_id: decoded[at] for run_id, at in reading.rows(linked, ids=decoded)}
+    found = {run_id: decoded[at] for run_id, at in reading.rows(linked, ids=decoded)}
+    if not found or key not in _OF_OLD_RUNS:
+        return found
+    ours = [run_id for run_id, scheduler in values_of(reading, _SCHEDULER).items() if _is_ours(scheduler)]
+    return dict.fromkeys(ours, _OF_OLD_RUNS[key]) | found
 
 
 def known_settings(reading: StoreReader) -> set[str]:

@@ -76,6 +76,10 @@ def test_a_run_from_before_a_setting_is_alike_with_those_that_have_it(store: Dat
     }
     assert list(old) == sorted(old)
     assert not {"profile.tool", "workload.launcher"} & imported.keys()  # another tool's: nobody knows
+    listed = find_runs(store, filters=[parse_condition("workload.launcher=auto")], settings=["workload.launcher"])
+    assert {run.uid: run.params for run in listed} == {
+        uid: {"workload.launcher": "auto"} for uid in (_UIDS[0], *_UIDS[2:])
+    }
 
 
 def test_what_the_last_run_had_goes_with_it_and_what_others_have_stays(store: Database, runs: Path) -> None:
