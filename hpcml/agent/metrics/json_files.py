@@ -255,10 +255,13 @@ def _tables_in(whole: Mapping[str, object], unread: list[str], place: str = "") 
 
 
 def _called(name: str, columns: Mapping[str, Sequence[object]]) -> str:
-    """Return *name*, or ``epoch`` for a column of ``epochs`` that counts on, unless there is one of that name too."""
+    """Return *name*, or ``epoch`` for a column of ``epochs`` that counts on, unless there is one of that name too.
+
+    Half epochs are no steps: of 0.5, 1.0 and 1.5 the second alone would be one.
+    """
     one = _STEPS_IN_A_LIST.get(name.lower(), name)
-    numbers = [value for value in columns[name] if isinstance(value, int | float)]
-    is_counted = len(numbers) == len(columns[name]) and all(former < later for former, later in pairwise(numbers))
+    wholes = [at for at in columns[name] if isinstance(at, int) or (isinstance(at, float) and at.is_integer())]
+    is_counted = len(wholes) == len(columns[name]) and all(former < later for former, later in pairwise(wholes))
     return one if is_counted and one not in columns else name
 
 
