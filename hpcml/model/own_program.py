@@ -1,4 +1,4 @@
-"""What the settings of a run say of a program that is the user's own: it need read none of them.
+"""What is particular to a program that is the user's own: which settings say nothing of it, and what it changed.
 
 A run records every setting. Those that a recipe reads (steps, batch, layout, data) say nothing of another program where
 nobody has chosen them; headings and `hpcml show` leave them out.
@@ -12,6 +12,7 @@ from typing import Any
 from hpcml.codec import encode, flatten
 from hpcml.model.training import Training
 
+CHANGED_OUTSIDE = "changed_outside"  # a fact: what runs share, outside of their copies, and changed meanwhile
 _UNCHOSEN: Mapping[str, tuple[object, ...]] = {  # what they are where nobody says anything, by conf/run.yaml
     "model.name": ("custom",),
     "data.name": ("custom", "digits"),

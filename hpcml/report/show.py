@@ -17,7 +17,7 @@ from rich.text import Text
 from hpcml.codec import encode
 from hpcml.model.divergence import divergence_words
 from hpcml.model.metric_goal import shown_metric
-from hpcml.model.own_program import says_nothing
+from hpcml.model.own_program import CHANGED_OUTSIDE, says_nothing
 from hpcml.model.query_results import Timeline
 from hpcml.model.record_keys import unix_time
 from hpcml.model.records import Known, Note, RunRecord, StoredEvent, spell_job
@@ -38,7 +38,7 @@ from hpcml.report.runs import (
 )
 from hpcml.report.telemetry import cores_busy, timelines_table, usage_words, work_words
 from hpcml.report.text import duration, number, safe, shortened
-from hpcml.runs.event_words import counted, left_words, paths_in
+from hpcml.runs.event_words import counted, left_words
 from hpcml.runs.state import AttemptFold, EventName, RunFold, told_by
 
 
@@ -184,14 +184,12 @@ def _files(run: RunRecord, events: Sequence[StoredEvent]) -> dict[str, object]:
     """Return what was written in the working directory, by the last event that tells it, and what changed beside it."""
     told = sorted((event for event in events if event.name == EventName.FILES_WRITTEN), key=lambda event: event.attempt)
     found = counted(told[-1].details) if told else None
-    touched = {path for event in events if event.name == EventName.SHARED_CHANGED for path in paths_in(event.details)}
+    changed = run.facts.get(CHANGED_OUTSIDE)
     left = [left_words(event.details) for event in events if event.name == EventName.LEFT_BEHIND]
     return {
         "left behind": f"{left[-1]}, still at work when its program had ended, and killed then" if left else None,
         "files": f"{written_words(*found)}: hpcml files {run.uid}" if found and found[0] else None,
-        "changed outside": f"{', '.join(sorted(touched))} (shared by runs, and changed while this one ran)"
-        if touched
-        else None,
+        "changed outside": f"{changed} (shared by runs, and changed while this one ran)" if changed else None,
     }
 
 

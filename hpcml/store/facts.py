@@ -12,9 +12,11 @@ from typing import Any
 
 from hpcml.model.choices import Numerics
 from hpcml.model.failure_causes import Cause
+from hpcml.model.own_program import CHANGED_OUTSIDE
 from hpcml.model.precision import EVIDENCE, OBSERVED_TO, PROBED_AS, STEPS, PrecisionName
 from hpcml.model.records import Note
 from hpcml.model.state import State
+from hpcml.runs.event_words import paths_in
 from hpcml.runs.journal import USER
 from hpcml.runs.state import DECISIVE, UNSETTLED, EventName, RunEvent, RunFold
 from hpcml.store.curves import Precedence
@@ -23,7 +25,14 @@ from hpcml_train.precision.observed import Window, effective, read_window
 
 _LIFE = (*map(str, DECISIVE), EventName.CHECKPOINT.value)
 _OBSERVED = ("precision_observer", "precision_observed", "precision_observer_closed")
-FOLDED = (*_LIFE, "facts", "framework", "precision", *_OBSERVED)  # all other events change nothing here
+FOLDED = (
+    *_LIFE,
+    "facts",
+    "framework",
+    "precision",
+    *_OBSERVED,
+    EventName.SHARED_CHANGED.value,
+)  # all other events change nothing here
 _CAUSE_OF_EVENT: Mapping[str, Cause] = {
     EventName.CANCELLED: Cause.CANCELLED,
     EventName.SUBMISSION_FAILED: Cause.SUBMISSION,
@@ -156,7 +165,7 @@ def fold(
         clock_zero=starts[min(starts)] if starts else min((journal.t0 for journal in journals), default=None),
         precision_effective=precision.effective,
         numerics=_text(probed.details.get("numerics")) if probed else precision.numerics,
-        facts={**_facts(known), **precision.facts},
+        facts={**_facts(known), **_changed_outside(known), **precision.facts},
     )
 
 
@@ -290,6 +299,12 @@ def _facts(known: Iterable[Happening]) -> dict[str, Any]:
             if isinstance(value, str | int | float) or (value is None and key not in facts):
                 facts[key] = value  # "no such thing here" does not take back what somebody else saw
     return facts
+
+
+def _changed_outside(known: Iterable[Happening]) -> dict[str, str]:
+    """Return the places that runs share, and that changed while an attempt of this one went on, as one fact."""
+    places = {place for h in known if h.name == EventName.SHARED_CHANGED for place in paths_in(h.details)}
+    return {CHANGED_OUTSIDE: ", ".join(sorted(places))} if places else {}
 
 
 def _by_precedence(happening: Happening) -> tuple[Precedence, int]:

@@ -362,3 +362,15 @@ def test_a_flag_of_the_program_is_allowed_to_differ_by_the_name_that_headings_gi
     (cell,) = compare(runs, {}, ComparisonRequest(allow=(word,))).cells
 
     assert [each.key for each in cell.confounders] == ["workload.args.width"]
+
+
+def test_what_runs_share_and_that_changed_meanwhile_is_a_flag_of_the_arm() -> None:
+    changed = arm("tf32", VALUES, facts={**FACTS, "changed_outside": "mine/data, mine/cache.bin"})
+
+    flags = [row.flags for row in compare(arm("fp32", VALUES) + changed, {}).cells[0].rows]
+
+    assert not any("changed while" in flag for flag in flags[0])
+    assert (
+        "mine/data and 1 more changed while 3 of 3 runs went on, which share it: one may have read what another wrote"
+        in flags[1]
+    )

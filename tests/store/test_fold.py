@@ -487,3 +487,11 @@ def rank(happening: Happening) -> tuple[int, int]:
 
 def verdict(known: RunFacts) -> tuple[object, ...]:
     return (known.state, known.is_settled, known.cause, known.reason)
+
+
+def test_places_that_runs_share_and_that_changed_are_one_fact_of_all_attempts() -> None:
+    first = told(AGENT, "shared_changed", 250.0, paths=["mine/data", "/home/me/out.csv"])
+    later = told(AGENT_2, "shared_changed", 1100.0, paths=["mine/data"])
+
+    assert folded(STARTED, first, later).facts == {"changed_outside": "/home/me/out.csv, mine/data"}
+    assert folded(STARTED, told(AGENT, "shared_changed", paths="mine/data")).facts == {}

@@ -19,6 +19,7 @@ from hpcml.model.comparison import NOT_PROVEN
 from hpcml.model.divergence import diverged, with_nonfinite_loss
 from hpcml.model.metric_goal import is_share
 from hpcml.model.metric_sources import MIXED_TRAININGS, READ_AFTERWARDS
+from hpcml.model.own_program import CHANGED_OUTSIDE
 from hpcml.model.precision import (
     EVIDENCE,
     OBSERVED,
@@ -72,6 +73,11 @@ def _computing_flags(arm: Arm, found: Matchup | None, terms: Terms) -> Iterator[
     if mixed := [(facts[MIXED_TRAININGS], n) for facts, n in arm.facts if facts.get(MIXED_TRAININGS)]:
         n_mixed = sum(n for _, n in mixed)
         yield f"{n_mixed} of {len(arm.ok)} runs: {mixed[0][0]} has values of several trainings, the last one's count"
+    if changed := [(facts[CHANGED_OUTSIDE], n) for facts, n in arm.facts if facts.get(CHANGED_OUTSIDE)]:
+        yield (
+            f"{_listed(changed[0][0])} changed while {sum(n for _, n in changed)} of {len(arm.ok)} runs went on, which "
+            "share it: one may have read what another wrote"
+        )
     if terms.reference is not None and terms.reference is not arm and _are_a_hundredfold(arm, terms.reference, terms):
         yield f"a hundred times {terms.reference.level}, or a hundredth: is one in per cent, and the other a share?"
     if found is not None and found.is_identical:
@@ -98,6 +104,12 @@ def _are_a_hundredfold(arm: Arm, reference: Arm, terms: Terms) -> bool:
 
 def _names(of_runs: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(sorted({name for names in of_runs.values() for name in names})[:_NEAREST])
+
+
+def _listed(places: str) -> str:
+    """Return the first of *places*, which stand behind commas, and how many there are besides."""
+    first, *others = places.split(", ")
+    return f"{first} and {len(others)} more" if others else first
 
 
 def _doubts(arm: Arm, terms: Terms) -> list[str]:
