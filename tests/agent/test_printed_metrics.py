@@ -1,8 +1,10 @@
 import math
+import signal
 from pathlib import Path
 
 import pytest
 
+from hpcml.agent.metrics import printed
 from hpcml.agent.metrics.printed import Picked, StdoutScanner, loss_that_ended, problems_of
 from hpcml.model.metric_sources import MetricRule
 
@@ -224,3 +226,42 @@ def test_so_many_correct_out_of_so_many_are_their_share(tmp_path: Path) -> None:
     found = list(StdoutScanner(path=out, rules=rules).scan())
 
     assert [(picked.name, picked.value) for picked in found] == [("acc", 0.9421), ("acc", 0.75)]
+
+
+def test_a_rule_that_takes_too_long_over_a_line_is_given_up_there_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printed, "_PATIENCE_S", 0.3)
+    out = tmp_path / "out"
+    out.write_text("step 1 loss 0.5 acc 0.5\n" + "step 1 " * 30_000 + "\nstep 2 loss 0.25 acc 0.75\n")
+    rules = (LOSS, MetricRule(pattern=r"step (?P<step>\d+).*?acc (?P<value>\S+)", name="acc"))
+    reading = StdoutScanner(path=out, rules=rules)
+
+    found = list(reading.scan())
+
+    assert [(each.name, each.step, each.value) for each in found] == [
+        *(("loss", 1, 0.5), ("acc", 1, 0.5)),
+        *(("loss", 2, 0.25), ("acc", 2, 0.75)),
+    ]
+    assert list(problems_of(rules, [reading])) == [
+        f"the rule {rules[1].pattern} took more than 0.3 s over a line: a line was left out"
+    ]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_rule_that_takes_too_long_again_and_again_is_tried_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printed, "_PATIENCE_S", 0.1)
+    out = tmp_path / "out"
+    out.write_text(("a" * 40 + "\n") * 1000 + "loss 0.5\n")
+    rules = (
+        MetricRule(pattern=r"(?:a+)+b(?P<value>\S+)", name="b"),
+        MetricRule(pattern="loss (?P<value>.*)", name="l"),
+    )
+    reading = StdoutScanner(path=out, rules=rules)
+
+    assert [each.name for each in reading.scan()] == ["l"]
+    assert list(problems_of(rules, [reading]))[-1].endswith(
+        "s over a line: lines were left out, and so was all after it"
+    )

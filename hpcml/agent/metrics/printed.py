@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import itertools
 import re
+import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType, TracebackType
 
 from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.numbers import IN_CALL, looks_like_number, number_of, number_or_share, plain
@@ -19,6 +23,10 @@ from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_sources import PRINTED_LOSS, MetricRule
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
+
+TYPE_CHECKING = False  # not typing's own, as in hpcml/agent/attempt
+if TYPE_CHECKING:
+    from typing import Self
 
 _LOOKED_AT_BYTES = 64 << 10  # of what was printed, at its end
 _LOSS_AND_VALUE = re.compile(
@@ -32,6 +40,8 @@ _PASSED_OVER = re.compile(r"\bskip", re.IGNORECASE)
 _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
 _LONGEST_LINE_BYTES = 1 << 20
 _LONGEST_HEADING = 500  # characters in which an epoch is named
+_PATIENCE_S, _LOOKS_EVERY_S = 1.0, 0.25  # with a rule in a line
+_MOST_SLOW = 3  # lines in which a rule is given up before it is tried no more
 _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
 _COUNTED_ON = frozenset({*COUNTED_WORDS, "batch", "step", "iter", "iteration", "trial", "update"})  # 3/10: no share
@@ -50,6 +60,52 @@ class Picked:
     is_counted: bool = False  # the line gave no step
 
 
+class _Late(Exception):  # noqa: N818 - it is no error of anybody's
+    pass
+
+
+class _Matching:
+    """A context in which no pattern is matched for longer than *seconds* (and a quarter) with one line.
+
+    `step (?P<step>[0-9]+).*?loss` looks from each number to the end of the line for a word that is not there: in a line
+    of a megabyte for an hour, in which an agent tells nobody that it lives. `re` lets signals in while it matches.
+    Threads other than the main one get none: there it waits as long as it takes.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: float | None = None  # when the pattern began that is being matched now
+        self._is_on = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> Self:
+        if self._is_on:
+            self._before = signal.signal(signal.SIGALRM, self._look)
+            signal.setitimer(signal.ITIMER_REAL, _LOOKS_EVERY_S, _LOOKS_EVERY_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_on:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._before)
+
+    def matches(self, pattern: re.Pattern[str], line: str, most: int) -> list[re.Match[str]] | None:
+        """Return up to *most* matches in *line*, from left to right; None where that took too long."""
+        try:
+            self._since = time.monotonic()
+            found = list(itertools.islice(pattern.finditer(line), most))
+            self._since = None
+        except _Late:
+            return None
+        return found
+
+    def _look(self, _number: int, _frame: FrameType | None) -> None:
+        if self._since is not None and time.monotonic() - self._since > self._seconds:
+            self._since = None
+            raise _Late
+
+
 @dataclass(slots=True)
 class StdoutScanner:
     """Follows a growing file and applies the rules to each new complete line (`MetricRule` says how).
@@ -66,6 +122,7 @@ class StdoutScanner:
     matched: set[int] = field(default_factory=set)  # rules that gave a value, by their places
     by_rule: dict[str, set[int]] = field(default_factory=dict)  # by name the rules that gave values
     cut: set[int] = field(default_factory=set)  # rules that matched too often in a line, the rest of which was left out
+    slow: Counter[int] = field(default_factory=Counter)  # rules that took too long, and in how many lines
     unread: dict[tuple[int, str], str] = field(
         default_factory=dict
     )  # by rule and name a text that is no number, and looks like one if any did
@@ -98,15 +155,17 @@ class StdoutScanner:
                 if not end:
                     return
                 self._offset += end
-                for line in data[:end].decode("utf-8", "replace").splitlines(keepends=True):
-                    yield from self._pick_drawn(line)
+                lines = data[:end].decode("utf-8", "replace").splitlines(keepends=True)
+                with _Matching(_PATIENCE_S) as matching:
+                    found = [one for line in lines for one in self._pick_drawn(line, matching)]
+                yield from found
                 if not to_the_end:
                     return
 
-    def _pick_drawn(self, line: str) -> Iterator[Picked]:
+    def _pick_drawn(self, line: str, matching: _Matching) -> Iterator[Picked]:
         for drawn in printed_lines(line):
             self._epochs.update(counted_in(drawn[:_LONGEST_HEADING]))
-            found = list(self._pick(drawn))
+            found = list(self._pick(drawn, matching))
             for each in found:
                 self._take(each)
             yield from found
@@ -123,10 +182,15 @@ class StdoutScanner:
             step, counted = epoch, {word: n for word, n in counted.items() if word != "epoch"}
         self.trainings.take(found.name, step, found.value, counted)
 
-    def _pick(self, line: str) -> Iterator[Picked]:
+    def _pick(self, line: str, matching: _Matching) -> Iterator[Picked]:
         for place, (pattern, name) in enumerate(self._compiled):
-            matches = pattern.finditer(line)
-            for match in itertools.islice(matches, _MOST_IN_A_LINE):
+            if self.slow[place] >= _MOST_SLOW:
+                continue
+            matches = matching.matches(pattern, line, _MOST_IN_A_LINE + 1)
+            if matches is None:
+                self.slow[place] += 1
+                continue
+            for match in matches[:_MOST_IN_A_LINE]:
                 groups = match.groupdict()
                 found = {name or groups.get("name"): groups["value"]} if "value" in groups else groups
                 for called, text in found.items():
@@ -135,7 +199,7 @@ class StdoutScanner:
                             self.matched.add(place)
                             self.by_rule.setdefault(called, set()).add(place)
                             yield found_one
-            if next(matches, None) is not None:
+            if len(matches) > _MOST_IN_A_LINE:
                 self.cut.add(place)
 
     def _picked(self, place: int, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
@@ -160,6 +224,7 @@ def problems_of(rules: Sequence[MetricRule], scanners: Sequence[StdoutScanner]) 
     """Yield what *scanners* with these *rules*, which share their counts, could not read, a line each."""
     matched = {place for scanner in scanners for place in scanner.matched}
     cut = {place for scanner in scanners for place in scanner.cut}
+    slow = sum((scanner.slow for scanner in scanners), Counter[int]())
     for name in dict.fromkeys(name for scanner in scanners for name in scanner.by_rule):
         of_name = {place for scanner in scanners for place in scanner.by_rule.get(name, ())}
         if len(of_name) > 1 and _gets_better(name):  # an epoch or a time may stand in several lines
@@ -185,6 +250,12 @@ def problems_of(rules: Sequence[MetricRule], scanners: Sequence[StdoutScanner]) 
             yield (
                 f"the rule {rule.pattern} matched more than {_MOST_IN_A_LINE} times in a line, the rest of which was "
                 "left out"
+            )
+        if place in slow:
+            left_out = "lines were" if slow[place] > 1 else "a line was"
+            yield (
+                f"the rule {rule.pattern} took more than {_PATIENCE_S:g} s over a line: {left_out} left out"
+                f"{', and so was all after it' if slow[place] >= _MOST_SLOW else ''}"
             )
 
 
