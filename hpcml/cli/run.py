@@ -34,6 +34,7 @@ _OWN_FLAGS = {
     "--json": "json",
     "--as-is": "as-is",
 }
+_DRY = {"dry-run", "script"}
 
 
 @click.command(cls=BeforeProgram, context_settings={"ignore_unknown_options": True}, add_help_option=False)
@@ -45,21 +46,21 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
     from hpcml.cli.terminal import ask, has_input
     from hpcml.commands.submit import validate
     from hpcml.commands.submit.backends import Backends
+    from hpcml.commands.submit.batches import NONE_SUBMITTED
     from hpcml.config.choices import what_then
     from hpcml.config.sweep.size import most_runs
 
-    flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
-    is_dry = bool(flags & {"dry-run", "script"})
-    if is_dry and "missing" in flags:
-        raise click.UsageError("--dry-run changes nothing and so cannot ask the store what --missing leaves out")
-    if is_dry and "json" in flags:
-        raise click.UsageError("--json tells what was submitted, and --dry-run submits nothing: leave one of them out")
+    flags = _flags_among(words)
+    is_dry = bool(flags & _DRY)
     most = most_runs(os.environ)
     settings = [word for word in words if word not in _OWN_FLAGS]
-    points, remarks = compose(settings, program_words, is_literal="as-is" in flags, most=most)
-    if not points:
-        return 0  # Hydra has printed what was asked for
-    planned, machine = validate.plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=is_dry, most=most)
+    try:
+        points, remarks = compose(settings, program_words, is_literal="as-is" in flags, most=most)
+        if not points:
+            return 0  # Hydra has printed what was asked for
+        planned, machine = validate.plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=is_dry, most=most)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(NONE_SUBMITTED) from error
     for remark in remarks:
         complain(remark)
     if any(point.run.workload.command for point in points) and has_input():
@@ -93,6 +94,16 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
         for command in what_then(points):
             say(f"then: {command}")
     return code
+
+
+def _flags_among(words: tuple[str, ...]) -> set[str]:
+    """Return which of `_OWN_FLAGS` are among *words*; raise `click.UsageError` where they contradict each other."""
+    flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
+    if flags & _DRY and "missing" in flags:
+        raise click.UsageError("--dry-run changes nothing and so cannot ask the store what --missing leaves out")
+    if flags & _DRY and "json" in flags:
+        raise click.UsageError("--json tells what was submitted, and --dry-run submits nothing: leave one of them out")
+    return flags
 
 
 class _Terminal:

@@ -399,7 +399,7 @@ def test_ctrl_c_while_composing_leaves_nothing(hpcml: Hpcml) -> None:
     composing.send_signal(signal.SIGINT)
     _, said = composing.communicate(timeout=300)
 
-    assert (composing.returncode, said.strip()) == (130, "hpcml: interrupted")
+    assert (composing.returncode, said.strip()) == (130, "hpcml: interrupted: none of these runs was submitted")
     assert not list(hpcml.home.glob("runs/*/*"))
 
 
