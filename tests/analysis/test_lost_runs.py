@@ -425,3 +425,24 @@ def test_a_loss_that_was_printed_as_nan_and_read_by_nobody_forbids_what_is_good_
 
     assert row.verdict == "unstable"
     assert row.flags[0] == "diverged: 10 of 10 runs ended with the loss that they print nan or infinite"
+
+
+def test_lost_seeds_that_completed_when_they_ran_again_come_with_how_to_leave_out_what_was_mended() -> None:
+    fine = arm("fp32", TEN) + arm("tf32", TEN)
+    failed = [
+        replace(
+            one, uid=f"{one.uid}-first", state=State.FAILED, metrics={}, cause=Cause.UNKNOWN, t_start=1.0, t_end=2.0
+        )
+        for one in arm("tf32", TEN[:3])
+    ]
+    words = "if a mistake was mended, --where 'state!=FAILED' leaves them out"
+
+    def flags(runs: list[RunRecord]) -> list[str]:
+        return [flag for flag in compare(runs, {}, LARGE).cells[0].rows[1].flags if words in flag]
+
+    assert len(flags(fine + failed)) == 1
+    assert not flags(
+        fine + [replace(one, t_start=2e9, t_end=3e9) for one in failed]
+    )  # who fails later has mended nothing
+    assert not flags([one for one in fine if one.seed != 2] + failed)  # nor who has not tried all of them again
+    assert not flags(fine)

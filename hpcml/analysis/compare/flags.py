@@ -10,7 +10,7 @@ from hpcml.analysis.compare.arms import Arm, replicates_flag, unmoved
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import Matchup
 from hpcml.analysis.compare.costs import cost_flags, energy_ratio
-from hpcml.analysis.compare.losses import lost_runs, lost_words, unread_runs
+from hpcml.analysis.compare.losses import have_completed_since, lost_runs, lost_words, unread_runs
 from hpcml.analysis.compare.nodes import PlacedContrast, PlacedRatio, node_flags
 from hpcml.analysis.compare.speed import SpeedUps, speed_flags
 from hpcml.analysis.compare.to_target import target_difference
@@ -124,7 +124,8 @@ def _doubts(arm: Arm, terms: Terms) -> list[str]:
     reference = terms.reference
     if reference is not None and reference is not arm and (lost_runs(arm) or lost_runs(reference)):
         left = f"; the verdict rests on {len(arm.ok)} survivors" if lost_runs(arm) else ""
-        flags.append(f"{lost_words(arm, reference)}{left}")
+        mended = "; each completed when it ran again: if a mistake was mended, --where 'state!=FAILED' leaves them out"
+        flags.append(f"{lost_words(arm, reference)}{left}{mended if have_completed_since(arm) else ''}")
     arms = [arm] if reference is None or not reference.ok else [arm, reference]
     n = min(len(one.values) for one in arms)
     if n < statistics.INDICATIVE_BELOW:

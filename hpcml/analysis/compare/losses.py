@@ -7,6 +7,7 @@ here too, and lost if any of its runs was: who repeats those that came through l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -19,6 +20,7 @@ from hpcml.analysis.exact import p_more, share_interval
 from hpcml.model.comparison import Interval, Losses, Verdict
 from hpcml.model.divergence import diverged
 from hpcml.model.records import RunRecord
+from hpcml.model.state import State
 
 _MOST_LOST = 5  # one of so many runs; with more lost there is no verdict
 _ALIKE: frozenset[Verdict] = frozenset({"identical", "equivalent"})
@@ -127,6 +129,17 @@ def lost_words(arm: Arm, reference: Arm) -> str:
     return (
         f"{lost}/{n} {unit} {how}, against {other_lost}/{other_n} of {reference.level} "
         f"(p = {_p_more(arm, reference):.2g})"
+    )
+
+
+def have_completed_since(arm: Arm) -> bool:
+    """Tell whether all that *arm* lost failed, and each seed of it completed later: a mistake may have been mended."""
+    completed: dict[int, float] = {}
+    for run in arm.ok:
+        completed[run.seed] = max(run.t_start or 0.0, completed.get(run.seed, 0.0))
+    lost = lost_runs(arm)
+    return bool(lost) and all(
+        run.state is State.FAILED and (run.t_start or math.inf) < completed.get(run.seed, 0.0) for run in lost
     )
 
 
