@@ -51,7 +51,7 @@ from hpcml.config.command_line import (
 from hpcml.config.misplaced import of_flag
 from hpcml.config.once import composing_once, sharing_schemas
 from hpcml.config.own_multirun import own_multirun
-from hpcml.config.program import Program, common_program, read_program
+from hpcml.config.program import Program, common_program, read_program, seed_in_environment
 from hpcml.config.quoting import groups_of_options, readable
 from hpcml.config.sweep.points import (
     HYDRA_REFUSALS,
@@ -181,6 +181,8 @@ def compose_command(
         raise ConfigError(several.said)
     seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
     remarks = [*again, *said.remarks(seeds, precisions, project=project)]
+    if by_variable := seed_in_environment([point.run for point in points]):
+        remarks.append(by_variable)
     return points, remarks if several is None or is_literal else [*remarks, several.said]
 
 

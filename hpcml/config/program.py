@@ -88,6 +88,7 @@ _OF_PRECISION = re.compile(
     r"precision|dtype|fp\d|bf\d|float|half|double|amp(?![a-z])|mixed|int8|quant|autocast", re.IGNORECASE
 )
 _NOTHING = '""'  # how a flag that is left out is shown
+_SEVERAL = 2  # runs
 _EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expanded by the shell
 
 
@@ -287,6 +288,20 @@ def _may_be_seed(name: str, text: bytes) -> bool:
 def _are_counted(values: Sequence[str]) -> bool:
     """Tell whether *values* are whole numbers one after the other, from 0 or 1 on."""
     return len(values) >= _EXPANDED and any(list(values) == [*map(str, range(a, a + len(values)))] for a in (0, 1))
+
+
+def seed_in_environment(runs: Sequence[Run]) -> str | None:
+    """Return a line where *runs* of one seed differ in a variable that may be the program's seed (``SEED=0,1,2``)."""
+    if len(runs) < _SEVERAL or len({run.seed for run in runs}) > 1:
+        return None
+    for name in runs[0].workload.env:
+        values = list(dict.fromkeys(run.workload.env.get(name, "") for run in runs))
+        if (_is_seed(name) or _SEED_OF_WHAT.fullmatch(name)) and len(values) > 1 and _are_seeds(values):
+            return (
+                f"workload.env.{name} is compared as a setting, one run at each of its values: if it is the program's "
+                f"seed, write seed={','.join(values)} 'workload.env.{name}=${{seed}}'"
+            )
+    return None
 
 
 def common_program(runs: Sequence[Run]) -> Program | None:

@@ -116,6 +116,16 @@ def test_the_seed_in_the_words_of_a_users_program_is_no_difference() -> None:
     assert compare(runs, {}).cells[0].rows[1].n_ok == 3
 
 
+def test_a_variable_that_has_the_seed_is_no_difference_and_one_that_does_not_always_is() -> None:
+    runs = [replace(r, params={**r.params, "workload.env.SEED": str(r.seed), "workload.env.N": "2"}) for r in arms()]
+
+    (cell,) = compare(runs, {}).cells
+
+    assert [row.n_ok for row in cell.rows] == [3, 3]
+    odd = [replace(r, params={**r.params, "workload.env.SEED": "9"}) if r.seed == 1 else r for r in runs]
+    assert len(compare(odd, {}).cells) == 2
+
+
 def test_several_settings_may_change_together() -> None:
     few = [run(uid=f"a{s}", seed=s, params={"resources.gpus_per_node": 1}) for s in range(3)]
     many = [run(uid=f"b{s}", seed=s, params={"resources.gpus_per_node": 4, "resources.nodes": 2}) for s in range(3)]

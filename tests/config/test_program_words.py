@@ -432,3 +432,21 @@ def test_a_sweep_of_what_is_no_secret_or_has_another_name_is_none(tmp_path: Path
     assert count(["args.kind=mean,max"], ["--fusion_token", "{kind}"]) == 2
     assert count([], ["--token", "0..3", "--pad_token", "a,b"]) == 8
     assert count(["+workload.env.HF_TOKEN=one", "seed=0,1"], []) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (["workload.env.SEED=0,1,2"], "SEED"),
+        (["workload.env.PREC=fp32,amp", "workload.env.DATA_SEED=1,2"], "DATA_SEED"),
+        (["seed=0,1,2", "workload.env.SEED=${seed}"], None),
+        (["seed=0,1", "workload.env.SEED=3"], None),
+        (["workload.env.SEEDS_FILE=a.txt,b.txt"], None),
+        (["workload.env.N=1,2"], None),
+    ],
+)
+def test_a_variable_that_may_be_the_seed_is_asked_about(settings: list[str], name: str | None, tmp_path: Path) -> None:
+    _, said = compose_command(["-m", *settings], ["./a"], project=tmp_path, is_literal=False, most=100)
+
+    asked = [line for line in said if "if it is the program's seed" in line]
+    assert [line.partition(" ")[0] for line in asked] == ([] if name is None else [f"workload.env.{name}"])

@@ -162,10 +162,11 @@ def setting(key: str) -> _Read:
     """Return a function that reads the setting *key* of a run.
 
     In settings of a user's own program (workload.*) the run's own seed is masked: ``--seed 3`` and ``--seed 4`` are
-    alike.
+    alike, and so are variables such as ``SEED`` that have it as their value.
     """
     if key.startswith("workload."):
-        return lambda run: _without_seed(setting_of(run, key), run.seed)
+        is_named_seed = "seed" in key.rpartition(".")[2].lower()
+        return lambda run: _without_seed(setting_of(run, key), run.seed, is_named_seed=is_named_seed)
     return lambda run: run.params.get(key)
 
 
@@ -191,7 +192,9 @@ def _questions(settings: Iterable[str], metric: str | None) -> Iterator[tuple[st
             yield key, "fact", read_fact(key)
 
 
-def _without_seed(value: object, seed: int) -> object:
+def _without_seed(value: object, seed: int, *, is_named_seed: bool) -> object:
+    if is_named_seed and str(value) == str(seed):
+        return "{seed}"
     if not isinstance(value, str):
         return value
     return re.sub(rf"(?i)(seed[\s=:_/-]{{1,3}}){seed}(?!\w)", r"\1{seed}", value)
