@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import threading
+import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
@@ -48,7 +49,8 @@ class LayerHooks:
         self._handles: List[Any] = []
         self._undo: Callable[[], None] = lambda: None
         self._is_open = True
-        self._is_paused = False
+        self._paused_at: Optional[float] = None  # since when nothing is traced, in an evaluation
+        self.untraced_s = 0.0  # which were the program's own time alone
 
     def install(self) -> None:
         """Hook all modules."""
@@ -69,7 +71,8 @@ class LayerHooks:
             handle.remove()
         self._note_autocast()
         self.leave.look()
-        if self._is_paused:
+        if self._paused_at is not None:
+            self._go_on(self._paused_at)
             self.troubles.append("what was computed after an evaluation, outside of modules")
 
     @property
@@ -117,11 +120,11 @@ class LayerHooks:
     def _keep_short(self) -> None:
         """Stop a trace that would fill the disk; leave evaluations out of one that is long."""
         is_evaluated = not torch.is_grad_enabled()
-        if self._is_paused and not is_evaluated:
+        if self._paused_at is not None and not is_evaluated:
             with quiet():
                 traces.tracing("enable")()
-            self._is_paused = False
-        if self._is_paused:
+            self._go_on(self._paused_at)
+        if self._paused_at is not None:
             return
         size_bytes = os.path.getsize(self.path)
         if size_bytes > self._most_bytes:
@@ -131,7 +134,11 @@ class LayerHooks:
         elif is_evaluated and size_bytes > _MOST_BYTES_EVALUATED:
             with quiet():
                 traces.tracing("disable")()
-            self._is_paused = True
+            self._paused_at = time.perf_counter()
+
+    def _go_on(self, paused_at: float) -> None:
+        self.untraced_s += time.perf_counter() - paused_at
+        self._paused_at = None
 
     def _note_autocast(self) -> None:
         for device in ("cpu", "cuda"):

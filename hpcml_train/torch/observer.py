@@ -303,7 +303,7 @@ class Observer:
 
     def _take_window(self, optimizer: Any, now: float) -> None:  # noqa: ANN401
         hooks = self._end_window()
-        window_s = now - self._opened
+        window_s = now - self._opened - hooks.untraced_s
         self._last_s = max(0.0, window_s - (self._usual_s or window_s))
         if _compilations() != self._compiled_before and self._tries < _TRIES:  # what is being compiled does not run
             self._tries += 1

@@ -5,6 +5,7 @@ import json
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -376,6 +377,25 @@ def test_a_long_evaluation_before_a_step_hides_nothing_of_the_step(
     assert seen["evaluation"]["flops"] < 100 * seen["forward"]["flops"]  # the rest of it was not traced
     assert told.details[0]["unknown"] == []
     assert "execution_trace" not in capfd.readouterr().err  # torch's own words
+
+
+def test_the_time_of_a_long_evaluation_is_the_programs_own_and_not_the_observers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layers, "_MOST_BYTES_EVALUATED", 0)
+    evaluations = iter([0, 20, 0, 0])  # of the second step alone, as where one begins with the first step
+
+    def evaluates(model: nn.Module) -> Any:
+        with torch.no_grad():
+            for _ in range(next(evaluations)):
+                whole(model)
+                time.sleep(0.1)
+        return half(model)
+
+    with watching() as told:
+        train(evaluates, steps=4)
+
+    assert told.details[0]["seconds"] < 1.0
 
 
 def test_what_is_not_traced_after_an_evaluation_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
