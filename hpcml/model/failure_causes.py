@@ -265,10 +265,7 @@ def ended_because(log_tail: str) -> str | None:
     if _NO_CLIENT.search(log_tail):
         return _INSTALL_CLIENT
     if found := _NO_MODULE.search(log_tail):
-        return (
-            f"this Python does not find {found[1]}: activate the environment that has it before hpcml run (if it is a "
-            "module of yours: workload.env.PYTHONPATH=FOLDER says in which folder it is, hpcml run -n what is copied)"
-        )
+        return _without_module(found[1])
     if found := _A_LIST.search(log_tail):
         flag = found["flag"] or found["option"]
         return (
@@ -282,6 +279,20 @@ def ended_because(log_tail: str) -> str | None:
             "run one of its own, by the program's flag for it, or have one at a time: resources.array_parallelism=1"
         )
     return _without_slots(log_tail) or (_GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None)
+
+
+def _without_module(name: str) -> str:
+    package, is_inside, _ = name.rpartition(".")
+    if is_inside:  # else Python would say that it does not find the package
+        return (
+            f"this Python has {package}, and no {name} in it: another version is installed than the program was "
+            "written for, or a folder of that name hides it (if it is a module of yours: hpcml run -n says what is "
+            "copied)"
+        )
+    return (
+        f"this Python does not find {name}: activate the environment that has it before hpcml run (if it is a "
+        "module of yours: workload.env.PYTHONPATH=FOLDER says in which folder it is, hpcml run -n what is copied)"
+    )
 
 
 def _without_slots(log_tail: str) -> str | None:

@@ -127,7 +127,10 @@ def test_without_words_the_way_of_ending_is_all_there_is(
 @pytest.mark.parametrize(
     ("tail", "said"),
     [
-        (f"{TRACEBACK}ModuleNotFoundError: No module named 'torch.x'\n", "this Python does not find torch.x: activate"),
+        (
+            f"{TRACEBACK}ModuleNotFoundError: No module named 'torch.x.y'\n",
+            "this Python has torch.x, and no torch.x.y in it: another version is installed than the program was",
+        ),
         (
             f"{TRACEBACK}ModuleNotFoundError: No module named 'mine'\n",
             "this Python does not find mine: activate the environment that has it before hpcml run (if it is a module",
