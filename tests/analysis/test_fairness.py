@@ -329,8 +329,8 @@ def test_runs_that_do_not_count_do_not_make_a_comparison_unfair() -> None:
     cells = compare([*arms(), failed], {}).cells
 
     assert all(cell.confounders == () for cell in cells)
-    assert [cell.where["training.batch_size"] for cell in cells] == ["1", "64"]
-    assert cells[0].rows[0].n_failed == 1
+    assert [cell.where["training.batch_size"] for cell in cells] == ["64", "1"]
+    assert cells[1].rows[0].n_failed == 1
 
 
 def test_comparing_clusters_means_comparing_their_hardware() -> None:

@@ -132,6 +132,7 @@ def _look_at_all(
         _look_at(factor, group, yardstick, has_target=request.target is not None)
         for group in find_cells(factor, runs, None if request.allow_mixed else allowed)
     ]
+    found.sort(key=lambda each: not each.counted)  # stable: what failed before the command was right comes last
     _require_two_levels_somewhere(factor, found)
     if not request.allow_mixed:
         _require_fairness(factor, found, allowed)
