@@ -81,7 +81,7 @@ def _computing_flags(arm: Arm, found: Matchup | None, terms: Terms) -> Iterator[
     if terms.reference is not None and terms.reference is not arm and _are_a_hundredfold(arm, terms.reference, terms):
         yield f"a hundred times {terms.reference.level}, or a hundredth: is one in per cent, and the other a share?"
     if found is not None and found.is_identical:
-        yield "all values are the reference's, bit for bit: did the two arms really compute different things?"
+        yield f"all values are the reference's, bit for bit{_why_alike(arm, terms.reference)}"
     values = set(arm.values.values())
     if len(arm.values) > 1 and len(values) == 1 and not values <= _BOUNDS:
         alike = f"the same value in all {len(arm.values)}"
@@ -89,6 +89,15 @@ def _computing_flags(arm: Arm, found: Matchup | None, terms: Terms) -> Iterator[
             yield f"{alike} seeds, bit for bit: does the program take its seed?"
         else:
             yield f"{alike} runs, bit for bit: was it measured anew?"
+
+
+def _why_alike(arm: Arm, reference: Arm | None) -> str:
+    arms = [arm] if reference is None else [reference, arm]
+    seen = [effective(each) for each in arms if all(facts.get(EVIDENCE) == OBSERVED for facts, _ in each.facts)]
+    if len(seen) == 2 and seen[0] != seen[1]:
+        words = " and in ".join(", ".join(each) for each in seen)
+        return f", and the programs were seen to compute in {words}: does the metric tell so little apart?"
+    return ": did the two arms really compute different things?"
 
 
 def _are_a_hundredfold(arm: Arm, reference: Arm, terms: Terms) -> bool:
