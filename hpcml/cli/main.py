@@ -116,6 +116,7 @@ GROUPS = {
     ),
 }
 COMMANDS = {name: told for _, commands in GROUPS.values() for name, told in commands.items()}
+_IS_FINISHED_LATER = "hpcml sync finishes what was begun, once that is put right"
 _NO_THREAD = "can't start new thread"  # all that Python says of it
 _MOST_OF_A_NAME = 80  # characters of one that is too long
 _OF_A_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
@@ -245,6 +246,9 @@ def main() -> None:
         if (code := _say(error)) is None:
             raise
         sys.exit(code)
+    except MemoryError:
+        complain(f"{USED_UP[errno.ENOMEM]} (ulimit -v, or the limit of a session): {_IS_FINISHED_LATER}")
+        sys.exit(HpcmlError.exit_code)
     except HpcmlError as error:
         complain(*error.lines)
         sys.exit(error.exit_code)
@@ -274,7 +278,7 @@ def _say(error: OSError | RuntimeError) -> int | None:
     elif error.errno in OF_THE_DISK or (error.filename is not None and error.errno in _OF_A_PLACE):
         place = "" if error.filename is None else f"{error.filename}: "
         is_others = error.errno in (errno.EACCES, errno.EPERM)  # somebody else's home, mostly: nothing was begun there
-        remedy = "" if is_others else " (hpcml sync finishes what was begun, once that is put right)"
+        remedy = "" if is_others else f" ({_IS_FINISHED_LATER})"
         complain(f"{place}{error.strerror}{remedy}")
     elif error.errno == errno.EAGAIN and error.strerror == os.strerror(errno.EAGAIN):  # else an output would block
         complain(f"{USED_UP[errno.EAGAIN]}: {error.strerror}")
