@@ -25,7 +25,7 @@ from hpcml.errors import ImageError
 from hpcml.images.cache import Cache, dead_workplaces, remove_tree, scratch_name, sha256_of
 from hpcml.images.definition import require_unchanged
 from hpcml.images.dockerfile_stages import OWN_TMP
-from hpcml.images.failures import NOISE, explain, explain_os, with_log
+from hpcml.images.failures import IMAGES, NOISE, explain, explain_os, more_room, with_log
 from hpcml.images.guard import await_end, guarded
 from hpcml.images.logins import login_for
 from hpcml.images.packing import Packing, compression_of, decide
@@ -34,6 +34,7 @@ from hpcml.images.runtime import (
     build_command,
     build_environment,
     chosen_place,
+    chosen_places,
     inspect_definition,
     installed_packages,
     secrets_in,
@@ -101,6 +102,7 @@ def build(
     found = cache.find(definition.key)
     if found is not None:
         return found
+    written = {cache.root: IMAGES, **chosen_places(environ)}
     _check_place(cache)
     held = _await_lock(definition, cache, on_progress, patience, wait=wait)
     with locks.kept_alive(held, patience), _signals_clean_up():
@@ -114,7 +116,7 @@ def build(
             await_end(path, on_wait=lambda: on_progress(cleaning))
             remove_tree(path)
         on_progress(BuildProgress(stage="preparing"))
-        _check_room(definition, cache, environ)
+        _check_room(definition, written)
         return _build(definition, cache, runtime, environ, packing or Packing(), on_progress, held)
 
 
@@ -137,6 +139,7 @@ def build_sandbox(
         raise ImageError(f"--sandbox={target} is there already: choose another folder, or remove it")
     if not os.access(target.parent, os.W_OK):
         raise ImageError(f"--sandbox={target}: {target.parent} is not there, or you may not write into it")
+    target_disk = {target.absolute().parent: "--sandbox"}
     _check_place(cache)
     folder = target.with_name(f".{target.name}.{scratch_name(definition.key)}")
     with _signals_clean_up():
@@ -144,6 +147,8 @@ def build_sandbox(
             await_end(path, on_wait=lambda: on_progress(BuildProgress(stage="waiting")))
             remove_tree(path)
         on_progress(BuildProgress(stage="preparing"))
+        _check_room(definition, target_disk)
+        written = {**target_disk, cache.root: IMAGES, **chosen_places(environ)}
         try:
             make_folder(folder)
             chosen = chosen_place(environ, "TMPDIR")
@@ -157,12 +162,13 @@ def build_sandbox(
                 processors=processors,
                 folder=folder,
                 scratch=scratch,
+                written=written,
             )
             options = ("--sandbox", "--fix-perms")
             work.make(folder / "image", options, on_progress, first_words=f"hpcml: {runtime}, unpacked into {target}")
             (folder / "image").rename(target)
         except OSError as error:
-            raise explain_os(error, cache) from error
+            raise explain_os(error, written) from error
         except ImageError as error:
             raise with_log(error, folder / "build.log", cache, definition.key) from None
         finally:
@@ -183,7 +189,7 @@ def _await_lock(
                 raise ImageError(f"image {definition.key[:12]} is being built by {found}: try again later")
             on_progress(BuildProgress(stage="waiting", words=f"{found} builds it"))
     except OSError as error:
-        raise explain_os(error, cache) from error
+        raise explain_os(error, {cache.root: IMAGES}) from error
     raise AssertionError("a lock that is waited for comes")
 
 
@@ -226,6 +232,7 @@ def _build(
             processors=packing.processors,
             folder=folder,
             scratch=scratch,
+            written={cache.root: IMAGES, **chosen_places(environ)},
         )
         try:
             decided = decide(packing, runtime, environ, folder)
@@ -234,14 +241,14 @@ def _build(
             _require_still_ours(held, definition)
             return cache.adopt(image, record, work.log)
         except OSError as error:
-            raise explain_os(error, cache) from error
+            raise explain_os(error, work.written) from error
         except ImageError as error:
             raise with_log(error, work.log, cache, definition.key) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """One build in its own *folder*, with *scratch* for temporary files."""
+    """One build in its own *folder*, with *scratch* for temporary files; *written* is as `explain` has it."""
 
     definition: Definition
     cache: Cache
@@ -250,6 +257,7 @@ class _Work:
     processors: int | None
     folder: Path
     scratch: Path
+    written: Mapping[Path, str]
 
     @property
     def log(self) -> Path:
@@ -281,7 +289,7 @@ class _Work:
                 if code == 0 or not any(_TORN in line for line in lines):
                     break
         if code != 0:
-            raise explain(lines, code, self.cache, runtime)
+            raise explain(lines, code, self.written, runtime)
         require_unchanged(definition)
 
     def _run(
@@ -328,28 +336,24 @@ def _check_place(cache: Cache) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise explain_os(error, cache) from error
+        raise explain_os(error, {cache.root: IMAGES}) from error
 
 
-def _check_room(definition: Definition, cache: Cache, environ: Mapping[str, str]) -> None:
-    """Raise `ImageError` where the disk has less room than the build will need; a quota is only noticed when it is hit.
+def _check_room(definition: Definition, written: Mapping[Path, str]) -> None:
+    """Raise `ImageError` where a disk has less room than the build will need; a quota is only noticed when it is hit.
 
     The need is estimated from the size of the base image: `_ROOM` times its compressed layers, at least `_LEAST_ROOM`.
     """
     need = max(_LEAST_ROOM, _ROOM * (definition.base_size_bytes or 0))
-    elsewhere = [chosen for word in ("TMPDIR", "CACHEDIR") if (chosen := chosen_place(environ, word))]
-    places = {cache.root, *map(Path, elsewhere)}
-    for place in places:
+    for place, setting in written.items():
         try:
             free = shutil.disk_usage(place).free
         except OSError as error:
-            raise ImageError(
-                f"{place} (APPTAINER_TMPDIR or _CACHEDIR): {error.strerror}: make it, or unset it"
-            ) from error
+            raise ImageError(f"{place} ({setting}): {error.strerror}: make it, or unset it") from error
         if free < need:
             raise ImageError(
                 f"{place} has {_size(free)} free, and building {definition.base} needs about {_size(need)}: "
-                "hpcml images prune, or set HPCML_IMAGES to another place"
+                f"{more_room(setting)}"
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from hpcml.images.runtime import Runtime
 from hpcml.runs.private import make_folder
 
 _FULL = ("No space left on device", "no space left on device", "Disk quota exceeded", "disk quota exceeded")
+IMAGES = "HPCML_IMAGES"
 NOISE = re.compile(r"^(INFO|WARNING|VERBOSE|DEBUG|ERROR|FATAL)\s*:\s*")
 _NO_SUBUID = "User not listed in /etc/subuid"  # Apptainer 1.4.5; %post then has no other rights than the user's own
 _NO_FAKEROOT = "could not use fakeroot: no mapping entry"  # Singularity, which builds as a user by that alone
@@ -24,11 +25,14 @@ _SECTION_FAILED = re.compile(  # SingularityCE does not name the section
 )
 
 
-def explain(lines: Sequence[str], code: int, cache: Cache, runtime: Runtime) -> ImageError:
-    """Return the error that says in one line why a build failed, as far as its last *lines* of output tell."""
+def explain(lines: Sequence[str], code: int, written: Mapping[Path, str], runtime: Runtime) -> ImageError:
+    """Return the error that says in one line why a build failed, as far as its last *lines* of output tell.
+
+    *written* are the folders that it writes to, each with the setting that says where it is.
+    """
     text = "\n".join(lines)
     if any(sign in text for sign in _FULL):
-        return NoRoomError(_no_room(cache))
+        return NoRoomError(_no_room(written))
     fatal = next((NOISE.sub("", line) for line in reversed(lines) if line.startswith("FATAL:")), "")
     if failed := _SECTION_FAILED.search(text):
         own = [line for line in lines if line and not NOISE.match(line) and not line.startswith("+ ")]
@@ -60,21 +64,31 @@ class NoRoomError(ImageError):
     """The disk is full, so that no log of the build is written either."""
 
 
-def explain_os(error: OSError, cache: Cache) -> ImageError:
-    """Return the error that says in one line which file of the cache or of a build could not be written, and why."""
+def explain_os(error: OSError, written: Mapping[Path, str]) -> ImageError:
+    """Return the error that says in one line which file of the cache or of a build could not be written, and why.
+
+    *written* is as `explain` has it, the most important first.
+    """
     words = os.strerror(error.errno) if error.errno else str(error)
     if words in _FULL:
-        return NoRoomError(_no_room(cache))
-    return ImageError(
-        f"{error.filename or cache.root} cannot be written: {words} (set HPCML_IMAGES to a folder of yours with room)"
-    )
+        return NoRoomError(_no_room(written))
+    place, setting = next(iter(written.items()))
+    return ImageError(f"{error.filename or place} cannot be written: {words} (set {setting} to a folder with room)")
 
 
-def _no_room(cache: Cache) -> str:
+def _no_room(written: Mapping[Path, str]) -> str:
+    """Say so of all folders of *written*: which of them is full shows only where it is no quota."""
+    places = " or ".join(map(str, written))
     return (
-        f"{cache.root}: no space left, or a quota is used up, while the image was built; nothing was left behind: "
-        "hpcml images prune, or set HPCML_IMAGES to another place"
+        f"{places}: no space left, or a quota is used up, while the image was built; only downloaded layers were kept: "
+        f"{more_room(*written.values())}"
     )
+
+
+def more_room(*settings: str) -> str:
+    """Return what to do where a folder that one of *settings* names is full."""
+    first = "hpcml images prune" if IMAGES in settings else "make room there"
+    return f"{first}, or set {' or '.join(settings)} to another place"
 
 
 def with_log(error: ImageError, printed: Path, cache: Cache, key: str) -> ImageError:

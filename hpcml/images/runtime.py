@@ -187,6 +187,12 @@ def chosen_place(environ: Mapping[str, str], word: str) -> str | None:
     return next((value for name in NAMES if (value := environ.get(f"{name.upper()}_{word}"))), None)
 
 
+def chosen_places(environ: Mapping[str, str]) -> dict[Path, str]:
+    """Return the folders that the user has chosen for what a build writes besides the image, and what chose each."""
+    names = [f"{name.upper()}_{word}" for word in ("CACHEDIR", "TMPDIR") for name in reversed(NAMES)]
+    return {Path(place): name for name in names if (place := environ.get(name))}
+
+
 def build_command(
     runtime: Runtime, image: Path, definition: Path, *, is_root: bool, options: Sequence[str] = ()
 ) -> list[str]:

@@ -33,7 +33,7 @@ FATAL:   Building from a definition file unprivileged requires either a suid ins
 
 
 def test_who_has_no_user_namespaces_is_told_so(tmp_path: Path) -> None:
-    said = str(explain(WITHOUT_NAMESPACES.splitlines(), 255, Cache(tmp_path), APPTAINER))
+    said = str(explain(WITHOUT_NAMESPACES.splitlines(), 255, {tmp_path: "HPCML_IMAGES"}, APPTAINER))
 
     assert said.startswith("this machine gives you no user namespace, and apptainer 1.4.5 needs one to build: ")
     assert "subuid" not in said
@@ -41,7 +41,7 @@ def test_who_has_no_user_namespaces_is_told_so(tmp_path: Path) -> None:
 
 
 def test_who_has_no_user_ids_is_told_so_and_not_that_the_commands_are_wrong(tmp_path: Path) -> None:
-    said = str(explain(WITHOUT_SUBUID.splitlines(), 255, Cache(tmp_path), APPTAINER))
+    said = str(explain(WITHOUT_SUBUID.splitlines(), 255, {tmp_path: "HPCML_IMAGES"}, APPTAINER))
 
     assert said.startswith("this machine lends you no user ids (you are not in /etc/subuid)")
     assert "error while starting the `faked' daemon" in said
@@ -52,7 +52,7 @@ def test_who_has_no_user_ids_is_told_so_by_singularity_too(tmp_path: Path) -> No
     printed = "FATAL:   could not use fakeroot: no mapping entry found in /etc/subuid for eva"  # internal/pkg/fakeroot
     ce = Runtime(name="singularity", path="/usr/bin/singularity", version="4.2.0")
 
-    said = str(explain([printed], 255, Cache(tmp_path), ce))
+    said = str(explain([printed], 255, {tmp_path: "HPCML_IMAGES"}, ce))
 
     assert said.startswith(
         "this machine lends you no user ids, and singularity 4.2.0 needs them to build: could not use"
@@ -63,7 +63,9 @@ def test_who_has_no_user_ids_is_told_so_by_singularity_too(tmp_path: Path) -> No
 def test_with_user_ids_the_command_that_failed_is_named(tmp_path: Path) -> None:
     lines = WITHOUT_SUBUID.splitlines()[1:]
 
-    assert str(explain(lines, 255, Cache(tmp_path), APPTAINER)).startswith("a command of %post failed with exit status")
+    assert str(explain(lines, 255, {tmp_path: "HPCML_IMAGES"}, APPTAINER)).startswith(
+        "a command of %post failed with exit status"
+    )
 
 
 def test_a_command_that_failed_is_named_where_the_program_does_not_name_the_section(tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ FATAL:   While performing build: while running engine: exit status 1
 """  # SingularityCE 4, by its sources (internal/pkg/build/build.go and stage.go)
     ce = Runtime(name="singularity", path="/usr/bin/singularity", version="4.2.0")
 
-    said = str(explain(printed.splitlines(), 255, Cache(tmp_path), ce))
+    said = str(explain(printed.splitlines(), 255, {tmp_path: "HPCML_IMAGES"}, ce))
 
     assert said == "a command of %post failed with exit status 1: No matching distribution found for einopz"
 
@@ -89,7 +91,7 @@ ModuleNotFoundError: No module named 'einops'
 FATAL:   While performing build: failed to execute %test script: exit status 1
 """
 
-    said = str(explain(printed.splitlines(), 255, Cache(tmp_path), APPTAINER))
+    said = str(explain(printed.splitlines(), 255, {tmp_path: "HPCML_IMAGES"}, APPTAINER))
 
     assert said == "a command of %test failed with exit status 1: ModuleNotFoundError: No module named 'einops'"
 

@@ -15,15 +15,16 @@ __all__ = ["LONGEST_S", "await_command", "await_line", "await_silence", "process
 
 
 @contextmanager
-def small_disk(user: ImageUser, mib: int) -> Iterator[None]:
-    """Let the folder of images be a file system of its own with so little room."""
-    user.images.mkdir()
+def small_disk(user: ImageUser, mib: int, place: Path | None = None) -> Iterator[None]:
+    """Let *place*, or the folder of images, be a file system of its own with so little room."""
+    place = place or user.images
+    place.mkdir()
     options = f"size={mib}m,uid={user.folder.stat().st_uid},mode=755"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "hpcml-test", str(user.images)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "hpcml-test", str(place)], check=True)
     try:
         yield
     finally:
-        subprocess.run(["umount", "-l", str(user.images)], check=True)
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def processes_of(user: ImageUser) -> dict[int, str]:
