@@ -60,7 +60,11 @@ def logs(
         say("hpcml: it printed nothing there: hpcml logs --err shows its standard error", err=True)
     if is_shown or (following and logs.find_log(run_dir, wanted)):
         return
-    others = logs.schedulers_logs(record, places) if attempt is None and not any(run_dir.logs.glob("*-rank*")) else []
+    others = (
+        logs.schedulers_logs(record, places.submissions)
+        if attempt is None and not any(run_dir.logs.glob("*-rank*"))
+        else []
+    )
     if not others:
         raise logs.no_log(run_dir, wanted, record)
     complain(f"{run_dir.uid} has printed nothing itself; this is what its scheduler and agent wrote:")

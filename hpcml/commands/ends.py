@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcml.commands import supervision
 from hpcml.commands.follow import Glimpse, Watcher
-from hpcml.commands.logs import log_tail
+from hpcml.commands.logs import log_tail, why_not_started
 from hpcml.commands.reconcile import FORGOTTEN, QUIET_S, Circumstances, MissingEvent, by_scheduler
 from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import Cause, classify
@@ -183,9 +183,15 @@ def _by_word(
         was_final_before=was_final_before,
         waits_in_vain=supervision.why_never(record, run_dir) if record.state is State.PENDING else None,
         not_built_by=_failed_builder(run_dir, words) if record.state is State.PENDING else None,
+        not_started=_why_not_started(record, known, here.submissions),
         untold=_untold(told, record.attempt),
     )
     return by_scheduler(record, known, about)
+
+
+def _why_not_started(record: RunRecord, known: Known | None, submissions: Path) -> str | None:
+    may_matter = record.state is State.PENDING and known is not None and known.state is State.FAILED
+    return why_not_started(record, submissions) if may_matter else None
 
 
 def _untold(journals: Mapping[str, Chunk], attempt: int) -> tuple[int, ...]:

@@ -13,9 +13,8 @@ from typing import BinaryIO
 
 from hpcml.commands.follow import REQUEUE_S, Glimpse, Watcher, look_unless_removed
 from hpcml.errors import ConfigError
-from hpcml.model.failure_causes import printed_lines
+from hpcml.model.failure_causes import last_exception, last_line, printed_lines
 from hpcml.model.records import RunRecord
-from hpcml.paths import Places
 from hpcml.runs.files import open_inside
 from hpcml.runs.layout import QUEUE_LOG, RunDir
 from hpcml.runs.run_json import IMPORTED
@@ -23,6 +22,11 @@ from hpcml.runs.run_json import IMPORTED
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 16
 _PERIOD_S = 0.5
+# Behind it Lmod explains for lines what may help
+_OF_LMOD = re.compile(r"^(Lmod has detected the following error:[ \t]*\S.*)", re.MULTILINE)
+_COMPLAINT = re.compile(
+    r"\b(error|not found|no such|denied|cannot|can't|failed|failure|unable|quota|no space|bad)\b", re.IGNORECASE
+)
 _REFRESH_S = 15.0  # between questions whether the run lives: of the store, which asks schedulers politely
 
 
@@ -95,7 +99,7 @@ def _why_silent(record: RunRecord | None) -> str:
     return "it has not started yet"
 
 
-def schedulers_logs(record: RunRecord, places: Places) -> list[Path]:
+def schedulers_logs(record: RunRecord, submissions: Path) -> list[Path]:
     """Return the files that the scheduler, or this machine's queue, wrote of the run's job; empty ones are left out.
 
     They are all there is if no agent started: Slurm's output file, PBS's ``.OU``, the local queue's log.
@@ -106,12 +110,34 @@ def schedulers_logs(record: RunRecord, places: Places) -> list[Path]:
     token = (record.job_name or "").rpartition(".")[2]
     if token and token != record.uid:
         index = record.array_index or 0
-        shared = places.submissions / token
+        shared = submissions / token
         found += [*shared.glob("slurm.log"), *shared.glob(f"slurm-{index}.log")]
         found += [path for path in shared.glob("*.OU") if f"[{index}]" in path.name or "[" not in path.name]
     if record.scheduler == "local" and token:
-        found += (places.submissions / token).glob(QUEUE_LOG)
+        found += (submissions / token).glob(QUEUE_LOG)
     return sorted(path for path in found if _has_words(path, path.parent))
+
+
+def why_not_started(record: RunRecord, submissions: Path) -> str | None:
+    """Return what the shell of a job whose agent told nothing complained of last, or the agent; None where none did.
+
+    A site's own words at the end of a job, of what it used, say nothing. What is older than the run's journals is of an
+    attempt before.
+    """
+    run_dir = RunDir(Path(record.path))
+    try:
+        journals = run_dir.journal_files() if record.attempt else []
+        since = max((path.stat().st_mtime for path in journals), default=0.0)
+        dated = [(path.stat().st_mtime, path) for path in schedulers_logs(record, submissions)]
+    except FileNotFoundError:  # it is being removed
+        return None
+    latest = max((one for one in dated if one[0] >= since), default=None)
+    if latest is None:
+        return None
+    printed = _tail(latest[1].parent, latest[1], _TAIL_BYTES)
+    of_lmod = _OF_LMOD.findall(printed)
+    complaints = [line for line in printed_lines(printed) if _COMPLAINT.search(line)]
+    return next(iter(of_lmod[-1:]), None) or last_exception(printed) or last_line("\n".join(complaints))
 
 
 def _has_words(path: Path, folder: Path) -> bool:
@@ -267,7 +293,7 @@ def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
     """
     found = [path for path in run_dir.logs.glob("*-rank*.*") if path.suffix in (".err", ".out")]
     for path in sorted(found, key=lambda path: (_attempt_of(path)[0], path.suffix == ".err", path.name), reverse=True):
-        plain = _tail(run_dir, path, _LAST_WORDS_BYTES).expandtabs()
+        plain = _tail(run_dir.path, path, _LAST_WORDS_BYTES).expandtabs()
         said = [line for line in printed_lines(plain) if line.strip()]
         if said:
             return ["".join(c if c.isprintable() else "?" for c in line) for line in said[-lines:]]
@@ -281,7 +307,7 @@ def last_printed(run_dir: RunDir) -> str:
     """
     found = list(run_dir.logs.glob("*-rank0.*"))
     last = max((_attempt_of(path)[0] for path in found), default=0)
-    ends = (_tail(run_dir, path, _DRAWN_BYTES) for path in sorted(found) if _attempt_of(path)[0] == last)
+    ends = (_tail(run_dir.path, path, _DRAWN_BYTES) for path in sorted(found) if _attempt_of(path)[0] == last)
     return "\n".join(_last_drawn(end) for end in ends)
 
 
@@ -300,7 +326,7 @@ def log_tail(run_dir: RunDir) -> str:
     """
     found = list(run_dir.logs.glob("*-rank*.err"))
     last = max((_attempt_of(path)[0] for path in found), default=0)
-    return "\n".join(_tail(run_dir, path, _TAIL_BYTES) for path in sorted(found) if _attempt_of(path)[0] == last)
+    return "\n".join(_tail(run_dir.path, path, _TAIL_BYTES) for path in sorted(found) if _attempt_of(path)[0] == last)
 
 
 def _attempt_of(path: Path) -> tuple[int, str]:
@@ -308,10 +334,10 @@ def _attempt_of(path: Path) -> tuple[int, str]:
     return (int(number) if number.isdecimal() else -1, path.name)
 
 
-def _tail(run_dir: RunDir, path: Path, size: int) -> str:
+def _tail(folder: Path, path: Path, size: int) -> str:
     """Return the last *size* bytes of *path*, of which the first line is a whole one, unless it has no other."""
     try:
-        with open_inside(run_dir.path, path) as file:
+        with open_inside(folder, path) as file:
             begin = file.seek(max(0, file.seek(0, os.SEEK_END) - size))
             data = file.read(size)
             rest = re.split(rb"[\r\n]", data, maxsplit=1)[-1] if begin else data

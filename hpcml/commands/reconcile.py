@@ -35,6 +35,7 @@ class Circumstances:
     was_final_before: bool = False  # the word before this one said that the job had ended, too
     waits_in_vain: str | None = None  # why what it waits for cannot come true any more
     not_built_by: str | None = None  # the run that was to build its image, and has failed
+    not_started: str | None = None  # what the job's shell, or the agent, complained of before the agent told anything
     untold: tuple[int, ...] = ()  # nodes of its last attempt whose agents began, and told nothing of an end
 
 
@@ -219,7 +220,7 @@ def _ended(record: RunRecord, known: Known, about: Circumstances) -> MissingEven
         state = State.CANCELLED
     never = ""
     if state is State.FAILED and record.state is not State.RUNNING:
-        never = "; it never started: does the node see the run directory?"
+        never = f"; it never started: {about.not_started or 'does the node see the run directory?'}"
     reason = f"{_said(record, known)}{_with_code(known)}{never}"
     details = {"state": state.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
     # The job's process is the agent, or waits for it: one that ran and was killed has told no end of its program

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -13,6 +14,7 @@ from hpcml.commands.logs import LogRequest, find_log, follow, no_log, read
 from hpcml.commands.unread_metrics import suggested_rule
 from hpcml.runs.layout import RunDir
 from tests.commands.journals import tell
+from tests.report.report_values import run as a_run
 
 
 @pytest.fixture
@@ -191,3 +193,48 @@ def test_a_last_line_longer_than_what_is_looked_at_is_shown_from_where_it_is(run
     run_dir.stdout(0, 0).write_text("first\n" + "x" * 40_000 + "\n")
 
     assert set(logs.last_printed(run_dir).splitlines()[-1]) == {"x"}
+
+
+LMOD = """\
+Lmod has detected the following error:  The following module(s) are unknown: "gcc/99"
+
+Please check the spelling or version number. Also try "module spider ..."
+Also make sure that all modulefiles written in TCL start with the string
+#%Module
+"""
+EPILOGUE = "welcome to gadi\n===\n  Resource Usage:\n  Exit Status: 127\n  JobFS used: 0B\n===\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        ("slurm_script: line 25: /v/bin/python: No such file or directory\n", "line 25: /v/bin/python: No such file"),
+        ("job.sh: line 20: module: command not found\n" + EPILOGUE, "line 20: module: command not found"),
+        (LMOD, 'Lmod has detected the following error:  The following module(s) are unknown: "gcc/99"'),
+        ("Traceback (most recent call last):\n  File x\nImportError: no hpcml\n\nDone.\n", "ImportError: no hpcml"),
+    ],
+)
+def test_why_a_job_never_started_is_what_its_shell_complained_of(run_dir: RunDir, printed: str, words: str) -> None:
+    (run_dir.path / "slurm.log").write_text(printed)
+    record = a_run(scheduler="slurm", path=str(run_dir.path))
+
+    assert words in (logs.why_not_started(record, run_dir.path / "submissions") or "")
+
+
+@pytest.mark.parametrize("printed", ["", EPILOGUE])
+def test_a_log_without_a_complaint_does_not_say_why_a_job_never_started(run_dir: RunDir, printed: str) -> None:
+    (run_dir.path / "slurm.log").write_text(printed)
+
+    assert logs.why_not_started(a_run(scheduler="slurm", path=str(run_dir.path)), run_dir.path) is None
+
+
+def test_what_an_attempt_before_complained_of_is_not_why_the_next_never_started(run_dir: RunDir) -> None:
+    log = run_dir.path / "slurm.log"
+    log.write_text("job.sh: line 25: python: No such file or directory\n")
+    os.utime(log, (1, 1))
+    tell(run_dir, "1-collect", ("submitted", {}))
+    again = a_run(scheduler="slurm", path=str(run_dir.path), attempt=1)
+
+    assert logs.why_not_started(again, run_dir.path) is None
+    os.utime(log)
+    assert logs.why_not_started(again, run_dir.path) is not None

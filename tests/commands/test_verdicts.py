@@ -231,6 +231,10 @@ def test_a_failure_after_a_wish_to_end_is_that_wish_come_true() -> None:
 def test_a_job_that_failed_before_its_agent_spoke_says_where_to_look() -> None:
     assert "does the node see the run directory?" in ended(by_scheduler(WAITS, says("FAILED"), Circumstances()))[1]
     assert "run directory" not in ended(by_scheduler(RUNS, says("FAILED"), STARTED))[1]
+    complained = Circumstances(not_started="job.sh: line 25: /v/bin/python: No such file or directory")
+    assert ended(by_scheduler(WAITS, says("FAILED"), complained))[1].endswith(
+        "; it never started: job.sh: line 25: /v/bin/python: No such file or directory"
+    )
 
 
 @pytest.mark.parametrize(("word", "state"), [("TIMEOUT", "CANCELLED"), ("NODE_FAIL", "NODE_FAIL")])
