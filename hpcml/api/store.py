@@ -342,6 +342,7 @@ class Store:
         score: Literal["mlperf"] | None = None,
         allow: Sequence[str] = (),
         allow_mixed: bool = False,
+        seed: str | None = None,
     ) -> ShownComparison:
         """Return the comparison of the runs that meet *where* along *by*, as ``hpcml compare`` makes it.
 
@@ -349,7 +350,8 @@ class Store:
         the others are compared with. *metric* and *goal* are by default the objective that the runs were configured
         with. *margin* is in the metric's unit: a smaller difference does not matter. *target* is a value of the metric:
         the time and energy until it was reached are compared, too. *allow* names settings and facts that may differ
-        within a table, *allow_mixed* allows any. Raises an `HpcmlError` where no comparison can be made.
+        within a table, *allow_mixed* allows any. *seed* is the setting that is the program's seed, where it was swept
+        as a setting of its own. Raises an `HpcmlError` where no comparison can be made.
         """
         from hpcml.commands.compare import compare_runs  # noqa: PLC0415 - loads the statistics
 
@@ -366,6 +368,7 @@ class Store:
                 score=score,
                 allow=tuple(allow),
                 allow_mixed=allow_mixed,
+                seed=seed,
             ),
         )
         return ShownComparison(**{one.name: getattr(found, one.name) for one in fields(found)})

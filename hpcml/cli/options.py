@@ -66,6 +66,9 @@ def comparing(command: Command) -> Command:
     for option in (
         click.option("--allow-mixed", is_flag=True, help="Compare although anything else differs; it is listed."),
         click.option(
+            "--seed", metavar="KEY", help="The setting that is the program's seed, where it was swept as a setting."
+        ),
+        click.option(
             "--allow", multiple=True, metavar="WORD[,WORD]", help="Settings and facts that may differ in a table."
         ),
         click.option(

@@ -175,6 +175,8 @@ def find_study(runs: Sequence[RunRecord], request: ComparisonRequest) -> _Looked
 def _why_not(plan: LookPlan, request: ComparisonRequest, *, n_studies: int, n_others: int) -> str | None:
     if n_studies > 1:
         return "runs of several plans are compared: choose one with --experiment"
+    if request.seed is not None:
+        return f"the looks of experiment {plan.experiment} were planned for the seeds of its runs"
     if n_others:
         return f"{n_others} runs are not of the plan of experiment {plan.experiment}"
     planned = {

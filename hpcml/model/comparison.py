@@ -54,6 +54,7 @@ class ComparisonRequest:
     score: str | None = None  # mlperf
     allow: tuple[str, ...] = ()  # settings and facts that may differ within a table
     allow_mixed: bool = False  # whatever differs
+    seed: str | None = None  # the setting that was swept for the program's seed; None: the seed of the runs
 
     @property
     def factor(self) -> str:
@@ -384,3 +385,4 @@ class Comparison:
     n_comparisons: int  # rows against a reference, over all cells
     cells: tuple[Cell, ...] = field(default_factory=tuple)
     n_tests: int = 0  # of them, those with a p value: Holm's m
+    seed: str | None = None  # the setting that stands for the seed of the runs; None: their own

@@ -232,7 +232,10 @@ def introduction(comparison: Comparison) -> str:
         guess = ", taken for granted, as its name tells nothing: say --goal if that is wrong"
     if comparison.goal_source == "config" and told is not None and told.name != comparison.goal:
         guess = f", as objective.goal says; by its name it is not: --goal {told.name} turns it"
-    return f"{comparison.n_runs} runs by {comparison.by} · {comparison.metric}: last value, {way} is better{guess}"
+    over = "" if comparison.seed is None else f", {comparison.seed} for their seed"
+    return (
+        f"{comparison.n_runs} runs by {comparison.by}{over} · {comparison.metric}: last value, {way} is better{guess}"
+    )
 
 
 def remarks(cell: Cell, comparison: Comparison, *, is_beside_tables: bool = False) -> Iterator[str]:

@@ -384,3 +384,57 @@ def test_what_runs_share_and_that_changed_meanwhile_is_a_flag_of_the_arm() -> No
         "mine/data and 1 more changed while 3 of 3 runs went on, which share it: one may have read what another wrote"
         in flags[1]
     )
+
+
+def swept_as_a_setting(values: list[str], key: str = "workload.args.random_state") -> list[RunRecord]:
+    return [
+        replace(r, uid=f"{level}-{at}", seed=0, params={**r.params, "seed": 0, key: value})
+        for level in ("fp32", "tf32")
+        for at, (r, value) in enumerate(zip(arm(level, VALUES), values, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("values", [["0", "1", "2"], ["s10.yaml", "s2.yaml", "s1.yaml"]])
+def test_a_setting_may_stand_for_the_seed(values: list[str]) -> None:
+    runs = swept_as_a_setting(values)
+
+    (cell,) = compare(runs, {}, ComparisonRequest(seed="random_state")).cells
+
+    assert [row.n_units for row in cell.rows] == [3, 3]
+    difference = cell.rows[1].difference
+    assert difference is not None
+    assert (difference.paired, difference.n_pairs) == (True, 3)
+
+
+def test_comparisons_of_one_seed_each_that_only_a_seed_tells_apart_say_how_they_are_one() -> None:
+    def said(runs: list[RunRecord]) -> list[str]:
+        return [remark for cell in compare(runs, {}).cells for remark in cell.remarks if "--seed" in remark]
+
+    (remark,) = said(swept_as_a_setting(["0", "1", "2"]))
+    assert remark.startswith("these 3 comparisons of one seed each differ in random_state alone")
+    assert not said(swept_as_a_setting(["0.1", "0.2", "0.3"], "workload.args.lr"))
+    assert not said(arms())
+
+
+@pytest.mark.parametrize(
+    ("seed", "why"),
+    [
+        ("random_stat", "--seed random_stat is no setting of these runs; did you mean random_state?"),
+        ("data", "--seed data: all runs have digits"),
+        ("precision.loss_scale", "--seed precision.loss_scale is no setting"),
+    ],
+)
+def test_what_cannot_stand_for_the_seed_is_refused(seed: str, why: str) -> None:
+    with pytest.raises(ComparisonError) as caught:
+        compare(swept_as_a_setting(["0", "1", "2"]), {}, ComparisonRequest(seed=seed))
+    assert str(caught.value).startswith(why)
+
+
+def test_runs_with_several_seeds_besides_or_without_the_setting_are_refused() -> None:
+    runs = swept_as_a_setting(["0", "1", "2"])
+    request = ComparisonRequest(seed="random_state")
+
+    with pytest.raises(ComparisonError, match=r"several seeds besides; --where seed=0 takes one"):
+        compare([*runs, *(replace(r, uid=f"{r.uid}-b", seed=1) for r in runs)], {}, request)
+    with pytest.raises(ComparisonError, match=r"6 of 12 runs have none: leave them out with --where"):
+        compare([*runs, *arms()], {}, request)

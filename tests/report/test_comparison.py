@@ -433,6 +433,7 @@ def test_json_holds_everything_under_stable_keys() -> None:
         "n_comparisons",
         "cells",
         "n_tests",
+        "seed",
     ]
     first, second, emulated = found["cells"][0]["rows"]
     assert first["verdict"] == "reference"

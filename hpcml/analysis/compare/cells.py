@@ -6,25 +6,29 @@ Used by `hpcml compare` (`find_cells`, and `Terms`, which the rows of a cell sha
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from hpcml.analysis.compare.arms import Arm
-from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, natural, with_distinct_settings
+from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, find_seeds, natural, with_distinct_settings
 from hpcml.analysis.compare.fairness import differing, setting, settings_of
 from hpcml.analysis.compare.grid import LINEAR, NO_GRID, MetricScale, Resolution
 from hpcml.analysis.compare.to_target import Race, Reach
 from hpcml.analysis.steady import SteadyState
+from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Comparison
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate
 from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Level, ReportGroup
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.state import State
-from hpcml.model.told_apart import show
+from hpcml.model.told_apart import factor_name, setting_of, show
 
+_NAMES_SEED = re.compile(r"(?i)seed|random_?state|(?:^|[^a-z])(?:rng|rep(?:eat|licate)?|trial)(?![a-z])")
 _RULES = "workload.metrics"  # by which metrics are read of what a program prints
 Where = tuple[tuple[str, str], ...]
 
@@ -88,9 +92,52 @@ def with_repeats_as_units(cell: CellRuns, metric: str, goal: str) -> CellRuns:
     return replace(cell, runs=tuple(own[run.uid] for run in cell.runs), seed=seeds.pop())
 
 
+def with_seeds_from(word: str, runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return *runs* with the setting that *word* names as their seed; it is none of their settings then.
+
+    Values that are no whole numbers are numbered in their order. Raises `ComparisonError` where no run has such a
+    setting or some have not, where it is the same in all, and where the runs have several seeds besides.
+    """
+    if word == "seed":
+        return list(runs)
+    key = find_seeds(word, runs)
+    values = [run.params.get(key) for run in runs]
+    texts = sorted({show(value) for value in values}, key=natural)
+    if lacking := sum(value is None for value in values):
+        raise ComparisonError(f"--seed {word}: {lacking} of {len(runs)} runs have none: leave them out with --where")
+    if len(texts) == 1:
+        raise ComparisonError(f"--seed {word}: all runs have {texts[0]}")
+    if len(own := sorted({run.seed for run in runs})) > 1:
+        raise ComparisonError(f"--seed {word}: these runs have several seeds besides; --where seed={own[0]} takes one")
+    are_numbers = all(text.isascii() and text.isdecimal() for text in texts)
+    numbers = {text: int(text) if are_numbers else at for at, text in enumerate(texts)}
+    rest = {id(run.params): {name: of for name, of in run.params.items() if name != key} for run in runs}
+    return [
+        replace(run, seed=numbers[show(value)], params=rest[id(run.params)])
+        for run, value in zip(runs, values, strict=True)
+    ]
+
+
+def maybe_seed(cells: Sequence[CellRuns]) -> str | None:
+    """Return what may be the program's seed, by a name: the only setting in which *cells* differ, each of one seed."""
+    if any(len({run.seed for run in cell.runs}) > 1 for cell in cells):
+        return None
+    values: dict[str, set[str]] = defaultdict(set)
+    for cell in cells:
+        for key, value in cell.where:
+            values[key].add(value)
+    several = [key for key, of in values.items() if len(of) > 1]
+    if len(several) != 1 or not any(map(_NAMES_SEED.search, (several[0].rpartition(".")[2], *values[several[0]]))):
+        return None
+    return factor_name(several[0])
+
+
 def _split(runs: Sequence[RunRecord], keys: Sequence[str]) -> dict[Where, list[RunRecord]]:
     """Return *runs* by their values of *keys*; equal numbers written differently (64, 64.0) are one value."""
-    reads = {key: setting(key) for key in keys}
+    is_one_seed = (
+        len({run.seed for run in runs}) == 1
+    )  # a value that is equal to it, as the 0 of 0, 1, 2, says so itself
+    reads = {key: partial(setting_of, key=key) if is_one_seed else setting(key) for key in keys}
     values = {key: [show(read(run)) for run in runs] for key, read in reads.items()}
     keys = [key for key in keys if len(set(values[key])) > 1]
     cells: dict[Where, list[RunRecord]] = defaultdict(list)
@@ -172,7 +219,7 @@ def _group(factor: Factor, where: _Where, runs: Sequence[RunRecord], refused: se
 
 def _is_in(run: RunRecord, where: _Where) -> bool:
     for name, value in where:
-        own = _chosen(run, name) if name in CELL_GROUPS else show(setting(name)(run))
-        if own != value:
+        own = {_chosen(run, name)} if name in CELL_GROUPS else {show(setting(name)(run)), show(setting_of(run, name))}
+        if value not in own:
             return False
     return True

@@ -276,7 +276,7 @@ def _tests(comparison: Comparison) -> str:
 
 def _looks(study: _Study) -> tuple[str, ...]:
     """Return how often each row was looked at, and whether that was planned; nothing where nobody counted."""
-    question = about(study.comparison.metric, study.comparison.by)
+    question = about(study.comparison.metric, study.comparison.by, study.comparison.seed)
 
     def told(cell: Cell) -> Iterator[tuple[str, str]]:
         for row in cell.rows:

@@ -13,7 +13,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcml.analysis.compare.arms import Arm, excluded, reading, sort_runs
-from hpcml.analysis.compare.cells import CellRuns, Curves, Terms, find_cells, with_repeats_as_units
+from hpcml.analysis.compare.cells import (
+    CellRuns,
+    Curves,
+    Terms,
+    find_cells,
+    maybe_seed,
+    with_repeats_as_units,
+    with_seeds_from,
+)
 from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find_reference, with_distinct_settings
 from hpcml.analysis.compare.fairness import (
     Differences,
@@ -69,8 +77,12 @@ def compare(
     found, question = _look_at_all(runs, curves, request, more_curves, timelines)
     factor, yardstick = question.factor, question.yardstick
     cells, n_tests = judge(found, question, study)
+    if seed := maybe_seed([each.group for each in found]):
+        alone = f"these {len(cells)} comparisons of one seed each differ in {seed} alone: if that is the program's seed"
+        cells[0] = replace(cells[0], remarks=(f"{alone}, --seed {seed} makes them one", *cells[0].remarks))
     if study is None:
-        cells = exploratory(cells, glances, about=about(yardstick.metric, factor.name), unplanned=unplanned)
+        question_asked = about(yardstick.metric, factor.name, request.seed)
+        cells = exploratory(cells, glances, about=question_asked, unplanned=unplanned)
     return Comparison(
         by=factor.name,
         metric=yardstick.metric,
@@ -80,6 +92,7 @@ def compare(
         n_comparisons=sum(row.difference is not None for cell in cells for row in cell.rows),
         cells=tuple(cells),
         n_tests=n_tests,
+        seed=request.seed,
     )
 
 
@@ -119,6 +132,8 @@ def _look_at_all(
         raise ComparisonError("no runs to compare: none matches the selection")
     if request.score is not None and request.score not in SCORES:
         raise ComparisonError(f"score={request.score}: choose {', '.join(SCORES)}")
+    if request.seed is not None:
+        runs = with_seeds_from(request.seed, runs)
     distinct = with_distinct_settings(runs)
     factor = find_factor(request.factor, distinct)
     levels = find_levels(factor, runs)

@@ -138,12 +138,17 @@ def find_factor(by: str, runs: Sequence[RunRecord]) -> Factor:
     if len(words) > len(set(words)):
         raise ComparisonError(f"--by {by} names a setting twice: give each once")
     if len(words) > 1:
-        parts = tuple(_find_one(word, runs) for word in words)
+        parts = tuple(_find_one(word, runs, "--by") for word in words)
         return Factor(name=by, key=parts[0].key, group=parts[0].group, parts=parts)
-    return _find_one(words[0], runs)
+    return _find_one(words[0], runs, "--by")
 
 
-def _find_one(by: str, runs: Sequence[RunRecord]) -> Factor:
+def find_seeds(word: str, runs: Sequence[RunRecord]) -> str:
+    """Return the key of the setting that *word* means behind ``--seed``; raise `ComparisonError` as `find_factor`."""
+    return _find_one(word, runs, "--seed").key
+
+
+def _find_one(by: str, runs: Sequence[RunRecord], option: str) -> Factor:
     if by in _UNITS_OF_STATISTICS:
         raise ComparisonError(f"--by {by}: seeds are what everything else is averaged over; compare by another setting")
     argument = f"{ARGUMENTS}{by.removeprefix('args.')}"
@@ -165,11 +170,12 @@ def _find_one(by: str, runs: Sequence[RunRecord]) -> Factor:
     commands = {str(run.params.get(_COMMAND)) for run in runs}
     if len(commands) > 1 and any(re.search(rf"(?<!\S)-*{re.escape(by)}(?=[\s=]|$)", command) for command in commands):
         raise ComparisonError(
-            f"--by {by} is no setting of these runs, but a word of their commands, which differ: --by {_COMMAND}"
+            f"{option} {by} is no setting of these runs, but a word of their commands, which differ: "
+            f"{option} {_COMMAND}"
         )
     differ = _differing(runs)
     near = maybe_meant(by, known) or (f"what differs is {', '.join(differ)}" if differ else f"one is {known[0]}")
-    raise ComparisonError(f"--by {by} is no setting of these runs; {near}")
+    raise ComparisonError(f"{option} {by} is no setting of these runs; {near}")
 
 
 def with_distinct_settings(runs: Iterable[RunRecord]) -> list[RunRecord]:

@@ -198,9 +198,9 @@ def _runs(arm: Arm) -> tuple[RunRecord, ...]:
     return arm.ok + arm.nan + arm.without_metric + arm.incomplete + arm.failed + arm.unfinished
 
 
-def about(metric: str, by: str) -> str:
+def about(metric: str, by: str, seed: str | None) -> str:
     """Return what a comparison looks at, as a `Glance` has it."""
-    return f"{metric} by {by}"
+    return f"{metric} by {by}" if seed is None else f"{metric} by {by} over {seed}"
 
 
 def exploratory(cells: Sequence[Cell], glances: Sequence[Glance], *, about: str, unplanned: str | None) -> list[Cell]:
@@ -248,7 +248,7 @@ def _why(row: Row, known: Sequence[Glance]) -> str | None:
 
 def glances_of(comparison: Comparison, *, at: str) -> Iterator[tuple[str, Glance]]:
     """Yield what *comparison* saw, row by row, each with a digest: equal data have equal ones."""
-    question = about(comparison.metric, comparison.by)
+    question = about(comparison.metric, comparison.by, comparison.seed)
     for row in (row for cell in comparison.cells for row in cell.rows if row.difference is not None):
         text = "\n".join([question, *row.runs, "", *row.awaited])
         glance = Glance(at=at, question=question, seen=list(row.runs), awaited=list(row.awaited), n=row.n_units)
