@@ -62,6 +62,56 @@ def test_runs_that_went_before_their_metrics_file_was_named_are_not_lost() -> No
     assert any("no metric of 10 of 20 runs was read" in flag for flag in row.flags)
 
 
+def of_a_mistake(level: str, n: int = 5, *, submission: str = "first", reason: str = "no file") -> list[RunRecord]:
+    return [
+        replace(
+            run(level, seed, None, state=State.FAILED, cause=Cause.PROGRAM, uid=f"{submission}-{level}-{seed}"),
+            metrics={},
+            submission=submission,
+            reason=reason,
+        )
+        for seed in range(n)
+    ]
+
+
+def test_a_submission_that_failed_whole_before_it_trained_is_nobodys_loss() -> None:
+    alike = [value + value / 999 for value in TEN]
+    mistaken = [*of_a_mistake("fp32"), *of_a_mistake("tf32")]
+
+    row = compare([*mistaken, *arm("fp32", [*TEN]), *arm("tf32", alike)], {}, LARGE).cells[0].rows[1]
+
+    assert row.verdict == "equivalent"
+    assert row.losses is not None
+    assert (row.losses.n, row.losses.n_ended, row.losses.n_elsewhere, row.n_failed) == (0, 10, 0, 5)
+    said = "left out: 5 runs of submissions that failed whole, in the same words and before any metric"
+    assert said in row.flags
+    assert not any("lucky" in flag for flag in row.flags)
+
+
+@pytest.mark.parametrize(
+    "mistaken",
+    [
+        of_a_mistake("tf32"),  # an arm of its own: what failed may be the arm's doing
+        [*of_a_mistake("tf32"), *of_a_mistake("fp32", reason="another")],
+        [*of_a_mistake("tf32"), *of_a_mistake("fp32", submission="second")],
+        [*of_a_mistake("tf32"), replace(run("fp32", 0, 0.9, uid="came-through"), submission="first")],
+        [*of_a_mistake("tf32"), *[replace(each, cause=Cause.GPU_MEMORY) for each in of_a_mistake("fp32")]],
+        [
+            replace(each, metrics={"loss": summary("loss", 0.5)})
+            for each in [*of_a_mistake("fp32"), *of_a_mistake("tf32")]
+        ],
+    ],
+)
+def test_what_failed_otherwise_stays_lost(mistaken: list[RunRecord]) -> None:
+    alike = [value + value / 999 for value in TEN]
+
+    row = compare([*mistaken, *arm("fp32", [*TEN]), *arm("tf32", alike)], {}, LARGE).cells[0].rows[1]
+
+    assert row.verdict == "unstable"
+    assert row.losses is not None
+    assert row.losses.n == 5
+
+
 def test_two_survivors_of_ten_are_no_evidence() -> None:
     row = judged([TEN[0] + 0.001, TEN[1], *[math.nan] * 8], [*TEN])
 

@@ -45,6 +45,7 @@ class Arm:
     values: BySeed  # the metric; runs of one seed are averaged first, since the seed is the unit
     by_precision: bool = False  # its level is a precision: runs that computed in another one have no times of it
     read_by: frozenset[str] = frozenset()  # how metrics were read of the runs of its cell that have one: `reading`
+    never_trained: frozenset[str] = frozenset()  # uids in `failed`: `never_trained`
 
     @property
     def ended(self) -> tuple[RunRecord, ...]:
@@ -137,6 +138,29 @@ class ArmTimes:
 def reading(run: RunRecord) -> str:
     """Return by which settings metrics of *run* were read."""
     return repr([run.params.get(f"workload.{key}") for key in ("metrics", "metrics_from")])
+
+
+def never_trained(arms: Iterable[Arm]) -> frozenset[str]:
+    """Return the uids of runs of *arms*, of one cell, whose submission failed as a whole before any metric was read.
+
+    Where runs of several arms all failed in the same words, somebody forgot a file, a package or a flag, and mended it.
+    """
+    of_submissions: dict[str | None, list[tuple[str, RunRecord]]] = defaultdict(list)
+    for arm in arms:
+        for run in (*arm.ended, *arm.incomplete, *arm.unfinished):
+            of_submissions[run.submission].append((arm.level, run))
+    whole = [
+        [run.uid for _, run in members]
+        for submission, members in of_submissions.items()
+        if submission is not None
+        and len({level for level, _ in members}) > 1
+        and len({run.reason for _, run in members}) == 1
+        and all(
+            run.state is State.FAILED and run.cause == Cause.PROGRAM and run.reason and not run.metrics
+            for _, run in members
+        )
+    ]
+    return frozenset(uid for uids in whole for uid in uids)
 
 
 def sort_runs(level: str, runs: Sequence[RunRecord], metric: str, *, by_precision: bool = False) -> Arm:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpcml.analysis.compare.arms import Arm, excluded, reading, sort_runs
+from hpcml.analysis.compare.arms import Arm, excluded, never_trained, reading, sort_runs
 from hpcml.analysis.compare.cells import (
     CellRuns,
     Curves,
@@ -178,6 +178,8 @@ def _look_at(factor: Factor, group: CellRuns, yardstick: Yardstick, *, has_targe
     if any(arm.without_metric for arm in arms.values()):
         read_by = frozenset(reading(run) for arm in arms.values() for run in (*arm.ok, *arm.nan))
         arms = {level: replace(arm, read_by=read_by) for level, arm in arms.items()}
+    if mistaken := never_trained(arms.values()):
+        arms = {level: replace(arm, never_trained=mistaken) for level, arm in arms.items()}
     counted = [run for arm in arms.values() for run in arm.ok]
     distinct = with_distinct_settings(counted)
     may_stop_early = has_target or any(run.params.get("objective.target") is not None for run in distinct)

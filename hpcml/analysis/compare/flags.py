@@ -31,6 +31,7 @@ from hpcml.model.precision import (
     is_proven,
 )
 from hpcml.spelling import alike
+from hpcml.units import one_or_many
 
 _BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
@@ -128,6 +129,11 @@ def _doubts(arm: Arm, terms: Terms) -> list[str]:
     if unread:
         whole = len(arm.ok) + len(arm.without_value)
         flags.append(f"no metric of {unread} of {whole} runs was read: they had other workload.metrics or metrics_from")
+    if mistaken := sum(run.uid in arm.never_trained for run in arm.failed):
+        flags.append(
+            f"left out: {mistaken} {one_or_many(mistaken, 'runs')} of submissions that failed whole, in the same words "
+            "and before any metric"
+        )
     if not arm.ok:
         return [*flags, "no run counts", *([_missing(arm)] if arm.incomplete else [])]
     reference = terms.reference
@@ -141,7 +147,7 @@ def _doubts(arm: Arm, terms: Terms) -> list[str]:
         flags.append(f"n={n}: indicative only")
     if extra := len(arm.ok) - len(arm.values):
         flags.append(replicates_flag(extra))
-    if lost := len(arm.without_value) - unread:
+    if lost := len(arm.without_value) - unread - mistaken:
         flags.append(f"{lost} of {len(arm.ok) + lost} ended runs do not count: the rest may be a lucky selection")
     flags += _shape_flags(arm, terms)
     if late := sum(f"{READ_AFTERWARDS}{terms.metric}" in run.facts for run in arm.ok):

@@ -32,7 +32,8 @@ def lost_runs(arm: Arm) -> list[RunRecord]:
     """Return the runs that *arm* lost to its own doing."""
     unread = {run.uid for run in unread_runs(arm)}
     mute = [run for run in arm.without_metric if run.uid not in unread]
-    return [*arm.nan, *mute, *(run for run in arm.failed if is_own_doing(run))]
+    failed = [run for run in arm.failed if is_own_doing(run) and run.uid not in arm.never_trained]
+    return [*arm.nan, *mute, *failed]
 
 
 def unread_runs(arm: Arm) -> list[RunRecord]:
