@@ -9,18 +9,19 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from pathlib import Path, PurePath
 
 from hpcml.agent.metrics.numbers import IN_CALL, number_or_share, plain
 from hpcml.agent.metrics.reading import STEPS, Damaged
-from hpcml.agent.metrics.sources import is_wanted_by
+from hpcml.agent.metrics.sources import Source, is_wanted_by, reader_of
 from hpcml.agent.metrics.tables import CsvTable
 from hpcml.commands.logs import last_printed
 from hpcml.commands.submit.launch import Launched
 from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import printed_lines
-from hpcml.model.metric_goal import is_loss
+from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate, is_loss
+from hpcml.model.metric_sources import MetricFiles
 from hpcml.runs.working_directory import written_files
 
 _LONGEST = 400  # characters of a line, the last ones: what is longer is no report of a metric
@@ -28,6 +29,7 @@ _MOST_OF_HEADING = 1 << 16  # bytes
 _MOST_LOOKED_AT = 20  # runs of one submission, whose files may each have a name of their own
 _TEXTS = (".txt", ".log", ".out", ".dat", ".yaml", ".yml")  # of files with what others print
 _MOST_OF_TEXT = 16 << 10  # bytes, at its end
+_TRACKERS = {".aim": "Aim", ".cometml-runs": "Comet", ".neptune": "Neptune", "swanlog": "SwanLab"}  # by their folders
 _SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
 _COLUMNS = (".dat", ".txt", ".xvg", ".log")  # the same, where numbers stand below names: they may be anything else
 _RESULTS = re.compile(
@@ -114,7 +116,8 @@ def _line(measured: str) -> re.Pattern[str]:
         rf"(?P<before>(?:(?<!\w)(?:[A-Za-z][\w'-]{{0,30}} +){{1,8}}?)??"
         rf"(?:{_NAME_BEFORE})?(?:{measured})(?:@\d+(?:\.\d+)?)?[\"']?(?:{_OF_WHAT})? *)"
         r"(?:(?<=\W)|(?=\d*\.\d))"  # "loss0.5" is one, "mAP50" none
-        rf"{_BEFORE_NUMBER}[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?%?(?![\w.])",
+        rf"{_BEFORE_NUMBER}[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?%?"
+        r"(?![\w.]|\] {0,3}[:=])",  # of "loss [10] : (0.5, 1.0)" it is how many there were
         re.IGNORECASE,
     )
 
@@ -145,8 +148,9 @@ def advice(mute: Sequence[Launched]) -> str:
     """Return in words what would make hpcml read a metric of the runs *mute*, whose program reported none."""
     launched, *others = mute
     which = f"--submission {launched.manifest.provenance.submission}" if others else launched.run_dir.uid
-    for file in sorted(_written_tables(launched), key=_is_of_training):
-        return _reading_file(which, _one_for_all(_MOMENT.sub("*", file), others))
+    tables = sorted(_written_tables(launched), key=_is_of_training)
+    for file in filter(lambda table: _tells_of_quality(launched, table), tables):
+        return _reading_file(which, _one_for_all(_MOMENT.sub("*", file), others, _written_tables))
     printed = last_printed(launched.run_dir)
     if found := suggested_rules(printed):
         names = [name for _, name in found]
@@ -158,15 +162,16 @@ def advice(mute: Sequence[Launched]) -> str:
         return f"{_reading(which, 'workload.metrics', f'[{rules}]', f'{read} from what it printed')}{judged}"
     if of_rows := rule_of_table(printed) or rule_of_numbers(printed):
         return _reading(which, "workload.metrics", f"[{of_rows}]", "one from what it printed")
-    for file in _written_columns(launched):
-        return _reading_file(which, _one_for_all(_MOMENT.sub("*", file), others, _written_columns))
+    for file in chain(tables, _written_columns(launched)):
+        written = _written_tables if file in tables else _written_columns
+        return _reading_file(which, _one_for_all(_MOMENT.sub("*", file), others, written))
     if (of_text := _rule_of_a_text(launched)) is not None:
         file, rule = of_text
         return (
             f"hpcml run workload.metrics='[{rule}]' -- bash -c 'YOUR COMMAND && cat {file}' reads one from that file, "
             "which it wrote and did not print"
         )
-    return _of_a_name(which, printed, launched) or _of_nothing_printed(launched.manifest.plan.argv)
+    return _of_a_name(which, printed, launched) or _of_nothing_printed(launched)
 
 
 def _of_a_name(which: str, printed: str, launched: Launched) -> str | None:
@@ -177,8 +182,9 @@ def _of_a_name(which: str, printed: str, launched: Launched) -> str | None:
     return f"{_reading(which, 'workload.metrics', f'[{rule}]', 'one from what it printed')}{judged}"
 
 
-def _of_nothing_printed(words: Sequence[str]) -> str:
-    """Return what makes metrics of a program known that has neither printed nor written any."""
+def _of_nothing_printed(launched: Launched) -> str:
+    """Return what makes metrics of a program known that has neither printed nor written any that can be read."""
+    words = launched.manifest.plan.argv
     names = {PurePath(word).name for word in words}
     if "papermill" in names and "--log-output" not in words:
         return "papermill prints what the cells print with --log-output, and a rule of workload.metrics reads it there"
@@ -187,10 +193,31 @@ def _of_nothing_printed(words: Sequence[str]) -> str:
             "nbconvert keeps what the cells print in the notebook that it writes; papermill --log-output prints it, "
             "where a rule of workload.metrics reads it"
         )
+    of_others = next((f"what it told {name} (in {folder}) is not read; " for folder, name in _trackers(launched)), "")
     return (
-        "workload.metrics='[{pattern: \"loss (?P<value>\\S+)\", name: loss}]' reads one from what a program prints, "
-        "and hpcml_client reports any"
+        f"{of_others}workload.metrics='[{{pattern: \"loss (?P<value>\\S+)\", name: loss}}]' reads one from what a "
+        "program prints, and hpcml_client reports any"
     )
+
+
+def _trackers(launched: Launched) -> Iterator[tuple[str, str]]:
+    """Yield the folders of trackers that the program wrote to, and which hpcml does not read, with their names."""
+    with suppress(OSError, HpcmlError):  # it is advice: what cannot be read gives none
+        for file in written_files(launched.run_dir):
+            yield from ((part, _TRACKERS[part]) for part in PurePath(file.path).parts if part in _TRACKERS)
+
+
+def _tells_of_quality(launched: Launched, table: str) -> bool:
+    """Tell whether a name in *table* says what is better: a log of times, or of columns r, l and t, tells nothing."""
+    kind = MetricFiles.by_ending(table)
+    if kind is None:
+        return False
+    root = Path(launched.manifest.plan.cwd)
+    with suppress(OSError, Damaged):
+        reader = reader_of(Source(kind=kind, place=table, stream="", label=""), root)
+        names = {reading.name for reading in reader.read()[0]}
+        return any(goal_by_name(name) is not None and not is_duration_or_rate(name) for name in names)
+    return False
 
 
 def _reading_file(which: str, name: str) -> str:
@@ -492,12 +519,10 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _one_for_all(
-    file: str, others: Sequence[Launched], written: Callable[[Launched], Iterator[str]] | None = None
-) -> str:
+def _one_for_all(file: str, others: Sequence[Launched], written: Callable[[Launched], Iterator[str]]) -> str:
     """Return *file*, with * for what differs in the names that *others* gave to theirs ("metrics_seed*.csv")."""
     for other in others[:_MOST_LOOKED_AT]:
-        theirs = [_MOMENT.sub("*", name) for name in (written or _written_tables)(other)]
+        theirs = [_MOMENT.sub("*", name) for name in written(other)]
         if any(fnmatchcase(name, file) for name in theirs):
             continue
         alike = [_alike(file, name) for name in theirs if PurePath(name).suffix == PurePath(file).suffix]

@@ -218,6 +218,22 @@ def test_a_table_without_names_is_no_metric_and_one_of_the_training_is_advised_l
     assert "workload.metrics_from='[auto,test_error.tsv]' reads the file" in written.stderr
 
 
+def test_a_table_of_which_nothing_is_better_is_advised_after_what_was_printed(hpcml: Hpcml) -> None:
+    monitor = """printf '#{"t_start": 1.5}\\nr,l,t\\n20.0,20,1.5\\n' > 0.monitor.csv"""  # Stable-Baselines3's
+
+    printed = hpcml("run", "--", "bash", "-c", f"{monitor}; echo '| ep_rew_mean | 20.8 |'")
+    alone = hpcml("run", "--", "bash", "-c", monitor)
+
+    assert "name: ep_rew_mean}]' reads one from what it printed" in printed.stderr
+    assert "workload.metrics_from='[auto,0.monitor.csv]' reads the file" in alone.stderr
+
+
+def test_what_was_told_a_tracker_whose_files_are_not_read_is_said(hpcml: Hpcml) -> None:
+    done = hpcml("run", "--", "bash", "-c", "mkdir -p .aim/meta; echo x > .aim/meta/chunk")
+
+    assert "what it told Aim (in .aim) is not read; workload.metrics=" in done.stderr
+
+
 @pytest.mark.parametrize(("name", "value"), [("energy.dat", "[auto,energy.dat]"), ("é (1).dat", '[auto,"é (1).dat"]')])
 def test_columns_between_blanks_that_a_program_wrote_are_advised_and_read(hpcml: Hpcml, name: str, value: str) -> None:
     text = f"printf '# step energy\\n0 -1.5\\n10 -2.5\\n' > '{name}'; echo 1 2 > mesh.dat"

@@ -542,7 +542,10 @@ def test_settings_and_counts_are_no_results(printed: str) -> None:
 
 @pytest.mark.parametrize(
     "printed",
-    ["", "done", "loading data 100%", "loss", "no error 404.html was lost", "pid 12", "test: 100%", "test: 3"],
+    [
+        *("", "done", "loading data 100%", "loss", "no error 404.html was lost", "pid 12", "test: 100%", "test: 3"),
+        "COMET INFO:     train_loss [10] : (0.5285002167428365, 1.0089024392083714)",  # how many, from, to
+    ],
 )
 def test_nothing_is_suggested_where_no_line_looks_like_a_metric(printed: str) -> None:
     assert suggested_rule(printed) is None
