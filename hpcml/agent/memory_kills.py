@@ -14,6 +14,9 @@ from hpcml.model.state import State
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # the second by a shell or a container, which outlives its program
 OURS = Path("/proc/self/cgroup")
 MOUNTS = Path("/sys/fs/cgroup")
+# What stands before a job's number: of Slurm and LSF (job_4711, job.4711.23), the two hooks of PBS (jobid/4711.server,
+# pbspro-4711.server.slice), and Flux (imp-shell-0-f2TJSAQF.service)
+_BEFORE_A_JOB = r"(?:^|/)(?:job[._-]|(?:jobid|jobs|pbs_jobs)/|pbs(?:pro)?-|(?:imp-)?shell-\d+-)"
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
@@ -52,13 +55,15 @@ def job_around(environ: Mapping[str, str]) -> str | None:
 
 
 def is_called_by(group: str, job_id: str | None) -> bool:
-    """Tell whether the name of a control group, or of folders above it, holds the number of the job *job_id*.
+    """Tell whether the path of a control group has a folder that a scheduler called by the number of the job *job_id*.
 
-    >>> is_called_by("pbspro-4711", "4711[3].server"), is_called_by("job_14711", "4711")
+    A number alone is no sign: sessions, users and containers have some, too.
+
+    >>> is_called_by("pbspro.slice/pbspro-4711.slice", "4711[3].server"), is_called_by("session-4711.scope", "4711")
     (True, False)
     """
     number = (job_id or "").partition(".")[0].partition("[")[0]  # PBS adds its server, and for arrays an index
-    return bool(number) and re.search(rf"(?<!\d){re.escape(number)}(?!\d)", group) is not None
+    return bool(number) and re.search(rf"{_BEFORE_A_JOB}{re.escape(number)}(?![0-9A-Za-z])", group) is not None
 
 
 def read_kills(job_id: str | None, *, ours: Path = OURS, mounts: Path = MOUNTS) -> MemoryKills:

@@ -150,6 +150,31 @@ def test_a_group_that_is_not_the_jobs_is_not_taken_for_it(tmp_path: Path, line: 
     assert group_of(tmp_path, line, {}, job_id) is None
 
 
+@pytest.mark.parametrize(
+    ("group", "job_id"),
+    [
+        ("user.slice/user-1001.slice/session-12.scope", "12"),
+        ("user.slice/user-1001.slice/session-12.scope", "1001.server"),
+        ("docker/0dc7e57656f2f0df39a9d6275d3c0512", "0.pbs"),  # a cluster in containers, whose jobs are its first
+        ("kubepods/burstable/pod3c0512-4711-9d6a", "4711"),
+        ("x/3c/job", "3"),
+    ],
+)
+def test_a_number_in_the_name_of_another_group_is_not_the_jobs(tmp_path: Path, group: str, job_id: str) -> None:
+    files = {f"{group}/memory.current": str(9 * 2**30), f"{group}/cpu.stat": "usage_usec 1\n"}
+
+    assert group_of(tmp_path, f"0::/{group}", files, job_id) is None
+
+
+def test_a_user_whose_number_is_that_of_the_job_has_other_jobs(tmp_path: Path) -> None:
+    job = "slurm/uid_1001/job_1001"
+    files = {"memory/slurm/uid_1001/memory.usage_in_bytes": str(9 * 2**30), f"memory/{job}/memory.usage_in_bytes": "0"}
+    group = group_of(tmp_path, f"4:memory:/{job}/step_batch", files, "1001")
+
+    assert group is not None
+    assert group.memory_mb() == 0.0
+
+
 def test_a_slow_call_backs_off_to_one_in_sixty_four_and_comes_back_at_once() -> None:
     pace = Backoff()
     used = []

@@ -287,9 +287,9 @@ def find_job_group(job_id: str | None, *, ours: Path = OURS, mounts: Path = MOUN
 
 def _up_to_job(group: str, job_id: str | None) -> str | None:
     parts = group.strip("/").split("/")
-    for depth, part in enumerate(parts, start=1):
-        if is_called_by(part, job_id):
-            return "/".join(parts[:depth])
+    for depth in range(1, len(parts) + 1):
+        if is_called_by(inside := "/".join(parts[:depth]), job_id):
+            return inside
     return None
 
 
