@@ -408,7 +408,7 @@ class Store:
                     else:
                         log.warning("%s %s; now %s", news.uid, news.why, news.job)
             except TimeIsUpError as error:
-                raise TimeoutError(f"{error} in time; they go on") from None
+                raise TimeoutError(f"{error} in time; {error.they} on") from None
 
     def wait(self, runs: Named = (), *, timeout_s: float | None = None) -> Runs:
         """Wait until *runs* have ended, as `as_completed`, and return their records in the order of their ends."""

@@ -51,7 +51,7 @@ def wait(places: Places, /, timeout: str | None, **selection: object) -> int:
                 elif isinstance(news, Silent):
                     warn(news.problem)
     except TimeIsUpError as error:
-        complain(f"{error} within {timeout_s} s; they go on")
+        complain(f"{error} within {timeout_s} s; {error.they} on")
         return _TIME_IS_UP
     except KeyboardInterrupt:
         say("\nhpcml: stopped waiting; the runs go on: hpcml wait waits again", err=True)

@@ -47,6 +47,7 @@ class TimeIsUpError(Exception):
     def __init__(self, left: int) -> None:
         super().__init__(f"{left} run has not ended" if left == 1 else f"{left} runs have not ended")
         self.left = left
+        self.they = "it goes" if left == 1 else "they go"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,12 +67,23 @@ class Answer:
         ['-l is deprecated']
         """
         name = f"{program}: "
-        return [line.removeprefix(name) for line in self.stderr.splitlines() if line.startswith(name)]
+        own = (line.removeprefix(name) for line in self.stderr.splitlines() if line.startswith(name))
+        return [line for line in own if _tells(line)]
 
     @property
     def end(self) -> str:
         """How it ended, for messages."""
         return f"signal {-self.returncode}" if self.returncode < 0 else f"exit status {self.returncode}"
+
+
+def telling_lines(text: str) -> list[str]:
+    """Return the lines of what a scheduler or a site said, without blank ones and the rulers around a site's words."""
+    return [line.strip() for line in text.splitlines() if _tells(line)]
+
+
+def _tells(line: str) -> bool:
+    behind_a_name = line.partition(": ")[2].strip()  # qsub: *****
+    return any(map(str.isalnum, behind_a_name or line))
 
 
 def call(

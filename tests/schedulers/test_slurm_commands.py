@@ -14,12 +14,22 @@ from hpcml.errors import SubmissionError
 from hpcml.schedulers.commands import Answer, NoAnswerError, call
 from hpcml.schedulers.request import Request
 from hpcml.schedulers.slurm import rehearsal
+from hpcml.schedulers.slurm.query import one_line
 
 
 def test_an_answer_has_all_that_was_said_and_the_exit_status() -> None:
     answer = call(["bash", "-c", "echo out; echo err >&2; exit 3"], timeout_s=10)
 
     assert (answer.returncode, answer.stdout, answer.stderr) == (3, "out\n", "err\n")
+
+
+def test_rulers_around_a_sites_words_are_left_out() -> None:
+    said = "sbatch: error: =====\nsbatch: error: Refused: see https://site\nsbatch: error: =====\nsbatch: error: No\n"
+    answer = Answer(returncode=1, stdout="", stderr=said + "sbatch: *****\nsbatch: Balance: 100 h\n")
+
+    assert one_line(answer) == "Refused: see https://site; No; Balance: 100 h"
+    assert answer.own_words("sbatch")[-1] == "Balance: 100 h"
+    assert "*****" not in answer.own_words("sbatch")
 
 
 def test_a_program_runs_in_the_c_locale_with_nothing_to_read() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from hpcml.codec import Json
 from hpcml.model.state import State
 from hpcml.schedulers.batches import TOKEN
+from hpcml.schedulers.commands import telling_lines
 from hpcml.schedulers.contract import JobUsage, Known
 
 FIELDS = (
@@ -109,8 +110,7 @@ def is_silence(text: str) -> bool:
 
 def one_line(text: str) -> str:
     """Return what was said on one line, its lines joined with semicolons, without rulers and empty ones."""
-    lines = [line.strip() for line in text.splitlines()]
-    return "; ".join(line for line in lines if line.strip("-=* ")) or "no message"
+    return "; ".join(telling_lines(text)) or "no message"
 
 
 def refusals_of_kill(text: str) -> list[str]:

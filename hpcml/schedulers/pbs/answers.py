@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from hpcml.model.state import State
 from hpcml.schedulers.batches import TOKEN
+from hpcml.schedulers.commands import telling_lines
 from hpcml.schedulers.contract import JobUsage, Known
 
 Attributes = Mapping[str, str]
@@ -161,16 +162,11 @@ def parse_unknown(stderr: str) -> set[JobId]:
 
 
 def one_line(stderr: str) -> str:
-    """Return PBS's own words without its usage text, on one line.
+    """Return PBS's own words without its usage text and without rulers, on one line.
 
     For messages to people: the lines are joined with semicolons.
     """
-    lines: list[str] = []
-    for line in stderr.splitlines():
-        if line.startswith("usage:"):
-            break
-        if line.strip():
-            lines.append(line.strip())
+    lines = takewhile(lambda line: not line.startswith("usage:"), telling_lines(stderr))
     return "; ".join(lines) or "no message"
 
 

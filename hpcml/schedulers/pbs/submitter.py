@@ -32,6 +32,7 @@ _ADVICE = {
     "violates queue": "set resources.walltime, nodes and gpus_per_node to what the queue allows (qstat -Q -f), or "
     "resources.partition to another",
     "Unknown queue": "set resources.partition",
+    "Unauthorized Request": "the queue may be closed to you: resources.partition names another",
 }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpcml.errors import HpcmlError
-from hpcml.schedulers.commands import Answer, NoAnswerError, call
+from hpcml.schedulers.commands import Answer, NoAnswerError, call, telling_lines
 from hpcml.schedulers.contract import Answers, Ticket
 from hpcml.schedulers.slurm.answers import (
     LONGEST_NAME,
@@ -318,15 +318,15 @@ def _day_before(token: str) -> str:
 
 
 def one_line(answer: Answer) -> str:
-    """Return the program's own words without its name; banners, which do not begin with a name, are left out.
+    """Return the program's own words without its name, and without banners, which do not begin with one, and rulers.
 
     Of several lines all are kept, joined with semicolons. Without any, the exit status is told.
     """
-    lines = [line.strip() for line in (answer.stderr or answer.stdout).splitlines() if line.strip()]
+    lines = telling_lines(answer.stderr or answer.stdout)
     programs = ("sbatch:", "allocation failure:", "squeue:", "sacct:", "scancel:", "scontrol:", "sacctmgr:")
     own = [line.partition(": ")[2] for line in lines if line.startswith(programs)]
-    words = [line.removeprefix("error: ").removeprefix("fatal: ") for line in own or lines]
-    return "; ".join(words) or f"exit status {answer.returncode} and not a word"
+    words = "\n".join(line.removeprefix("error: ").removeprefix("fatal: ") for line in own or lines)
+    return "; ".join(telling_lines(words)) or f"exit status {answer.returncode} and not a word"
 
 
 def _id_of(name: str, text: str) -> str | None:

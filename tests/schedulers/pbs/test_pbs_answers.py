@@ -220,4 +220,7 @@ def test_complaints_become_one_line_without_the_usage_text() -> None:
     assert one_line(capture("name-space")[1]) == "qsub: illegal -N value"
     assert one_line(capture("hook-reject")[1]) == ("qsub: Project (-A) is mandatory.; See https://example.invalid/docs")
     assert one_line(capture("serverdown-qsub")[1]).startswith("Connection refused; qsub: cannot connect to server")
+    assert one_line("qsub: *****\nRefused by the site.\nSee https://site\n*****\n") == (
+        "Refused by the site.; See https://site"  # a hook of OpenPBS 23.06.06
+    )
     assert one_line("") == "no message"
