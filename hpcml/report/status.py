@@ -165,7 +165,8 @@ def why_words(record: RunRecord, word: Known | None) -> str:
     start = f"expected to start {word.expected_start}" if word.expected_start else None
     silent = None
     if record.state is State.PENDING and word.state is State.RUNNING:
-        silent = "its job has begun, its agent has not written yet"
+        not_yet = "its turn in it has not come" if record.is_shared else "its agent has not written yet"
+        silent = f"its job has begun, {not_yet}"
     return ", ".join(filter(None, [word.reason, start, silent]))
 
 

@@ -84,6 +84,8 @@ def test_a_run_that_waits_and_whose_job_was_said_to_have_ended_does_not_wait_for
 
 def test_a_job_that_has_begun_without_a_word_of_its_agent_says_so() -> None:
     assert "its agent has not written yet" in lines(row(waiting(), Known(state=State.RUNNING, raw="RUNNING")))[1]
+    of_a_pack = row(waiting(is_shared=True), Known(state=State.RUNNING, raw="RUNNING"))
+    assert "its job has begun, its turn in it has not come" in lines(of_a_pack)[1]
 
 
 def test_a_shared_job_is_called_shared() -> None:
