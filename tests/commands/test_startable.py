@@ -203,3 +203,62 @@ def test_a_program_that_is_no_text_is_left_to_the_kernel(compose_one: ComposeOne
 
     check(compose_one("workload.command=true"), "./compiled", folder)
     check(compose_one("workload.command=true"), f"{os.path.relpath(sys.executable, folder)} -V", folder)
+
+
+@pytest.fixture
+def package(folder: Path) -> Path:
+    """A project with a package that has modules, one that can be run, and a folder that is none."""
+    (folder / "train.py").write_text("")
+    for name in ("mine/__init__.py", "mine/train.py", "mine/sub/__init__.py", "mine/sub/__main__.py", "loose/fit.py"):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text("")
+    (folder / "grown").mkdir()
+    (folder / "grown" / "__init__.py").write_text("__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("python -m trian --lr 1", "there is no module trian here, seen from .*; did you mean train?"),
+        ("python -u -m mine.trian", "there is no trian in mine, seen from .*; did you mean train?"),
+        ("python -m mine.sub.fit", "there is no fit in mine/sub"),
+        ("python -m mine", "mine is a package without a __main__.py, which cannot be run: name a module in it"),
+        ("python3 -m nosuchmoduleatall", "there is no module nosuchmoduleatall here"),
+    ],
+)
+def test_a_module_that_is_not_there_is_refused(compose_one: ComposeOne, package: Path, command: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        check(compose_one(), command, package, is_exact=True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "python -m train",
+            "python -m mine.train",
+            "python -m mine.sub",
+            "python -m pytest -x",
+            "python -m json.tool",
+        ),
+        *("python -m loose.other", "python -m grown.late", "python -m hpcml_client.x", "python ok.py -m trian"),
+        *("python -W ignore -m train", "python -um train", "mpirun -n 2 python -m trian", "python -c pass -m trian"),
+    ],
+)
+def test_a_module_that_may_be_there_is_left_alone(compose_one: ComposeOne, package: Path, command: str) -> None:
+    check(compose_one(), command, package, is_exact=True)
+
+
+def test_of_a_cluster_and_an_image_only_the_projects_own_modules_are_known(
+    compose_one: ComposeOne, package: Path
+) -> None:
+    on_cluster = compose_one("+cluster=karolina", "resources.partition=qcpu", "resources.gpus_per_node=0")
+
+    check(on_cluster, "python -m nosuchmoduleatall", package, is_exact=True)
+    check(compose_one(), "python -m nosuchmoduleatall", package, is_exact=True, is_inside=True)
+    for command in ("python -m trian", "python -m mine.trian"):
+        with pytest.raises(ConfigError, match="did you mean train"):
+            check(on_cluster, command, package, is_exact=True)
+    with pytest.raises(ConfigError, match="did you mean train"):
+        check(compose_one(), "python -m mine.trian", package, is_exact=True, is_inside=True)

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
+from hpcml.commands.submit.python_modules import no_module
 from hpcml.config.guess import did_you_mean
 from hpcml.config.program import PINNING
 from hpcml.errors import ConfigError
@@ -80,6 +81,9 @@ def _problems(words: Sequence[str], cwd: Path, run: Run, *, is_inside: bool) -> 
     if not is_inside and (is_here or os.sep in words[0]):
         yield from _no_program(words, cwd, is_here=is_here)
     yield from _no_script(words, cwd, is_inside=is_inside)
+    path = run.workload.env.get("PYTHONPATH", "" if is_inside else os.environ.get("PYTHONPATH", ""))
+    is_ours = is_here and "PATH" not in run.workload.env
+    yield from no_module(words, cwd, path, is_inside=is_inside, is_here=is_ours)
 
 
 def _no_program_but_a_word(words: Sequence[str], cwd: Path) -> Iterator[str]:
