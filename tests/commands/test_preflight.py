@@ -1,9 +1,10 @@
+import sys
 from pathlib import Path
 
 import pytest
 
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit.preflight import warnings
+from hpcml.commands.submit.preflight import all_warnings, warnings
 from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_from_cli
 from hpcml.mounts import file_system_of
@@ -146,3 +147,43 @@ def test_the_file_system_of_a_path_is_that_of_its_nearest_parent(tmp_path: Path,
 
 def test_proc_is_told_from_a_disk() -> None:
     assert file_system_of(Path("/proc/self")) == "proc"
+
+
+IMPORTS = """
+import os, numpy
+import nosuchlibrary.sub as n
+from alsonone import x
+import beside, hpcml_client
+from . import this
+try:
+    import perhaps
+except ImportError:
+    perhaps = None
+if os.environ.get("DEBUG"):
+    import debugger_of_mine
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "lost"),
+    [
+        (IMPORTS, (), "nosuchlibrary, alsonone"),
+        (f"import sys\nsys.path.append('lib')\n{IMPORTS}", (), None),
+        (IMPORTS, ("cluster.modules=[Python/3]",), None),
+        (IMPORTS, ("workload.env.PATH=/opt/bin",), None),
+        ("import numpy\n", (), None),
+    ],
+)
+def test_imports_that_the_programs_python_does_not_find_are_said_before_it_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: tuple[str, ...], lost: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.py").write_text(text)
+    (tmp_path / "beside.py").write_text("")
+    command = f"workload.command='{sys.executable} t.py --lr 1'"
+    planned = plan_all(compose_from_cli((*SLURM_SITE, *words, command), project=tmp_path), MACHINE)
+
+    said = all_warnings(planned, Places(home=tmp_path / "home", store_url=""), MACHINE)
+
+    of_imports = [line for line in said if line.startswith("t.py imports")]
+    assert [line.partition(", and its Python")[0] for line in of_imports] == ([f"t.py imports {lost}"] if lost else [])

@@ -262,3 +262,30 @@ def test_of_a_cluster_and_an_image_only_the_projects_own_modules_are_known(
             check(on_cluster, command, package, is_exact=True)
     with pytest.raises(ConfigError, match="did you mean train"):
         check(compose_one(), "python -m mine.trian", package, is_exact=True, is_inside=True)
+
+
+def test_a_script_that_is_no_python_is_refused_with_the_line(compose_one: ComposeOne, folder: Path) -> None:
+    (folder / "wrong.py").write_text("import os\nif os:\nprint(1)\n")
+    (folder / "wrong.py").chmod(0o755)
+    (folder / "two.py").write_text("print 'of Python 2'\n")
+    (folder / "ok.py").write_text("x = '\\d'  # a warning, no error\n")
+    on_cluster = compose_one("+cluster=karolina", "cluster.modules=[]")
+
+    for run in (compose_one(), on_cluster):
+        with pytest.raises(ConfigError, match=r"^wrong.py, line 3: expected an indented block .*, says Python 3"):
+            check(run, f"{sys.executable} wrong.py --lr 1", folder, is_exact=True)
+    # Who says which Python there will be? An image, a module, uv, another PATH.
+    check(compose_one(), "python wrong.py", folder, is_exact=True, is_inside=True)
+    check(compose_one("+cluster=karolina", "cluster.modules=[Python/3]"), "python wrong.py", folder, is_exact=True)
+    check(on_cluster, "uv run python wrong.py", folder, is_exact=True)
+    check(compose_one("workload.env.PATH=/opt/bin"), "python wrong.py", folder, is_exact=True)
+    check(compose_one(), "python ok.py", folder, is_exact=True)
+
+
+def test_a_script_that_the_commands_own_python_reads_is_left_alone(compose_one: ComposeOne, folder: Path) -> None:
+    (folder / "newer.py").write_text("x = t'{y}' if so else\n")
+    newer = folder / "python3"
+    newer.write_text("#!/bin/sh\nexit 0\n")
+    newer.chmod(0o755)
+
+    check(compose_one(), "./python3 newer.py", folder, is_exact=True)

@@ -51,7 +51,7 @@ class Interpreters:
 
     def begin(self, program: str, cwd: Path) -> None:
         """Begin to ask the Python of *program*, as `paths_into` does, unless many are being asked."""
-        python = _interpreter(program, cwd)
+        python = interpreter_of(program, cwd)
         if python is not None and len(self._asked) < _MOST_AT_ONCE:
             self._ask(python)
 
@@ -62,7 +62,7 @@ class Interpreters:
         else, which may start the ``python`` on PATH. *cwd* is where it is started. Empty where there is no such Python,
         or it gives no answer within 20 seconds: then the run imports as it would without this.
         """
-        python = _interpreter(program, cwd)
+        python = interpreter_of(program, cwd)
         if python is None:
             return []
         self._ask(python)
@@ -98,7 +98,8 @@ def _answer_of(process: subprocess.Popen[bytes], patience_s: float) -> list[str]
     return found
 
 
-def _interpreter(program: str, cwd: Path) -> str | None:
+def interpreter_of(program: str, cwd: Path) -> str | None:
+    """Return the Python that *program* is, names in its first line, or else finds on PATH; None without one."""
     found = shutil.which(str(cwd / program) if os.sep in program else program)
     if found is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,9 @@ from hpcml.commands.machine import Machine
 from hpcml.commands.submit import code, packing
 from hpcml.commands.submit.job_scripts import unread_directives
 from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.python_start import imports_of_nothing
 from hpcml.commands.submit.queues import unknown_queue
+from hpcml.commands.submit.startable import has_known_python, python_script
 from hpcml.errors import StoreError
 from hpcml.model.cluster import SchedulerName
 from hpcml.mounts import file_system_of, is_local
@@ -29,7 +32,27 @@ def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -
     kind_of = functools.cache(file_system_of)  # asked once, for thousands of runs in one folder
     found = {text for item in planned for text in warnings(item, places, kind_of)}
     found |= set(_walltime_warnings(planned, places, machine))
+    found |= set(_import_warnings(planned))
     return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned, places)))
+
+
+def _import_warnings(planned: Sequence[Planned]) -> Iterator[str]:
+    """Yield what scripts that are queued import, and their Python, as it is found here, does not find."""
+    asked = {
+        (script, item.plan.argv[0], Path(item.plan.cwd), item.run.workload.env.get("PYTHONPATH", inherited))
+        for item in planned
+        if item.run.workload.command is not None
+        and item.run.cluster.scheduler is not SchedulerName.local  # where it is seen at once
+        and has_known_python(item.run)
+        and (script := python_script(item.plan.argv, Path(item.plan.cwd))) is not None
+        for inherited in [os.environ.get("PYTHONPATH", "")]
+    }
+    for script, program, cwd, path in asked:
+        if lost := imports_of_nothing(script, program, cwd, path):
+            yield (
+                f"{script.name} imports {', '.join(lost)}, and its Python has no such module here: activate the "
+                "environment that has it before hpcml run"
+            )
 
 
 def _walltime_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> Iterator[str]:

@@ -7,17 +7,19 @@ would fail in the job, or do something else without a word.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from hpcml.commands.submit.python_modules import no_module
+from hpcml.commands.submit.python_start import no_module, no_python
 from hpcml.config.guess import did_you_mean
 from hpcml.config.program import PINNING
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import SchedulerName
+from hpcml.model.container import ContainerKind
 from hpcml.model.run import Run
 from hpcml.runs.plan import Plan
 from hpcml.schedulers.registry import SUBMITS
@@ -82,8 +84,28 @@ def _problems(words: Sequence[str], cwd: Path, run: Run, *, is_inside: bool) -> 
         yield from _no_program(words, cwd, is_here=is_here)
     yield from _no_script(words, cwd, is_inside=is_inside)
     path = run.workload.env.get("PYTHONPATH", "" if is_inside else os.environ.get("PYTHONPATH", ""))
-    is_ours = is_here and "PATH" not in run.workload.env
-    yield from no_module(words, cwd, path, is_inside=is_inside, is_here=is_ours)
+    is_known = not is_inside and has_known_python(run)
+    yield from no_module(words, cwd, path, is_inside=is_inside, is_here=is_here and is_known)
+    script = python_script(words, cwd)
+    if script is not None and is_known and (wrong := no_python(script, words[0], cwd)):
+        yield f"{wrong}, says Python {platform.python_version()} here, and so does that of the command"
+
+
+def has_known_python(run: Run) -> bool:
+    """Tell whether the Python of a user's own command is, as far as anybody knows, the one that is found here."""
+    site = run.cluster
+    is_inside = run.container.kind is not ContainerKind.none
+    return not (is_inside or site.modules or site.prelude or "PATH" in run.workload.env)
+
+
+def python_script(words: Sequence[str], cwd: Path) -> Path | None:
+    """Return the script that the first of *words* has its Python run, by its name; None where that is not certain.
+
+    Not those of `uv run` and `conda run`, which choose a Python by themselves.
+    """
+    is_starter = ".py" in (_suffixes(words[0]) or ()) or words[0].endswith(".py")
+    script = next((word for word in named_files(words, cwd)[::-1] if word.endswith(".py")), None)
+    return cwd / script if is_starter and script is not None and _is_file(cwd / script) else None
 
 
 def _no_program_but_a_word(words: Sequence[str], cwd: Path) -> Iterator[str]:

@@ -1,0 +1,201 @@
+"""What the Python of a command would end with at once: a module or script that is not there or no Python, lost imports.
+
+A package of the user's own, with an ``__init__.py`` below where the command starts, comes before any that is installed.
+What is installed is asked of the Python of the command, and of a run on a cluster, whose Python may be another, only
+where the name is like that of a module beside it. A script is read by this Python and by the command's, which run
+nothing of it: one that either reads is left alone, since only the job knows which Python it has in the end.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path, PurePath
+
+from hpcml.commands.submit.import_paths import interpreter_of
+from hpcml.config.guess import did_you_mean
+from hpcml.runs.files import read_whole
+
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
+_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_CODE = re.compile(r"-[A-Za-z]*c")
+_FLAG = re.compile(r"-[A-Za-z]*m|--module")  # python -um; torchrun has the long one
+_OURS = frozenset({"hpcml_client", "hpcml_train"})  # which every run finds
+_MOST_BYTES = 1 << 20  # of a script
+_PATIENCE_S = 20.0
+_READ = "import ast, sys; ast.parse(open(sys.argv[1], 'rb').read())"
+_FIND = """
+import importlib.util, sys
+sys.path[0] = sys.argv[1]
+for name in sys.argv[2:]:
+    try:
+        is_there = importlib.util.find_spec(name) is not None
+    except Exception:
+        is_there = True
+    if not is_there:
+        print(name)
+"""
+
+
+def no_module(words: Sequence[str], cwd: Path, path: str, *, is_inside: bool, is_here: bool) -> Iterator[str]:
+    """Yield what is wrong with the module that *words*, started in *cwd*, name behind ``-m``; nothing if it is there.
+
+    *path* is the PYTHONPATH of the run. *is_inside*: the Python is that of an image; *is_here*: it is that of this
+    machine.
+    """
+    name = _module(words)
+    if name is None:
+        return
+    top, *below = name.split(".")
+    if top in _OURS:
+        return
+    folders = [cwd, *(cwd / folder for folder in path.split(os.pathsep) if folder)]
+    packages = [folder / top for folder in folders if os.path.isdir(folder / top)]  # noqa: PTH112 - raises none
+    if any(_is_module(folder, top) for folder in folders):
+        return
+    if packages and _is_package(packages[0]):
+        yield from _missing_in(packages[0], name, below, cwd)
+        return
+    if packages or is_inside:
+        return  # a folder without __init__.py may be a package, and hides none that is installed
+    beside = [other.stem for folder in folders for other in (*folder.glob("*.py"), *folder.glob("*/__main__.py"))]
+    near = did_you_mean(top, beside)
+    if (is_here or near) and _lost(words[0], cwd, [top], path):
+        remedy = near or "activate the environment that has it before hpcml run"
+        yield f"python -m {name}: there is no module {top} here, seen from {cwd}; {remedy}"
+
+
+def _missing_in(package: Path, name: str, below: Sequence[str], cwd: Path) -> Iterator[str]:
+    folder = package
+    for part in below:
+        if _is_module(folder, part) or not _is_package(folder):
+            return
+        if not os.path.isdir(folder / part):  # noqa: PTH112
+            near = did_you_mean(part, [other.stem for other in folder.glob("*.py")])
+            yield (
+                f"python -m {name}: there is no {part} in {os.path.relpath(folder, cwd)}, seen from {cwd}"
+                f"{f'; {near}' if near else ''}"
+            )
+            return
+        folder /= part
+    if _is_package(folder) and not _is_module(folder, "__main__"):
+        yield (
+            f"python -m {name}: {os.path.relpath(folder, cwd)} is a package without a __main__.py, which cannot be "
+            f"run: name a module in it, {name}.NAME"
+        )
+
+
+def _module(words: Sequence[str]) -> str | None:
+    """Return the name behind the first -m of a Python's words; None without one, or where they have a script before."""
+    if not _PYTHON.fullmatch(PurePath(words[0]).name):
+        return None
+    for flag, name in pairwise(words[1:]):
+        if _CODE.fullmatch(flag):
+            return None
+        if _FLAG.fullmatch(flag):
+            return name if _NAME.fullmatch(name) else None
+        if not flag.startswith("-") and os.path.splitext(flag)[1]:  # noqa: PTH122 - a script, whose own flags follow
+            return None
+    return None
+
+
+def _is_module(folder: Path, name: str) -> bool:
+    return any(folder.glob(f"{name}.py")) or any(folder.glob(f"{name}.*.so")) or any(folder.glob(f"{name}.pyc"))
+
+
+def _is_package(folder: Path) -> bool:
+    """Tell whether *folder* is a package of which all modules are in it."""
+    try:
+        return "__path__" not in (folder / "__init__.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def no_python(script: Path, program: str, cwd: Path) -> str | None:
+    """Return where *script* is no Python, to this one and to that of *program*; None where one of them can read it."""
+    if (source := _text_of(script)) is None:
+        return None
+    try:
+        _parsed(source)
+    except SyntaxError as error:
+        python = interpreter_of(program, cwd)
+        if python is None or _asked(python, _READ, str(script)) is None:
+            where = os.path.relpath(script, cwd) if script.is_relative_to(cwd) else str(script)
+            return f"{where}, line {error.lineno}: {error.msg}"
+    return None
+
+
+def imports_of_nothing(script: Path, program: str, cwd: Path, path: str) -> list[str]:
+    """Return the modules that *script* imports first of all, and that the Python of *program* does not find.
+
+    *path* is the PYTHONPATH of the run. Nothing is known of a script that changes where is looked for modules, of
+    imports that may fail or that are made under a condition, and of those that the script's imports make in turn.
+    """
+    source = _text_of(script)
+    if source is None or b"sys.path" in source or b"site." in source:
+        return []
+    try:
+        names = dict.fromkeys(_imported(_parsed(source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    asked = [name for name in names if name not in _OURS and name not in sys.stdlib_module_names]
+    if not asked:
+        return []
+    return _lost(program, script.parent, asked, path, cwd=cwd)
+
+
+def _lost(program: str, folder: Path, names: Sequence[str], path: str, *, cwd: Path | None = None) -> list[str]:
+    """Return those of *names*, modules at the top, that the Python of *program* does not find, nor in *folder*.
+
+    It loads nothing of them. Where it cannot be asked, all may be there.
+    """
+    python = interpreter_of(program, cwd or folder)
+    if python is None:
+        return []
+    return (_asked(python, _FIND, str(folder), *names, path=path, cwd=cwd or folder) or "").split()
+
+
+def _text_of(script: Path) -> bytes | None:
+    with suppress(OSError):
+        source = read_whole(script, most=_MOST_BYTES)
+        return source if b"\0" not in source else None
+    return None
+
+
+def _parsed(source: bytes) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a program's own odd escapes
+        return ast.parse(source)
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and not statement.level and statement.module:
+            yield statement.module.partition(".")[0]
+
+
+def _asked(python: str, code: str, *words: str, path: str | None = None, cwd: Path | None = None) -> str | None:
+    """Return what *python* prints of *code*; None where it fails, and "" where it cannot be asked."""
+    environ = os.environ if path is None else {**os.environ, "PYTHONPATH": path}
+    try:
+        asked = subprocess.run(
+            [python, "-c", code, *words],
+            env=environ,
+            cwd=cwd or "/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.decode(errors="replace") if asked.returncode == 0 else None
