@@ -187,3 +187,30 @@ def test_imports_that_the_programs_python_does_not_find_are_said_before_it_queue
 
     of_imports = [line for line in said if line.startswith("t.py imports")]
     assert [line.partition(", and its Python")[0] for line in of_imports] == ([f"t.py imports {lost}"] if lost else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "command", "said"),
+    [
+        ("#!/bin/bash\necho go\nfor i in 1 2; do\n  echo $i\n", "bash job.sh", "job.sh: line 5: syntax error"),
+        ("#!/bin/bash\necho 'never closed\n", "./job.sh", "./job.sh: line 2: unexpected EOF while looking for"),
+        ("#!/usr/bin/env bash\nif true; then echo; fi fi\n", "./job.sh", "./job.sh: line 2: syntax error near"),
+        ("#!/bin/bash\nx=(1 2)\nshopt -s extglob\nrm -f !(a|b)\n", "bash job.sh", None),
+        ("#!/bin/bash\nexit 0\n\0(((", "bash job.sh", None),
+        ("#!/usr/bin/perl\nif (1) { print 1 }\n", "./job.sh", None),
+    ],
+)
+def test_a_shell_script_that_its_shell_cannot_read_to_the_end_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, command: str, said: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "job.sh"))
+    (tmp_path / "job.sh").write_text(text)
+    (tmp_path / "job.sh").chmod(0o755)
+    planned = plan_all(compose_from_cli((f"workload.command='{command}'",), project=tmp_path), MACHINE)
+
+    found = all_warnings(planned, Places(home=tmp_path / "home", store_url=""), MACHINE)
+
+    lines = [line for line in found if "ends there, once what stands before has run" in line]
+    assert len(lines) == (said is not None)
+    assert all(line.startswith(str(said)) for line in lines)

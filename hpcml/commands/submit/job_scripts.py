@@ -1,16 +1,20 @@
-"""A job script of the user's own behind ``--``: what its #SBATCH lines ask for, and nobody does where hpcml starts it.
+"""A job script of the user's own behind ``--``: what its #SBATCH lines ask for in vain, and what its shell cannot read.
 
-They are comments then: without a word, a program for eight ranks is one process, and an index of an array empty.
+The lines are comments where hpcml starts it: without a word, a program for eight ranks is one process, and an index of
+an array empty.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.startable import named_files
@@ -18,6 +22,9 @@ from hpcml.model.cluster import SchedulerName
 from hpcml.model.run import Run
 from hpcml.runs.files import read_whole
 
+_SHELLS = ("bash", "sh", "dash")
+_STARTS_SHELLS = ("BASH_ENV", "ENV")  # variables that have a shell read a file before
+_PATIENCE_S = 10.0
 _MOST_READ = 1 << 20  # bytes of a script
 _DIRECTIVE = re.compile(r"#(SBATCH|PBS)\s+(.*)")
 _COMMENT = re.compile(r"\s*(?:#.*)?")
@@ -56,6 +63,39 @@ def unread_directives(item: Planned) -> Iterator[str]:
                 words = " ".join(f"--{option}={value}" for option, value in unmet.items())
                 instead = ", ".join(dict.fromkeys(_INSTEAD[option] for option in unmet))
                 yield f"{name} asks for {words} in lines that are comments here, and this run does not: {instead}"
+
+
+def syntax_errors(words: Sequence[str], cwd: Path) -> Iterator[str]:
+    """Yield what the shell of a script that *words* start says of its syntax; it executes nothing of it.
+
+    A shell reads on as it goes: one that comes to a wrong line ends there, after what may have been hours of work.
+    """
+    for name in named_files(words, cwd):
+        with suppress(OSError, subprocess.TimeoutExpired):
+            text = read_whole(cwd / name, most=_MOST_READ)
+            shell = _shell_of(text, words[0])
+            if shell is None or b"\0" in text:  # an archive behind a script
+                continue
+            options = ["-O", "extglob"] if b"extglob" in text and PurePath(shell).name == "bash" else []
+            read = subprocess.run(
+                [shell, *options, "-n", name],
+                cwd=cwd,
+                env={**{key: value for key, value in os.environ.items() if key not in _STARTS_SHELLS}, "LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PATIENCE_S,
+                check=False,
+            )
+            said = read.stderr.decode(errors="replace").splitlines()
+            if read.returncode and said:
+                yield f"{said[0]}: {PurePath(shell).name} ends there, once what stands before has run"
+
+
+def _shell_of(text: bytes, program: str) -> str | None:
+    """Return the shell that reads a script, by the first word of its command, or its own first line."""
+    first = re.match(rb"#!\s*(?:/usr/bin/env\s+(?:-S\s+)?)?(\S+)", text)
+    named = [PurePath(program).name, *([PurePath(os.fsdecode(first[1])).name] if first else [])]
+    return next((shutil.which(name) for name in named if name in _SHELLS), None)
 
 
 def _asked(text: str) -> Mapping[str, str]:

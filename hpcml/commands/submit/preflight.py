@@ -10,11 +10,11 @@ from pathlib import Path
 
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit import code, packing
-from hpcml.commands.submit.job_scripts import unread_directives
+from hpcml.commands.submit.job_scripts import syntax_errors, unread_directives
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.python_start import imports_of_nothing
 from hpcml.commands.submit.queues import unknown_queue
-from hpcml.commands.submit.startable import has_known_python, python_script
+from hpcml.commands.submit.startable import has_known_python, named_files, python_script
 from hpcml.errors import StoreError
 from hpcml.model.cluster import SchedulerName
 from hpcml.mounts import file_system_of, is_local
@@ -29,10 +29,15 @@ def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -
 
     They come from the site's profile, file systems, recorded runtimes, packing and the code. A warning stops nothing.
     """
+    own = [item for item in planned if item.run.workload.command is not None]
     kind_of = functools.cache(file_system_of)  # asked once, for thousands of runs in one folder
     found = {text for item in planned for text in warnings(item, places, kind_of)}
     found |= set(_walltime_warnings(planned, places, machine))
-    found |= set(_import_warnings(planned))
+    commands = {
+        (item.plan.argv[0], item.plan.cwd, *named_files(item.plan.argv, Path(item.plan.cwd))): item for item in own
+    }
+    found |= {text for item in commands.values() for text in syntax_errors(item.plan.argv, Path(item.plan.cwd))}
+    found |= set(_import_warnings(own))
     return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned, places)))
 
 
@@ -41,8 +46,7 @@ def _import_warnings(planned: Sequence[Planned]) -> Iterator[str]:
     asked = {
         (script, item.plan.argv[0], Path(item.plan.cwd), item.run.workload.env.get("PYTHONPATH", inherited))
         for item in planned
-        if item.run.workload.command is not None
-        and item.run.cluster.scheduler is not SchedulerName.local  # where it is seen at once
+        if item.run.cluster.scheduler is not SchedulerName.local  # where it is seen at once
         and has_known_python(item.run)
         and (script := python_script(item.plan.argv, Path(item.plan.cwd))) is not None
         for inherited in [os.environ.get("PYTHONPATH", "")]
