@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from hpcml.agent.assignment import LANE, Turn
 from hpcml.agent.processes import JOBS
@@ -16,7 +16,7 @@ from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
 from hpcml.runs.layout import RunDir, program_packages
 from hpcml.runs.orders import StartSettings
-from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX, OF_THE_RUN, Plan
+from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX, OF_THE_RUN, Plan, Staging
 from hpcml.runs.private import make_folder
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
@@ -117,7 +117,13 @@ def _base(turn: Turn, attempt: int, environ: Mapping[str, str], misleading: Sequ
         is_observed = turn.settings.observe == "always"
         ours = [*run_dir.python_path(is_observed=is_observed), *plan.python_path]
         base["PYTHONPATH"] = os.pathsep.join(filter(None, [*ours, base.get("PYTHONPATH")]))
+    if plan.staging is not None and ("UV_PROJECT_ENVIRONMENT" in base or _shares_venv(plan.staging)):
+        base.setdefault("UV_NO_SYNC", "1")  # `uv run` would install this copy of the project for all who share it
     return base
+
+
+def _shares_venv(staging: Staging) -> bool:
+    return any(PurePath(place).name == ".venv" for place in staging.shared)
 
 
 def marks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[str]:

@@ -183,6 +183,21 @@ def test_the_end_of_a_run_is_one_line_however_long_its_reason(hpcml: Hpcml) -> N
     assert line.endswith("a" + " bad rate" * 22)
 
 
+@pytest.mark.parametrize(("chosen", "alone", "shared"), [([], 7, 1), (["workload.env.UV_NO_SYNC=0"], 0, 0)])
+def test_uv_installs_no_copy_into_an_environment_that_runs_share(
+    hpcml: Hpcml, chosen: list[str], alone: int, shared: int
+) -> None:
+    rule = ["workload.metrics=[{pattern: 'no_sync (?P<value>.+)', name: no_sync}]", "objective.metric=no_sync"]
+    command = ["run", *rule, *chosen, "--", "bash", "-c", "echo no_sync ${UV_NO_SYNC-7}"]
+
+    without = hpcml(*command)
+    (hpcml.cwd / ".venv").mkdir()
+    linked = hpcml(*command)
+
+    assert f"COMPLETED no_sync {alone}" in without.stdout
+    assert f"COMPLETED no_sync {shared}" in linked.stdout
+
+
 def test_a_log_that_is_not_printed_is_advised_to_be(hpcml: Hpcml) -> None:
     script = "echo begin; for n in 1 2; do echo Epoch $n loss 0.$n; done > train_$(date +%Y-%m-%d_%H-%M-%S).log"
 

@@ -195,6 +195,18 @@ def test_packages_that_pip_installed_as_editable_are_found_in_the_project(projec
         assert interpreters.paths_into(project, "nosuchprogram", tmp_path) == []
 
 
+def test_uv_is_asked_by_the_environment_of_the_project(project: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(project / ".venv")], check=True)
+    (site,) = project.glob(".venv/lib/python*/site-packages")
+    (site / "mine.pth").write_text(f"{project}/src\n")
+    (project / "src").mkdir()
+
+    with Interpreters() as interpreters:
+        assert interpreters.paths_into(project, "uv", project / "src") == [f"{project}/src"]
+        assert interpreters.paths_into(project, "/opt/bin/uv", project) == [f"{project}/src"]
+        assert interpreters.paths_into(project, "uv", tmp_path) == []
+
+
 @pytest.mark.parametrize("python", ["exit 1", "echo no json", "echo '[\"/\"' ; kill $$", "exec sleep 60"])
 def test_a_python_that_does_not_answer_has_no_packages_in_the_project(
     python: str, project: Path, tmp_path: Path

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Self
 
 _PATIENCE_S = 20.0
@@ -100,6 +100,9 @@ def _answer_of(process: subprocess.Popen[bytes], patience_s: float) -> list[str]
 
 def interpreter_of(program: str, cwd: Path) -> str | None:
     """Return the Python that *program* is, names in its first line, or else finds on PATH; None without one."""
+    if PurePath(program).name == "uv":  # whose environment is the project's own, whatever PATH says
+        pythons = (folder / ".venv" / "bin" / "python" for folder in (cwd, *cwd.parents))
+        return next((str(python) for python in pythons if python.exists()), None)
     found = shutil.which(str(cwd / program) if os.sep in program else program)
     if found is None:
         return None
