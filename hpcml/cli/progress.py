@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections import Counter
@@ -286,7 +287,7 @@ def _sum_up(
     if told := run_end.written(ended):
         console.print(_drawn(told), soft_wrap=True)
     mute = [item for item, one in zip(launched, ended, strict=True) if one.is_mute]
-    for line in run_end.remarks(ended, advice(mute) if mute else ""):
+    for line in run_end.remarks(ended, advice(mute, os.environ) if mute else ""):
         warn(line)
     return 1 if failures else 0
 

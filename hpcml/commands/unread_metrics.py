@@ -6,7 +6,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import chain, pairwise, takewhile
@@ -22,6 +22,7 @@ from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import printed_lines
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate, is_loss
 from hpcml.model.metric_sources import MetricFiles
+from hpcml.runs.original import reached_files
 from hpcml.runs.working_directory import written_files
 
 _LONGEST = 400  # characters of a line, the last ones: what is longer is no report of a metric
@@ -30,6 +31,8 @@ _MOST_LOOKED_AT = 20  # runs of one submission, whose files may each have a name
 _TEXTS = (".txt", ".log", ".out", ".dat", ".yaml", ".yml")  # of files with what others print
 _MOST_OF_TEXT = 16 << 10  # bytes, at its end
 _TRACKERS = {".aim": "Aim", ".cometml-runs": "Comet", ".neptune": "Neptune", "swanlog": "SwanLab"}  # by their folders
+_LEADS_AWAY = {"MLFLOW_TRACKING_URI": ("mlflow", "sqlite:///mlflow.db"), "WANDB_DIR": ("wandb", ".")}
+_IS_AWAY = re.compile(r"/|(?!sqlite:///[^/])[a-z][\w+.-]*:")  # an absolute path, a server, another file
 _SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
 _COLUMNS = (".dat", ".txt", ".xvg", ".log")  # the same, where numbers stand below names: they may be anything else
 _RESULTS = re.compile(
@@ -144,8 +147,33 @@ _NO_RESULT = re.compile(  # what it uses, and settings
 _LOSS = _line(r"loss(?:_[a-z]{1,12})?|nll|perplexity|ppl")
 
 
-def advice(mute: Sequence[Launched]) -> str:
-    """Return in words what would make hpcml read a metric of the runs *mute*, whose program reported none."""
+def advice(mute: Sequence[Launched], environ: Mapping[str, str]) -> str:
+    """Return in words what would make hpcml read a metric of the runs *mute*, whose program reported none.
+
+    *environ* is that of the submission, which the program has got.
+    """
+    elsewhere = "".join(f"{line}; " for line in _taken_elsewhere(mute[0], environ))
+    return f"{elsewhere}{_advice(mute)}"
+
+
+def _taken_elsewhere(launched: Launched, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each variable by which a tracker that the program uses writes outside of the run."""
+    plan = launched.manifest.plan
+    told = {**environ, **{name: value or "" for name, value in plan.environment.items()}}
+    set_so = [name for name in _LEADS_AWAY if _IS_AWAY.match(told.get(name, ""))]
+    if not set_so:
+        return
+    texts = [last_printed(launched.run_dir), *reached_files(plan.argv, Path(plan.cwd)).values()]
+    for name in set_so:
+        library, instead = _LEADS_AWAY[name]
+        if any(library in text for text in texts):
+            yield (
+                f"{name} takes what the program tells {library} out of the run, where it is not read: "
+                f"workload.env.{name}={instead} keeps it there"
+            )
+
+
+def _advice(mute: Sequence[Launched]) -> str:
     launched, *others = mute
     which = f"--submission {launched.manifest.provenance.submission}" if others else launched.run_dir.uid
     tables = sorted(_written_tables(launched), key=_is_of_training)

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,29 @@ def test_a_table_of_which_nothing_is_better_is_advised_after_what_was_printed(hp
 
     assert "name: ep_rew_mean}]' reads one from what it printed" in printed.stderr
     assert "workload.metrics_from='[auto,0.monitor.csv]' reads the file" in alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says", "advised"),
+    [
+        ("WANDB_DIR", "/scratch", "wandb: synced", "workload.env.WANDB_DIR=. keeps it there; workload.metrics="),
+        ("WANDB_DIR", "/scratch", "another word", None),
+        ("WANDB_DIR", "logs", "wandb: synced", None),
+        (
+            "MLFLOW_TRACKING_URI",
+            "sqlite:////tmp/a.db",
+            "INFO mlflow.tracking",
+            "workload.env.MLFLOW_TRACKING_URI=sqlite:///mlflow.db keeps it there; workload.metrics=",
+        ),
+    ],
+)
+def test_a_variable_that_takes_metrics_out_of_the_run_is_named(
+    hpcml: Hpcml, name: str, value: str, says: str, advised: str | None
+) -> None:
+    done = replace(hpcml, environ={**hpcml.environ, name: value})("run", "--", "bash", "-c", f"echo {says}")
+
+    assert (name in done.stderr) == (advised is not None)
+    assert (advised or "") in done.stderr
 
 
 def test_what_was_told_a_tracker_whose_files_are_not_read_is_said(hpcml: Hpcml) -> None:

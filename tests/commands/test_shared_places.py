@@ -223,3 +223,32 @@ def test_the_line_of_a_notebook_is_that_of_its_code(tmp_path: Path) -> None:
     ]
 
     assert [each.where for places in found for each in places] == ["a.ipynb, line 2 of its code", "a.py, line 1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "found"),
+    [
+        ("python main.py", {"MLFLOW_TRACKING_URI": "sqlite:////scratch/me/mlflow.db"}, ["/scratch/me/mlflow.db"]),
+        ("python main.py", {"MLFLOW_TRACKING_URI": "file:///scratch/me/mlruns"}, ["/scratch/me/mlruns"]),
+        ("python main.py", {"MLFLOW_TRACKING_URI": "https://mlflow.example.org"}, []),
+        ("python main.py", {"MLFLOW_TRACKING_URI": "sqlite:///mlflow.db"}, []),
+        ("python other.py", {"MLFLOW_TRACKING_URI": "sqlite:////scratch/me/mlflow.db"}, []),
+        (
+            "nnUNetv2_train 4 2d 0",
+            {"nnUNet_results": "/scratch/me/results", "nnUNet_raw": "/data"},
+            ["/scratch/me/results"],
+        ),
+    ],
+)
+def test_a_variable_tells_a_library_where_all_runs_write(
+    words: str, environ: dict[str, str], found: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "main.py").write_text("import mlflow\nmlflow.log_metric('loss', 0.5)\n")
+    (tmp_path / "other.py").write_text("print(1)\n")
+
+    places = shared_places(words.split(), tmp_path, tmp_path, environ)
+
+    assert [each.place for each in places] == found
+    assert all(
+        each.where in ("the program, by MLFLOW_TRACKING_URI", "the program, by nnUNet_results") for each in places
+    )

@@ -22,6 +22,9 @@ from hpcml.runs.original import reached_files
 _NOTEBOOK = ".ipynb"
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _SHELL = (".sh", ".bash", ".zsh", ".mk", ".slurm", ".pbs", ".sbatch")
+# Variables by which a library, known by its name in the program, is told where all that it writes goes
+_OF_LIBRARIES = {"MLFLOW_TRACKING_URI": "mlflow", "nnUNet_results": "nnunet"}
+_OF_URI = re.compile(r"^(?:sqlite:///|file:(?://)?)")  # before a path
 _SETTING = re.compile(r"""^[\s{,]*["']?([\w.-]+)["']?\s*[:=]\s*(["']?)([^"'#,]+?)\2\s*(?:[,}#].*)?$""")
 _QUOTED = re.compile(r"""(["'])((?:~|/)[^"'%{}$]*)\1""")
 _ASSIGNED = re.compile(
@@ -42,12 +45,14 @@ class SharedPlace:
     """A place that a line of a program's file writes to; of a notebook, a line of all its cells of code together."""
 
     file: str
-    line: int
+    line: int | None  # None: it is no file's, but a variable's
     place: str
 
     @property
     def where(self) -> str:
         """File and line, as a person finds them."""
+        if self.line is None:
+            return f"the program, by {self.file}"
         return f"{self.file}, line {self.line}{' of its code' if self.file.endswith(_NOTEBOOK) else ''}"
 
 
@@ -78,7 +83,15 @@ def shared_places(words: Sequence[str], cwd: Path, top: Path, environ: Mapping[s
         for name, text in shells
         for line, place in of_shell(text, environ)
     ]
-    return _outside(places, top)
+    return _outside([*places, *_by_variables(words, texts, environ)], top)
+
+
+def _by_variables(words: Sequence[str], texts: Mapping[Path, str], environ: Mapping[str, str]) -> Iterator[SharedPlace]:
+    for name, library in _OF_LIBRARIES.items():
+        value = _OF_URI.sub("", environ.get(name, ""))
+        is_used = any(library in text.lower() for text in (*words, *texts.values()))
+        if is_used and os.path.isabs(value):  # noqa: PTH117 - a text
+            yield SharedPlace(file=name, line=None, place=value)
 
 
 def _code_of(notebook: str) -> str:
