@@ -135,6 +135,21 @@ _WHERE_IT_ENDED = re.compile(
     r"|\[\S+:\d+\] (?:\[ ?\d+\] |\*\*\* End of error message|Failing at address: |Signal code: )"  # Open MPI
     r"|#\d+ +0x[0-9a-f]|Backtrace for this error:$|@ +0x[0-9a-f]|\*\*\* Check failure stack trace"  # gfortran; glog
 )
+# What stands behind the words of a wrong option: where to read of options (GNU, Rust's clap, absl, fire, tyro)
+_TO_HELP = re.compile(
+    r"[\W_]*(?:\w{1,20}: ){0,2}(?:for (?:more|detailed|full) \w+|try|run|pass|see|type)\b"
+    r".{0,120}(?:--?help|-h\b|, run:$)"
+    r"|.{1,120} --help$",
+    re.IGNORECASE,
+)
+_USAGE = re.compile(r"usage:?\s.*[\[<-]|usage:$", re.IGNORECASE)
+_WRONG_OPTION = re.compile(
+    r"^(?:error|fatal)\b|: error:|\b(?:un(?:recogni[sz]ed|known|expected)|invalid|illegal|ambiguous)\b"
+    r"|\brequires an? (?:argument|value)\b",
+    re.IGNORECASE,
+)
+_ERROR = re.compile(r"(?:^|: )(?:fatal )?error:", re.IGNORECASE)
+_ABOVE_USAGE = 3  # lines in which a wrong option is named
 _LONGEST_EXCEPTION = 240  # characters; a line that a table of runs still takes
 _FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # control sequences (CSI) of ECMA-48
 # Those that move the cursor up, down, to a column or to a place of the screen, by which what was printed is drawn over.
@@ -375,16 +390,25 @@ def last_line(printed: str) -> str | None:
     r"""Return the last line of what was *printed* that tells something, without colours; None where there is none.
 
     Blank lines and rulers tell nothing, nor do launchers that only say that what they have started failed, and lines
-    of where a program ended. Of another message of Open MPI it is the beginning, which says what happened; its end is
-    advice.
+    of where a program ended, or where to read of its options. Of another message of Open MPI it is the beginning, which
+    says what happened; its end is advice.
 
     >>> last_line("reading x.dat\nCould not open file x.dat\n=======\n\n"), last_line("xxxx")
     ('Could not open file x.dat', 'xxxx')
     """
     telling = (words for words in _paragraphs(printed) if re.search(r"\w", words.replace("_", "")))
     lines = [words for words in telling if not _ONLY_THAT_IT_FAILED.match(words)]
-    why = [words for words in lines if not _WHERE_IT_ENDED.match(words)] or lines
-    return _in_a_table(why[-1]) if why else None
+    why = [words for words in lines if not (_WHERE_IT_ENDED.match(words) or _TO_HELP.match(words))] or lines
+    return _in_a_table(_above_usage(why) or why[-1]) if why else None
+
+
+def _above_usage(lines: Sequence[str]) -> str | None:
+    """Return which of *lines* says what was wrong with an option, where a usage stands below that says no more."""
+    at = next((at for at, words in enumerate(lines) if _USAGE.match(words)), 0)
+    if any(map(_ERROR.search, lines[at:])):
+        return None
+    above = lines[max(0, at - _ABOVE_USAGE) : at]
+    return next((words for words in reversed(above) if _WRONG_OPTION.search(words)), None)
 
 
 def _paragraphs(printed: str) -> Iterator[str]:

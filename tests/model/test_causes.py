@@ -392,6 +392,29 @@ in expression starting at /home/u/train.jl:3
         ("done\nat step 5 (loss 3)\n", "at step 5 (loss 3)"),
         ("at line 3 column 5\n", "at line 3 column 5"),
         ("no such deck\nsrun: error: n1: task 1: Exited with exit code 9\n", "no such deck"),
+        (
+            "ERROR: Could not consume arg: --lrr=1\nUsage: f.py -\n\nFor detailed information, run:\n  f.py --help\n",
+            "ERROR: Could not consume arg: --lrr=1",
+        ),
+        (
+            "FATAL Flags parsing error: Unknown flag 'lrr'.\nPass --helpshort or --helpfull to see help.\n",
+            "FATAL Flags parsing error: Unknown flag 'lrr'.",
+        ),
+        (
+            "error: unexpected argument '--x' found\n\nUsage: sim [OPTIONS]\n\nFor more information, try '--help'.\n",
+            "error: unexpected argument '--x' found",
+        ),
+        (
+            "sim: invalid option -- 'x'\n\nusage: sim [-n N]\n  -n N  ignore errors of N files\n",
+            "sim: invalid option -- 'x'",
+        ),
+        ("sim: unrecognized option '--x'\nTry 'sim --help' for more information.\n", "sim: unrecognized option '--x'"),
+        (
+            "unknown host, went on\nusage: t.py [--lr LR]\nt.py: error: argument --lr: bad\n",
+            "t.py: error: argument --lr: bad",
+        ),
+        ("Usage of memory: 3 GiB\nno such deck\n", "no such deck"),
+        ("invalid value skipped\nUsage: 3 GiB\nno such deck\n", "no such deck"),
         ("no such deck\nmake[1]: *** [Makefile:3: run] Error 3\nmake: *** [Makefile:9: all] Error 2\n", "no such deck"),
     ],
 )
