@@ -61,6 +61,7 @@ _COUNTED = [
     for word in ("step", "iteration", "iter", "epoch", "update", "episode", "round")
 ]
 _AT_BEGIN = {  # of a line, as boosted trees number theirs, and what reads it
+    re.compile(r"^\[\d+/\d+\](?=[\s:,])"): r"^\[(?P<step>\d+)/\d+\]",
     re.compile(r"^\[\d+\](?=\s)"): r"^\[(?P<step>\d+)\]",
     re.compile(r"^\d+:(?=\s)"): r"^(?P<step>\d+):",
 }

@@ -304,6 +304,8 @@ def test_the_suggested_rule_reads_one_kind_of_line(printed: str, name: str, valu
         ("step 500, loss 0.5\nstep 1,000, loss 0.4\n", ["500", "1,000"]),
         ("step 20 loss 0.5\nstep 10 loss 0.4\n", []),  # begun anew
         ("[5]\ttrain-error:0.1\teval-error:0.2\n[10]\ttrain-error:0.1\teval-error:0.2\n", ["5", "10"]),  # XGBoost
+        ("[10/30] loss=0.5\n[20/30] loss=0.4\n", ["10", "20"]),
+        ("[1/2][1/9] Loss_D: 0.5\n[1/2][2/9] Loss_D: 0.4\n", []),  # batches of one epoch
         (LIGHTGBM, ["1", "2", "3", "2"]),
         (LIGHTGBM.replace("0.4\n", "0.6\n", 1), []),
         ("[1, 2000] loss: 0.5\n[2, 2000] loss: 0.4\n", []),
