@@ -19,6 +19,7 @@ ACCOUNTED_WITHIN_S = 3600.0  # the end of a job, by an accounting that was behin
 _MAY_RUN_AGAIN = frozenset({State.NODE_FAIL, State.PREEMPTED, State.CANCELLED})
 FORGOTTEN = Known(state=State.LOST, raw="forgotten", is_live=False)  # kept as the word of who was asked in vain
 _NO_EXIT = ("0:0", "0")  # Slurm's and PBS's, also of jobs that were cancelled before they began
+_LOST_OUTPUT = ("120:0", "120")  # Python's, where what it had printed could not be written at its end
 _NOT_ITS_OWN = frozenset({State.TIMEOUT, State.OUT_OF_MEMORY, State.FAILED, State.COMPLETED})
 
 
@@ -220,7 +221,9 @@ def _ended(record: RunRecord, known: Known, about: Circumstances) -> MissingEven
         state = State.CANCELLED
     never = ""
     if state is State.FAILED and record.state is not State.RUNNING:
-        never = f"; it never started: {about.not_started or 'does the node see the run directory?'}"
+        full = "its log could not be written: is the disk full, or a quota used up?"
+        guess = full if known.exit_code in _LOST_OUTPUT else "does the node see the run directory?"
+        never = f"; it never started: {about.not_started or guess}"
     reason = f"{_said(record, known)}{_with_code(known)}{never}"
     details = {"state": state.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
     # The job's process is the agent, or waits for it: one that ran and was killed has told no end of its program

@@ -231,6 +231,8 @@ def test_a_failure_after_a_wish_to_end_is_that_wish_come_true() -> None:
 def test_a_job_that_failed_before_its_agent_spoke_says_where_to_look() -> None:
     assert "does the node see the run directory?" in ended(by_scheduler(WAITS, says("FAILED"), Circumstances()))[1]
     assert "run directory" not in ended(by_scheduler(RUNS, says("FAILED"), STARTED))[1]
+    lost = ended(by_scheduler(WAITS, says("FAILED", exit_code="120:0"), Circumstances()))[1]
+    assert lost.endswith("; it never started: its log could not be written: is the disk full, or a quota used up?")
     complained = Circumstances(not_started="job.sh: line 25: /v/bin/python: No such file or directory")
     assert ended(by_scheduler(WAITS, says("FAILED"), complained))[1].endswith(
         "; it never started: job.sh: line 25: /v/bin/python: No such file or directory"
