@@ -20,6 +20,10 @@ NOISE = re.compile(r"^(INFO|WARNING|VERBOSE|DEBUG|ERROR|FATAL)\s*:\s*")
 _NO_SUBUID = "User not listed in /etc/subuid"  # Apptainer 1.4.5; %post then has no other rights than the user's own
 _NO_FAKEROOT = "could not use fakeroot: no mapping entry"  # Singularity, which builds as a user by that alone
 _NO_NAMESPACE = ("user namespace", "unprivileged_userns_clone", "max_user_namespaces")
+# Of a download that broke off, as Apptainer 1.4.5 says it
+_BROKE_OFF = re.compile(
+    r"conveyor failed to get: .*(unexpected EOF|sha256 checksum|connection reset|[Tt]imeout|timed out)"
+)
 _SECTION_FAILED = re.compile(  # SingularityCE does not name the section
     r"(?:while running engine: (?:while running %post section: )?|failed to execute %(test) script: )exit status (\d+)"
 )
@@ -57,7 +61,10 @@ def explain(lines: Sequence[str], code: int, written: Mapping[Path, str], runtim
             "ask the site, or build on another machine and use hpcml images export and import"
         )
     words = fatal or next((line for line in reversed(lines) if line), f"exit status {code}")
-    return ImageError(f"{runtime} could not build the image: {words.strip()[:400]}")
+    said = f"{runtime} could not build the image: {words.strip()[:400]}"
+    if broke_off := _BROKE_OFF.search(fatal):
+        said = f"the download of the base broke off: {broke_off[1][:300]}: build again, which goes on from whole layers"
+    return ImageError(said)
 
 
 class NoRoomError(ImageError):

@@ -60,6 +60,21 @@ def test_who_has_no_user_ids_is_told_so_by_singularity_too(tmp_path: Path) -> No
     assert "hpcml images export and import" in said
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "error writing layer: unexpected EOF",
+        "error writing layer: error verifying sha256 checksum after reading 4364608 bytes; got sha256:d3, want sha256:16",
+    ],
+)
+def test_a_download_that_broke_off_says_what_to_do(tmp_path: Path, words: str) -> None:
+    lines = ["INFO:    Starting build...", f"FATAL:   While performing build: conveyor failed to get: {words}"]
+
+    said = str(explain(lines, 255, {tmp_path: "HPCML_IMAGES"}, APPTAINER))
+
+    assert said == f"the download of the base broke off: {words}: build again, which goes on from whole layers"
+
+
 def test_with_user_ids_the_command_that_failed_is_named(tmp_path: Path) -> None:
     lines = WITHOUT_SUBUID.splitlines()[1:]
 
