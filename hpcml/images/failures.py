@@ -22,7 +22,7 @@ _NO_FAKEROOT = "could not use fakeroot: no mapping entry"  # Singularity, which 
 _NO_NAMESPACE = ("user namespace", "unprivileged_userns_clone", "max_user_namespaces")
 # Of a download that broke off, as Apptainer 1.4.5 says it
 _BROKE_OFF = re.compile(
-    r"conveyor failed to get: .*(unexpected EOF|sha256 checksum|connection reset|[Tt]imeout|timed out)"
+    r"conveyor failed to get: (.*(?:unexpected EOF|sha256 checksum|connection reset|[Tt]imeout|timed out).*)"
 )
 _SECTION_FAILED = re.compile(  # SingularityCE does not name the section
     r"(?:while running engine: (?:while running %post section: )?|failed to execute %(test) script: )exit status (\d+)"
