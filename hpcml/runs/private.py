@@ -173,8 +173,9 @@ def claim_home(home: Path) -> bool:
             raise NotPrivateError(shared)
         changes = _to_close(home)
         for folder, mode in changes:
-            folder.chmod(mode)
-            _hand_down_nothing(folder)
+            with suppress(FileNotFoundError):  # a run that is being removed
+                folder.chmod(mode)
+                _hand_down_nothing(folder)
         if not changes:
             return False
         if shared := why_shared(home, is_thorough=True):  # once more, since nobody else can come in any more
@@ -206,8 +207,8 @@ def why_shared(home: Path, *, is_thorough: bool = False) -> str | None:
     if _may_be_written(status) and (status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX):
         return _refusal(home, "is for others to write to")
     for place in _entries(home, is_thorough=is_thorough or is_open(home)):
-        found = place.lstat()
-        if found.st_uid not in _trusted():
+        found = _still_there(place, follow=False)
+        if found is not None and found.st_uid not in _trusted():
             return _refusal(home, f"is shared: {place.relative_to(home)} belongs to {user_name(found.st_uid)}")
     return None
 
@@ -297,12 +298,25 @@ def _to_close(home: Path) -> list[tuple[Path, int]]:
     ours = [place for place in there if place.name in _OURS]
     is_all_ours = all(place.name in _OURS or place.name.startswith((".", _STORE)) for place in there)
     mode = stat.S_IMODE(home.stat().st_mode)
-    wanted = [(home, mode & ~(_OTHERS if is_all_ours else _OTHERS_WRITE))]
+    to_be = mode & ~(_OTHERS if is_all_ours else _OTHERS_WRITE)
+    wanted = [(home, to_be)] if to_be != mode else []
     if mode & _OTHERS_ENTER:
         inner = [place for folder in ours if folder.name in _OF_FOLDERS for place in _listed(folder)]
         folders = [folder for folder in (*ours, *inner) if folder.is_dir() and not folder.is_symlink()]
-        wanted += [(folder, stat.S_IMODE(folder.stat().st_mode) & ~_OTHERS) for folder in folders]
-    return [(folder, mode) for folder, mode in wanted if stat.S_IMODE(folder.stat().st_mode) != mode]
+        modes = [(folder, stat.S_IMODE(found.st_mode)) for folder in folders if (found := _still_there(folder))]
+        wanted += [(folder, mode & ~_OTHERS) for folder, mode in modes if mode & _OTHERS]
+    return wanted
+
+
+def _still_there(place: Path, *, follow: bool = True) -> os.stat_result | None:
+    """Return what is known of *place*, which was listed a moment ago; None where it is gone.
+
+    Runs are removed, and SQLite has files that come and go with each change.
+    """
+    try:
+        return place.stat(follow_symlinks=follow)
+    except FileNotFoundError:
+        return None
 
 
 def _listed(folder: Path) -> list[Path]:

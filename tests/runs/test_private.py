@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,6 +127,27 @@ def test_a_home_of_another_or_for_all_is_refused(project: Path) -> None:
     project.chmod(0o1777)  # as /tmp, which is root's
     with pytest.raises(NotPrivateError, match="is for others to write to"):
         private.claim_home(project)
+
+
+def test_files_that_come_and_go_meanwhile_make_a_home_no_less_ones_own(tmp_path: Path) -> None:
+    home, done = tmp_path / "home", threading.Event()
+    private.claim_home(home)
+    (home / "store.db").touch()
+
+    def write() -> None:
+        while not done.is_set():
+            (home / "store.db-journal").touch()
+            (home / "store.db-journal").unlink()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        closed = [private.claim_home(home) for _ in range(2000)]
+    finally:
+        done.set()
+        writer.join()
+
+    assert not any(closed)
 
 
 def test_what_somebody_put_in_the_place_of_a_home_is_noticed(project: Path) -> None:
