@@ -11,6 +11,7 @@ together (`hpcml.store.first_reading`), all others one by one here.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -153,6 +154,8 @@ def _report_of_one(connection: Connection, run_dir: RunDir, reading: _Reading, d
         described = describe(run_dir)
         sizes_in(str(run_dir.journals))
     except HpcmlError as error:
+        if not os.path.lexists(run_dir.path):  # it was listed a moment ago: somebody removes it
+            return IngestReport()
         return IngestReport(problems=(_drop(connection, run_dir, error, dropped),))
     try:
         return _ingest(connection, run_dir, described, reading)

@@ -8,7 +8,8 @@ from sqlalchemy import func, select
 from hpcml.model.records import Known
 from hpcml.model.state import State
 from hpcml.store.database import Database
-from hpcml.store.ingest import ingest_all
+from hpcml.store.ingest import ingest_all, read_news
+from hpcml.store.news import find_news
 from hpcml.store.opening import open_store
 from hpcml.store.rows import forget_run
 from hpcml.store.scheduler_polls import keep_words
@@ -62,3 +63,15 @@ def rows_by_table_of_fresh(tmp_path: Path, runs: Path) -> dict[str, int]:
     store = open_store(str(tmp_path / "counted.db"))
     ingest_all(store, runs)
     return rows_by_table(store)
+
+
+def test_a_run_that_is_removed_while_it_is_looked_at_is_nothing_to_put_right(store: Database, runs: Path) -> None:
+    removed, other = a_finished_run(runs), a_finished_run(runs, OTHER)
+    news = find_news(store, runs)
+    shutil.rmtree(removed.path)
+
+    report = read_news(store, news, runs)
+
+    assert (report.problems, report.runs) == ((), 1)
+    other.manifest.unlink()
+    assert [str(other.manifest) in problem for problem in ingest_all(store, runs).problems] == [True]
