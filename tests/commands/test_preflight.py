@@ -1,3 +1,5 @@
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -6,7 +8,7 @@ import pytest
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.preflight import all_warnings, warnings
 from hpcml.commands.submit.validate import plan_all
-from hpcml.config.compose import compose_from_cli
+from hpcml.config.compose import compose_command, compose_from_cli
 from hpcml.mounts import file_system_of
 from hpcml.paths import Places
 
@@ -214,3 +216,45 @@ def test_a_shell_script_that_its_shell_cannot_read_to_the_end_is_said(
     lines = [line for line in found if "ends there, once what stands before has run" in line]
     assert len(lines) == (said is not None)
     assert all(line.startswith(str(said)) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\n\tb: 2\n", "c.yaml, line 2: found character '\\t' that cannot start any token: indent with spaces"),
+        ("a: [1, 2\nb: 3\n", "c.yaml, line 2: "),
+        ("a: !include b.yaml\nb: !!python/tuple [1]\n---\nc: 1\n", None),
+        ("{% if x %}\n\ta: {{ x }}\n", None),
+    ],
+)
+def test_a_file_of_settings_that_cannot_be_read_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(text)
+    command = "workload.command='cat --config=c.yaml c.yaml absent.yaml'"
+    planned = plan_all(compose_from_cli((command,), project=tmp_path), MACHINE)
+
+    found = all_warnings(planned, Places(home=tmp_path / "home", store_url=""), MACHINE)
+
+    lines = [line for line in found if line.startswith("c.yaml")]
+    assert len(lines) == (said is not None)
+    assert all(line.startswith(str(said)) for line in lines)
+
+
+def test_git_is_asked_no_more_often_for_many_runs_than_for_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, asked = shutil.which("git"), tmp_path / "asked"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexec {real} "$@"\n')
+    (tmp_path / "bin" / "git").chmod(0o755)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+    def questions(seeds: str) -> list[str]:
+        points, _ = compose_command(["-m"], ["true", "--seed", seeds], project=Path(), is_literal=False, most=100)
+        asked.write_text("")
+        all_warnings(plan_all(points, MACHINE), Places(home=tmp_path / "home", store_url=""), MACHINE)
+        return asked.read_text().splitlines()
+
+    assert len(questions("0..59")) == len(questions("0..1")) > 0

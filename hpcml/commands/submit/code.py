@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from hpcml.runs.private import FOLDER, make_folder
 from hpcml.units import one_or_many
 
 _SUBMODULE = b"160000 "
+_NAMES_FILE = re.compile(r"\.\d*[A-Za-z_]\w*$")
 _MOST_SHOWN = 80  # characters of a command
 _MOST_PLACES = 4  # that a line names
 
@@ -198,7 +200,8 @@ def refuse(planned: Sequence[Planned], places: Places) -> None:
     Nothing is written. Folders are read only where images may have to be built before the copies are made: otherwise
     making these comes before everything else.
     """
-    for folder, count in _starting_in(planned, lambda item: item.run.schedule.snapshot is not Snapshot.none):
+    mode_of = functools.partial(_mode_of, is_whole=functools.cache(is_everything))
+    for folder, count in _starting_in(planned, lambda item: item.run.schedule.snapshot is not Snapshot.none, mode_of):
         if count > 1:
             raise ConfigError(
                 f"{count} runs would start in {folder} and share what they write there, since no copy is made of it: "
@@ -227,13 +230,16 @@ def warnings(planned: Sequence[Planned], places: Places) -> Iterator[str]:
 
     And for one of which git tells nothing.
     """
-    for folder, count in _starting_in(planned, lambda item: item.run.schedule.snapshot is Snapshot.none):
+    mode_of = functools.partial(
+        _mode_of, is_whole=functools.cache(is_everything)
+    )  # asked once, for thousands of runs in one folder
+    for folder, count in _starting_in(planned, lambda item: item.run.schedule.snapshot is Snapshot.none, mode_of):
         if count > 1:
             yield (
                 f"schedule.snapshot=none: {count} runs start in {folder} and share what they write there: leave it at "
                 "copy to give each run a folder of its own"
             )
-    for folder, _ in _starting_in(planned, lambda item: item.run.schedule.snapshot is not Snapshot.none):
+    for folder, _ in _starting_in(planned, lambda item: item.run.schedule.snapshot is not Snapshot.none, mode_of):
         yield (
             f"the program starts in {folder} itself, of which no copy is made: cd to the folder of the program (or "
             "workload.cwd) to give each run a copy of its own"
@@ -244,21 +250,24 @@ def warnings(planned: Sequence[Planned], places: Places) -> Iterator[str]:
                 f"git tells nothing of {top}, which belongs to somebody else: no commit is recorded, and what is code "
                 f"is guessed; git config --global --add safe.directory {shlex.quote(top)} says that you trust them"
             )
-    yield from _leaving_their_copies(planned, places)
-    yield from _sharing_places(planned)
+    copied = [item for item in planned if item.run.workload.command is not None and mode_of(item) is not Snapshot.none]
+    yield from _leaving_their_copies(copied, places)
+    yield from _sharing_places(copied)
 
 
-def _leaving_their_copies(planned: Sequence[Planned], places: Places) -> Iterator[str]:
+def _leaving_their_copies(copied: Sequence[Planned], places: Places) -> Iterator[str]:
     """Yield a line for each command of several runs that names the folder itself, of which each run has a copy."""
-    counts = Counter(
-        (item.code_folder, tuple(word for word in item.plan.argv if not word.startswith((os.sep, "-"))))
-        for item in planned
-        if item.run.workload.command is not None and _mode_of(item) is not Snapshot.none
-    )
+    alike: dict[tuple[object, ...], list[Planned]] = {}  # but for the words that name no place, such as seeds
+    for item in copied:
+        files = tuple(word for word in item.plan.argv if os.sep in word or _NAMES_FILE.search(word))
+        alike.setdefault((item.code_folder, item.run.workload.command, files), []).append(item)
     told: dict[Path, str] = {}
     runs: Counter[Path] = Counter()
-    for (folder, words), count in counts.items():
-        top = top_of(folder) or folder
+    find_top = functools.cache(top_of)
+    for first, *others in alike.values():
+        folder, count = first.code_folder, 1 + len(others)
+        words = [word for word in first.plan.argv if not word.startswith((os.sep, "-"))]
+        top = find_top(folder) or folder
         if names_folder(words, folder, str(top), ()) is None:
             continue
         tree = read_work_tree(folder, places)  # which takes its time
@@ -275,11 +284,11 @@ def _leaving_their_copies(planned: Sequence[Planned], places: Places) -> Iterato
             )
 
 
-def _sharing_places(planned: Sequence[Planned]) -> Iterator[str]:
+def _sharing_places(copied: Sequence[Planned]) -> Iterator[str]:
     """Yield a line for the places outside of their copies to which several runs say that they write."""
     of_command: dict[tuple[str, str], list[Planned]] = {}
-    for item in planned:
-        if item.run.workload.command is not None and _mode_of(item) is not Snapshot.none and not item.wants_image:
+    for item in copied:
+        if item.run.workload.command is not None and not item.wants_image:
             of_command.setdefault((item.run.workload.command, item.plan.cwd), []).append(item)
     for items in of_command.values():
         first, n = items[0], len(items)
@@ -299,7 +308,9 @@ def _sharing_places(planned: Sequence[Planned]) -> Iterator[str]:
             )
 
 
-def _starting_in(planned: Sequence[Planned], chosen: Callable[[Planned], bool]) -> list[tuple[Path, int]]:
+def _starting_in(
+    planned: Sequence[Planned], chosen: Callable[[Planned], bool], mode_of: Callable[[Planned], Snapshot]
+) -> list[tuple[Path, int]]:
     """Return the folders, not copied, in which users' programs start, and how many of the *chosen* runs do."""
     first: dict[Path, Planned] = {}
     counts: Counter[Path] = Counter()
@@ -307,7 +318,7 @@ def _starting_in(planned: Sequence[Planned], chosen: Callable[[Planned], bool]) 
         if item.run.workload.command is not None and chosen(item):
             first.setdefault(item.code_folder, item)
             counts[item.code_folder] += 1
-    return sorted((folder, counts[folder]) for folder, item in first.items() if _mode_of(item) is Snapshot.none)
+    return sorted((folder, counts[folder]) for folder, item in first.items() if mode_of(item) is Snapshot.none)
 
 
 def _mode_of(item: Planned, is_whole: Callable[[Path], bool] = is_everything) -> Snapshot:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit import code, packing
 from hpcml.commands.submit.job_scripts import syntax_errors, unread_directives
@@ -15,12 +17,15 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.python_start import imports_of_nothing
 from hpcml.commands.submit.queues import unknown_queue
 from hpcml.commands.submit.startable import has_known_python, named_files, python_script
+from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import StoreError
 from hpcml.model.cluster import SchedulerName
 from hpcml.mounts import file_system_of, is_local
 from hpcml.paths import Places
+from hpcml.runs.files import read_whole
 
 # How many threads a process begins: of OpenMP, and of libraries that ask their own first.
+_MOST_OF_SETTINGS = 1 << 18  # bytes
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "JULIA_NUM_THREADS")
 
 
@@ -37,7 +42,7 @@ def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -
         (item.plan.argv[0], item.plan.cwd, *named_files(item.plan.argv, Path(item.plan.cwd))): item for item in own
     }
     found |= {text for item in commands.values() for text in syntax_errors(item.plan.argv, Path(item.plan.cwd))}
-    found |= set(_import_warnings(own))
+    found |= set(_import_warnings(own)) | set(_settings_warnings(own))
     return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned, places)))
 
 
@@ -57,6 +62,21 @@ def _import_warnings(planned: Sequence[Planned]) -> Iterator[str]:
                 f"{script.name} imports {', '.join(lost)}, and its Python has no such module here: activate the "
                 "environment that has it before hpcml run"
             )
+
+
+def _settings_warnings(planned: Sequence[Planned]) -> Iterator[str]:
+    """Yield where files of YAML that the words of a program name are none; templates are left alone."""
+    words = {(item.plan.cwd, word) for item in planned for word in item.plan.argv if word.endswith((".yaml", ".yml"))}
+    for cwd, name in {(cwd, word.rpartition("=")[2]) for cwd, word in words}:
+        try:
+            text = read_whole(Path(cwd) / name, most=_MOST_OF_SETTINGS)
+            if b"{{" not in text and b"{%" not in text:
+                for _ in yaml.parse(text, Loader=yaml.SafeLoader):  # reads no values, so that own tags do no harm
+                    pass
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            yield why_unreadable(name, error)
+        except OSError:
+            continue  # it is not there yet, or large
 
 
 def _walltime_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> Iterator[str]:
