@@ -258,3 +258,17 @@ def test_git_is_asked_no_more_often_for_many_runs_than_for_two(tmp_path: Path, m
         return asked.read_text().splitlines()
 
     assert len(questions("0..59")) == len(questions("0..1")) > 0
+
+
+def test_a_python_is_asked_once_for_all_runs_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, python = tmp_path / "asked", tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    words = [str(python), "-m", "pytest", "--seed", "0..19"]
+
+    points, _ = compose_command(["-m"], words, project=Path(), is_literal=False, most=100)
+    plan_all(points, MACHINE)
+
+    assert len(points) == 20
+    assert asked.read_text().count("find_spec") == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.commands.submit.python_start import PythonStart
 from hpcml.commands.submit.startable import check_startable
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.errors import ConfigError
@@ -21,7 +22,7 @@ def check(run: Run, command: str, folder: Path, *, is_exact: bool = False, is_in
     workload = replace(run.workload, command=command, args={} if is_exact else None)
     run = replace(run, workload=workload)
     software = Software(python=sys.executable, recipes=folder, cwd=folder)
-    check_startable(build_plan(run, CPU, software, cpus_per_task=1), run, is_inside=is_inside)
+    check_startable(build_plan(run, CPU, software, cpus_per_task=1), run, PythonStart(), is_inside=is_inside)
 
 
 @pytest.fixture

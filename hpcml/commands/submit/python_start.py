@@ -9,6 +9,7 @@ nothing of it: one that either reads is left alone, since only the job knows whi
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -44,32 +45,35 @@ for name in sys.argv[2:]:
 """
 
 
-def no_module(words: Sequence[str], cwd: Path, path: str, *, is_inside: bool, is_here: bool) -> Iterator[str]:
-    """Yield what is wrong with the module that *words*, started in *cwd*, name behind ``-m``; nothing if it is there.
+class PythonStart:
+    """What is asked below, each question once: of the thousands of runs of a sweep most start the same script."""
+
+    def __init__(self) -> None:
+        self.no_module = functools.cache(no_module)
+        self.no_python = functools.cache(no_python)
+
+
+def no_module(name: str, program: str, cwd: Path, path: str, *, is_inside: bool, is_here: bool) -> str | None:
+    """Return what is wrong with the module *name* behind the ``-m`` of *program*, started in *cwd*; None if nothing is.
 
     *path* is the PYTHONPATH of the run. *is_inside*: the Python is that of an image; *is_here*: it is that of this
     machine.
     """
-    name = _module(words)
-    if name is None:
-        return
     top, *below = name.split(".")
-    if top in _OURS:
-        return
     folders = [cwd, *(cwd / folder for folder in path.split(os.pathsep) if folder)]
+    if top in _OURS or any(_is_module(folder, top) for folder in folders):
+        return None
     packages = [folder / top for folder in folders if os.path.isdir(folder / top)]  # noqa: PTH112 - raises none
-    if any(_is_module(folder, top) for folder in folders):
-        return
     if packages and _is_package(packages[0]):
-        yield from _missing_in(packages[0], name, below, cwd)
-        return
+        return next(_missing_in(packages[0], name, below, cwd), None)
     if packages or is_inside:
-        return  # a folder without __init__.py may be a package, and hides none that is installed
+        return None  # a folder without __init__.py may be a package, and hides none that is installed
     beside = [other.stem for folder in folders for other in (*folder.glob("*.py"), *folder.glob("*/__main__.py"))]
     near = did_you_mean(top, beside)
-    if (is_here or near) and _lost(words[0], cwd, [top], path):
+    if (is_here or near) and _lost(program, cwd, [top], path):
         remedy = near or "activate the environment that has it before hpcml run"
-        yield f"python -m {name}: there is no module {top} here, seen from {cwd}; {remedy}"
+        return f"python -m {name}: there is no module {top} here, seen from {cwd}; {remedy}"
+    return None
 
 
 def _missing_in(package: Path, name: str, below: Sequence[str], cwd: Path) -> Iterator[str]:
@@ -92,7 +96,7 @@ def _missing_in(package: Path, name: str, below: Sequence[str], cwd: Path) -> It
         )
 
 
-def _module(words: Sequence[str]) -> str | None:
+def module_of(words: Sequence[str]) -> str | None:
     """Return the name behind the first -m of a Python's words; None without one, or where they have a script before."""
     if not _PYTHON.fullmatch(PurePath(words[0]).name):
         return None

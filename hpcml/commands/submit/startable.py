@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from hpcml.commands.submit.python_start import no_module, no_python
+from hpcml.commands.submit.python_start import PythonStart, module_of
 from hpcml.config.guess import did_you_mean
 from hpcml.config.program import PINNING
 from hpcml.errors import ConfigError
@@ -59,14 +59,16 @@ _RUNS_NONE = frozenset({"-", "--version", "--help", "--module", "-V", "-h"})
 _LOOKED_AT = 4096  # bytes of a program's beginning
 
 
-def check_startable(plan: Plan, run: Run, *, is_inside: bool) -> None:
+def check_startable(plan: Plan, run: Run, asked: PythonStart, *, is_inside: bool) -> None:
     """Raise `ConfigError`, with what to write instead, where *run*'s own command could not start as planned.
+
+    *asked* is for all runs of a sweep.
 
     *is_inside*: it starts in an image, of whose files only those below the working directory are known. On a cluster
     the PATH is that of the job, so that only paths are looked at.
     """
     assert run.workload.command is not None
-    for problem in _problems(plan.argv, Path(plan.cwd), run, is_inside=is_inside):
+    for problem in _problems(plan.argv, Path(plan.cwd), run, asked, is_inside=is_inside):
         raise ConfigError(problem)
 
 
@@ -76,7 +78,7 @@ def named_files(words: Sequence[str], cwd: Path) -> list[str]:
     return [word for word in (words[0] if os.sep in words[0] else None, script) if word is not None]
 
 
-def _problems(words: Sequence[str], cwd: Path, run: Run, *, is_inside: bool) -> Iterator[str]:
+def _problems(words: Sequence[str], cwd: Path, run: Run, asked: PythonStart, *, is_inside: bool) -> Iterator[str]:
     is_here = run.cluster.scheduler is SchedulerName.local
     yield from _no_program_but_a_word(words, cwd)
     yield from _meant_for_a_shell(run.workload.command or "", words, is_exact=run.workload.args is not None)
@@ -85,9 +87,11 @@ def _problems(words: Sequence[str], cwd: Path, run: Run, *, is_inside: bool) -> 
     yield from _no_script(words, cwd, is_inside=is_inside)
     path = run.workload.env.get("PYTHONPATH", "" if is_inside else os.environ.get("PYTHONPATH", ""))
     is_known = not is_inside and has_known_python(run)
-    yield from no_module(words, cwd, path, is_inside=is_inside, is_here=is_here and is_known)
+    if (name := module_of(words)) is not None:
+        lost = asked.no_module(name, words[0], cwd, path, is_inside=is_inside, is_here=is_here and is_known)
+        yield from [lost] if lost else []
     script = python_script(words, cwd)
-    if script is not None and is_known and (wrong := no_python(script, words[0], cwd)):
+    if script is not None and is_known and (wrong := asked.no_python(script, words[0], cwd)):
         yield f"{wrong}, says Python {platform.python_version()} here, and so does that of the command"
 
 

@@ -19,6 +19,7 @@ from hpcml.commands.submit.containers import check_binds, fitted, lacks_fuse
 from hpcml.commands.submit.data_path import check_exists
 from hpcml.commands.submit.frameworks import check_framework, check_version
 from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.python_start import PythonStart
 from hpcml.commands.submit.queues import asked_of, completed, refuse_impossible, routed
 from hpcml.commands.submit.startable import check_startable
 from hpcml.commands.submit.strategy_fit import processes_per_node
@@ -152,6 +153,7 @@ class _Known:
 
     def __init__(self) -> None:
         self.is_here = functools.cache(lambda scheduler: all(find_programs(scheduler).values()))  # looks through PATH
+        self._python = PythonStart()
         self._startable: set[tuple[object, ...]] = set()
 
     def check_startable(self, plan: Plan, run: Run, *, is_inside: bool) -> None:
@@ -159,7 +161,7 @@ class _Known:
         words = (*plan.argv, run.workload.command, run.workload.args is None, run.cluster.scheduler)
         asked = (*words, plan.cwd, is_inside)
         if asked not in self._startable:
-            check_startable(plan, run, is_inside=is_inside)
+            check_startable(plan, run, self._python, is_inside=is_inside)
             self._startable.add(asked)
 
 
