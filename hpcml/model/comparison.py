@@ -32,6 +32,7 @@ NOT_PROVEN = "not proven"  # stands among the effective precisions for a run wit
 LEAST_PAIRS = 6  # of an exact test that is printed: at 5, 30 % of true claims would be doubted
 ENOUGH_NODES = 3  # from which nodes are the unit of a speed-up: fewer have no spread to speak of
 NOT_AS_REQUESTED: Final = "not as requested"  # a verdict, and why a row has no speed
+OTHER_UNITS = ": is one in "  # in a flag of an arm whose metric may be in another unit than the reference's
 MIXED = "mixed"  # stands for the numerics of a row whose runs differ in it
 
 _LISTED = 6  # values of one setting, in a line that people read

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from hpcml.codec import Json, encode
-from hpcml.model.comparison import LEAST_PAIRS, Cell, Comparison, Difference, Row
+from hpcml.model.comparison import LEAST_PAIRS, OTHER_UNITS, Cell, Comparison, Difference, Row
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
@@ -186,16 +186,19 @@ def _remarks(comparison: Comparison, cell: Cell, *, most: int | None = None, is_
 def weighty_remarks(cell: Cell) -> Iterator[str]:
     """Yield the remarks that change what a reader should think of *cell*, the most important first.
 
-    That is what else differs, what is wrong with the whole cell, then with the rows, first of each row in turn, and
-    that the margin was chosen afterwards. How many seeds there are is said by the findings.
+    That is what else differs, whether an arm has other units, what is wrong with the whole cell, that the margin was
+    chosen afterwards, then what is wrong with the rows, first of each row in turn. How many seeds there are is said by
+    the findings.
     """
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
+    flags = list(_flags(cell, without=ENOUGH_IS_SAID))
+    yield from (flag for flag in flags if OTHER_UNITS in flag)
     yield from cell.remarks
     yield from _exploratory(cell)
     if cell.margin_source == "command line":
         yield AFTERWARDS
-    yield from _flags(cell, without=ENOUGH_IS_SAID)
+    yield from (flag for flag in flags if OTHER_UNITS not in flag)
 
 
 def _exploratory(cell: Cell) -> Iterator[str]:

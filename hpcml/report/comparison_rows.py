@@ -98,8 +98,13 @@ def cell_decimals(cell: Cell) -> int:
 
 
 def row_decimals(row: Row, decimals: int) -> int:
-    """Return the decimals of the metric values of *row*: its cell's *decimals*, or more if its spread asks for it."""
-    return max(decimals, decimals_for(row.sd, row.mean)) if row.sd else decimals
+    """Return the decimals of the metric values of *row*: its cell's *decimals*, or more if its spread asks for it.
+
+    One without a spread has those that show two digits of its value, beside another that is a thousand times it.
+    """
+    if row.sd:
+        return max(decimals, decimals_for(row.sd, row.mean))
+    return max(decimals, decimals_for(None, row.mean) - 2) if row.mean else decimals
 
 
 def difference_decimals(cell: Cell) -> int:

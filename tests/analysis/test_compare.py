@@ -579,3 +579,25 @@ def test_an_accuracy_in_per_cent_beside_one_as_a_share_is_asked_about(values: li
 
     asked = "a hundred times fp32, or a hundredth: is one in per cent, and the other a share?"
     assert (asked in row.flags) is is_asked
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "is_asked"),
+    [
+        ("epoch_time_s", [1240.0, 1251.0, 1238.0], True),
+        ("tokens_per_s", [1240.0, 1251.0, 1238.0], True),
+        ("epoch_time_s", [1700.0, 1701.0, 1702.0], False),  # so much slower
+        ("val_loss", [1240.0, 1251.0, 1238.0], False),
+    ],
+)
+def test_a_time_in_ms_beside_one_in_s_is_asked_about(metric: str, values: list[float], *, is_asked: bool) -> None:
+    arms = {"fp32": [1.24, 1.25, 1.24], "tf32": values}
+    runs = [
+        run(level, seed, None, metrics={metric: summary(metric, value)})
+        for level, of in arms.items()
+        for seed, value in enumerate(of)
+    ]
+
+    row = row_of(compare(runs, {}, ComparisonRequest(metric=metric)), "tf32")
+
+    assert ("a thousand times fp32, or a thousandth: is one in another unit, as ms for s?" in row.flags) is is_asked

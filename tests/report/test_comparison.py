@@ -637,6 +637,21 @@ def test_an_arm_with_hardly_any_spread_gives_its_decimals_to_no_other() -> None:
     assert "| 0.900 ± " in text
 
 
+def test_an_arm_without_a_spread_beside_one_a_thousand_times_as_large_keeps_two_digits() -> None:
+    rows = (row("fp32", 1240.0, sd=45.0), row("tf32", 1.2, sd=0.0))
+
+    assert "| 1.2 ± " in comparison_markdown(comparison(rows=rows))
+
+
+def test_that_an_arm_may_have_another_unit_is_the_first_remark() -> None:
+    asked = "a hundred times fp32, or a hundredth: is one in per cent, and the other a share?"
+    rows = (row("fp32", 0.9, flags=("a", "b", "c")), row("tf32", 90.0, flags=("d", "e", asked)))
+
+    lines = comparison_text(comparison(rows=rows), width=250, explain=False).splitlines()
+
+    assert next(line for line in lines if line.startswith("  - ")) == f"  - tf32: {asked}"
+
+
 def of_many_arms(n: int) -> Comparison:
     flagged = {"flags": ("the seen spread is below one step",)}
     judged = [

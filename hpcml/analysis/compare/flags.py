@@ -15,9 +15,9 @@ from hpcml.analysis.compare.nodes import PlacedContrast, PlacedRatio, node_flags
 from hpcml.analysis.compare.speed import SpeedUps, speed_flags
 from hpcml.analysis.compare.to_target import target_difference
 from hpcml.analysis.steady import MIN_STEPS
-from hpcml.model.comparison import NOT_PROVEN
+from hpcml.model.comparison import NOT_PROVEN, OTHER_UNITS
 from hpcml.model.divergence import diverged, with_nonfinite_loss
-from hpcml.model.metric_goal import is_share
+from hpcml.model.metric_goal import is_duration_or_rate, is_share
 from hpcml.model.metric_sources import MIXED_TRAININGS, READ_AFTERWARDS
 from hpcml.model.own_program import CHANGED_OUTSIDE
 from hpcml.model.precision import (
@@ -36,7 +36,7 @@ from hpcml.units import one_or_many
 _BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
 _NEAREST = 3  # names of metrics, in a line that people read
-_PERCENT, _ALIKE = 100, 1.15  # the mean of one arm is that of the other, but for 15 % and the unit
+_PERCENT, _MILLI, _ALIKE = 100, 1000, 1.15  # the mean of one arm is that of the other, but for 15 % and the unit
 _UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
 
 
@@ -79,8 +79,8 @@ def _computing_flags(arm: Arm, found: Matchup | None, terms: Terms) -> Iterator[
             f"{_listed(changed[0][0])} changed while {sum(n for _, n in changed)} of {len(arm.ok)} runs went on, which "
             "share it: one may have read what another wrote"
         )
-    if terms.reference is not None and terms.reference is not arm and _are_a_hundredfold(arm, terms.reference, terms):
-        yield f"a hundred times {terms.reference.level}, or a hundredth: is one in per cent, and the other a share?"
+    if terms.reference is not None and terms.reference is not arm:
+        yield from _other_units(arm, terms.reference, terms)
     if found is not None and found.is_identical:
         yield f"all values are the reference's, bit for bit{_why_alike(arm, terms.reference)}"
     values = set(arm.values.values())
@@ -101,15 +101,19 @@ def _why_alike(arm: Arm, reference: Arm | None) -> str:
     return ": did the two arms really compute different things?"
 
 
-def _are_a_hundredfold(arm: Arm, reference: Arm, terms: Terms) -> bool:
-    """Whether two arms have about the same accuracy (or the like), one of them as a share and the other in per cent."""
-    if not (arm.values and reference.values and is_share(terms.metric)):
-        return False
-    shares, percents = sorted(([*each.values.values()] for each in (arm, reference)), key=max)
-    if not (min(shares) > 0 and max(shares) <= 1 < min(percents) and max(percents) <= _PERCENT):
-        return False
-    fold = sum(percents) / len(percents) / (sum(shares) / len(shares))
-    return _PERCENT / _ALIKE <= fold <= _PERCENT * _ALIKE
+def _other_units(arm: Arm, reference: Arm, terms: Terms) -> Iterator[str]:
+    """Yield the flag about two arms that seem to tell of like values in other units."""
+    if not (arm.values and reference.values):
+        return
+    smaller, larger = sorted(([*each.values.values()] for each in (arm, reference)), key=max)
+    if min(smaller) <= 0:
+        return
+    fold = sum(larger) / len(larger) / (sum(smaller) / len(smaller))
+    are_shares = is_share(terms.metric) and max(smaller) <= 1 < min(larger) and max(larger) <= _PERCENT
+    if are_shares and _PERCENT / _ALIKE <= fold <= _PERCENT * _ALIKE:
+        yield f"a hundred times {reference.level}, or a hundredth{OTHER_UNITS}per cent, and the other a share?"
+    if is_duration_or_rate(terms.metric) and _MILLI / _ALIKE <= fold <= _MILLI * _ALIKE:
+        yield f"a thousand times {reference.level}, or a thousandth{OTHER_UNITS}another unit, as ms for s?"
 
 
 def _names(of_runs: Mapping[str, Sequence[str]]) -> str:
