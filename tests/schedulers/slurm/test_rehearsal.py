@@ -149,6 +149,34 @@ def test_a_walltime_above_that_of_its_qos_is_said(hpcml: Hpcml, slurm: Account) 
     assert "resources.walltime is 1h, and QOS brief allows 10m: it may be taken and never start" in said
 
 
+def test_the_limits_of_an_account_and_of_the_qos_that_it_gives_are_said(
+    hpcml_alone: Hpcml, slurm_alone: Account
+) -> None:
+    user = ("sacctmgr", "-i", "modify", "user", "hpcuser", "set")
+    as_root(slurm_alone, "sacctmgr", "-i", "add", "qos", "usual", "MaxWall=00:20:00", "MaxJobsPerUser=3")
+    try:
+        as_root(slurm_alone, *user, "MaxWall=00:15:00", "MaxJobs=2")
+        of_account = hpcml_alone.run("-n", "resources.walltime=16m", "workload.command=true")
+        fits = hpcml_alone.run("-n", "resources.walltime=15m", "workload.command=true")
+        as_root(slurm_alone, *user, "qos+=usual", "defaultqos=usual")
+        below_qos = hpcml_alone.run("-n", "resources.walltime=16m", "workload.command=true")
+        above_qos = hpcml_alone.run("-n", "resources.walltime=21m", "workload.command=true")
+        named = hpcml_alone.run(
+            "-n", "resources.walltime=21m", "resources.extra_directives=['--qos=normal']", "workload.command=true"
+        )
+    finally:
+        as_root(slurm_alone, *user, "defaultqos=-1", "MaxWall=-1", "MaxJobs=-1")
+        as_root(slurm_alone, *user, "qos-=usual")
+        as_root(slurm_alone, "sacctmgr", "-i", "delete", "qos", "usual")
+
+    said = [" ".join(done.stderr.decode().split()) for done in (of_account, fits, below_qos, above_qos, named)]
+    never = "it may be taken and never start"
+    assert f"resources.walltime is 16m, and your account proj1 allows 15m: {never}" in said[0]
+    assert [never in words for words in said] == [True, False, False, True, True]
+    assert f"resources.walltime is 21m, and QOS usual allows 20m: {never}" in said[3]
+    assert f"resources.walltime is 21m, and your account proj1 allows 15m: {never}" in said[4]
+
+
 def test_the_expected_start_is_told_where_the_nodes_are_taken(hpcml: Hpcml, slurm: Account) -> None:
     holds = ["resources.cpus_per_task=8", "resources.walltime=30m", "workload.command='sleep 600'"]
     hpcml.submit(*holds)
