@@ -4,9 +4,9 @@ For each module Python asks the file system some eight questions. An agent loads
 starts, and on a shared parallel file system one metadata server answers the agents of a thousand nodes. So the modules
 lie in one file besides, a bundle among the compiled modules of this folder, which `hpcml.agent.bundle` makes. It is
 used where this very Python made it and nothing that it was made of has changed since; else, and for a module that is
-not in it, Python looks as ever. Of the file is read at first what is needed until the program starts; the rest once
-something of it is, or by `read_rest`. This module itself loads nothing but what Python has loaded before: so the names
-of Python's import come from where importlib has them from, too.
+not in it, Python looks as ever. What is needed until the program starts is read module by module; all once something
+else is, or by `read_rest`. This module itself loads nothing but what Python has loaded before: so the names of Python's
+import come from where importlib has them from, too.
 """
 
 import marshal
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
     ModuleType = type(sys)
 
-MAGIC = b"hpcml bundle 2\n"
+MAGIC = b"hpcml bundle 3\n"
 _LENGTH_BYTES = 8
 # Modules that others import for what hardly any agent does: they are loaded at their first use. So `inspect` is for
 # dataclasses that have no docstring, `bz2` for archives, `pynvml` for runs with GPUs, `psutil` for the sampler.
@@ -41,13 +41,13 @@ class Bundle:
     """A bundle that was read: it finds modules for Python's import (importlib.abc.MetaPathFinder).
 
     The file is MAGIC, three lengths in 8 bytes each, the head, and all codes, marshalled. The lengths are those of the
-    head, of the codes that are read with it, and of all codes. The head is a dict: ``python`` is sys.version;
-    ``watched`` are pairs of a path and what `status_of` said of it; ``modules`` has by name the file, the folder of a
-    package or None, and from where to where lies its code with the texts that `dataclasses` writes for its classes and
-    what these are compiled to, None for an extension module; ``patterns`` has what regular expressions, by text and
-    flags, are compiled to. Both compilations are more than half of the time that it takes to load what an agent needs.
-    ``absent`` are modules of Python's library that this Python has not, ``sources`` says where those pairs lie of which
-    a submission asks.
+    head, of the codes that are needed until the program starts, and of all codes. The head is a dict: ``python`` is
+    sys.version; ``watched`` are pairs of a path and what `status_of` said of it; ``modules`` has by name the file, the
+    folder of a package or None, and from where to where lies its code with the texts that `dataclasses` writes for its
+    classes and what these are compiled to, None for an extension module; ``patterns`` has what regular expressions, by
+    text and flags, are compiled to, marshalled, since a start uses few of them. Both compilations are more than half of
+    the time that it takes to load what an agent needs. ``absent`` are modules of Python's library that this Python has
+    not, ``sources`` says where those pairs lie of which a submission asks.
     """
 
     def __init__(self, path: str) -> None:
@@ -64,16 +64,14 @@ class Bundle:
             raise ValueError(f"it does not begin with {MAGIC!r}")
         places = range(len(MAGIC), len(MAGIC) + 3 * _LENGTH_BYTES, _LENGTH_BYTES)
         head, early, size = (int.from_bytes(begin[at : at + _LENGTH_BYTES], "little") for at in places)
-        self._codes_at = len(begin) + head
+        self._codes_at, self._early, self._size = len(begin) + head, early, size
         if os.lseek(self._file, 0, os.SEEK_END) != self._codes_at + size:
             raise ValueError("a part of it is missing")
-        content = memoryview(os.pread(self._file, head + early, len(begin)))
-        if len(content) != head + early:
-            raise ValueError("a part of it was not read")
-        self.head = marshal.loads(content[:head])  # noqa: S302 - trusted as Python's compiled modules beside it
-        self._early, self._late, self._late_bytes = content[head:], memoryview(b""), size - early
+        os.posix_fadvise(self._file, self._codes_at, early, os.POSIX_FADV_WILLNEED)  # from afar: while it loads others
+        self.head = marshal.loads(os.pread(self._file, head, len(begin)))  # noqa: S302 - trusted as compiled modules
+        self._codes = b""  # all, once the file is closed
         self._written: dict[str, CodeType] = {}
-        self._lock = RLock()  # threads may load modules at the same time, and must not close the file twice
+        self._lock = RLock()  # threads may load modules at the same time, and must not read a file that is closed
 
     def is_current(self) -> bool:
         """Tell whether this Python made it, and what an agent looks at is as it was then."""
@@ -102,22 +100,24 @@ class Bundle:
     def at(self, place: tuple[int, int]) -> "Any":  # noqa: ANN401 - whatever it is
         """Return what lies at *place*; raise `OSError` where that cannot be read any more."""
         begin, end = place
-        early = len(self._early)
-        if begin < early:
-            return marshal.loads(self._early[begin:end])  # noqa: S302 - as above
-        self.read_rest()
-        return marshal.loads(self._late[begin - early : end - early])  # noqa: S302 - as above
+        with self._lock:
+            if begin >= self._early:
+                self.read_rest()
+            code = self._codes[begin:end] or self._read(begin, end)
+        return marshal.loads(code)  # noqa: S302 - trusted as Python's compiled modules beside it
+
+    def _read(self, begin: int, end: int) -> bytes:
+        read = os.pread(self._file, end - begin, self._codes_at + begin)
+        if len(read) != end - begin:
+            raise OSError("the bundle of modules has become shorter")
+        return read
 
     def read_rest(self) -> None:
-        """Read what was not read at first, and close the file; raise `OSError` where that cannot be read any more."""
+        """Read all codes, once, and close the file; raise `OSError` where they cannot be read any more."""
         with self._lock:
-            if len(self._late) == self._late_bytes:
-                return
-            late = os.pread(self._file, self._late_bytes, self._codes_at + len(self._early))
-            if len(late) != self._late_bytes:
-                raise OSError("the bundle of modules has become shorter")
-            self._late = memoryview(late)
-            self.close()
+            if not self._codes:
+                self._codes = self._read(0, self._size)
+                self.close()
 
     def close(self) -> None:
         """Close the file, of which nothing more is read."""
@@ -133,7 +133,9 @@ class Bundle:
     def compiled(self, pattern: str | bytes, flags: int, compiler: ModuleType) -> "Any":  # noqa: ANN401 - a re.Pattern
         """Return what *compiler*, which is re._compiler, makes of *pattern*, or None where that is not known."""
         known = self.head["patterns"].get((pattern, flags))
-        return None if known is None else compiler._sre.compile(pattern, *known)  # noqa: SLF001 - as that does
+        if known is None:
+            return None
+        return compiler._sre.compile(pattern, *marshal.loads(known))  # noqa: S302, SLF001 - as above, and as that does
 
     def execute(self, text: str, *names: dict[str, object]) -> None:
         """Do what ``exec`` does with a *text* of `dataclasses`, which is compiled already or, where it is new, now."""

@@ -35,7 +35,7 @@ from hpcml.bundled import MAGIC, Bundle, place_of_bundle, status_of
 from hpcml.bundled_commands import LENGTHS, MARK, commands_are_fresh, place_of_commands
 from hpcml.bundled_commands import MAGIC as COMMANDS_MAGIC
 
-_EARLY = (  # by an agent until the program starts, or its sampler does: of the bundle this is read at first
+_EARLY = (  # by an agent until the program starts, or its sampler does: of the bundle this is read module by module
     "hpcml.agent.turns",
     "hpcml.agent.attempt",
     "hpcml.agent.telemetry.host",
@@ -109,7 +109,7 @@ def make(*, for_commands: bool) -> None:
     head: dict[str, Any] = {
         "python": sys.version,
         "watched": _statuses(_watched(files.values())),
-        "patterns": noted.patterns,
+        "patterns": {of: marshal.dumps(compiled) for of, compiled in noted.patterns.items()},
         "absent": {name for name in sys.stdlib_module_names if importlib.util.find_spec(name) is None},
     }
     place = Path(place_of_bundle())
