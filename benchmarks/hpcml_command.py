@@ -12,6 +12,14 @@ from typing import Any
 _COMMAND = "from hpcml.cli.start import main; main()"
 
 
+def command_of(python: str | Path = sys.executable) -> str:
+    """Return the command that is installed with *python*; where there is none, the script ends with a line."""
+    found = Path(python).with_name("hpcml")
+    if not found.exists():
+        raise SystemExit(f"there is no {found}: use the Python of an environment in which hpcml is installed")
+    return str(found)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hpcml:
     """Runs and asks in *home*. A command that fails ends the script, with its line; what runs say goes to stderr."""

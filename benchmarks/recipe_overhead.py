@@ -38,6 +38,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: CPU time is then the time that a quiet machine would take
 
 from bare_training import import_recipe, make, train
+from hpcml_command import command_of
 from scipy.stats import t as student
 from torch.optim import optimizer
 
@@ -184,12 +185,11 @@ def _cpu_s() -> float:
 
 def run_through(case: Case, home: Path) -> tuple[Whole, Path]:
     """Train by `hpcml run`; return what it took, and its run.json."""
-    hpcml = str(Path(sys.executable).with_name("hpcml"))
     words = [f"model={case.model}", f"training.steps={case.steps}", f"training.eval_every={case.steps}"]
     words += [*case.settings, "resources.cpus_per_task=1"]
     environ = {**os.environ, "HPCML_HOME": str(home)}
     before = set(home.glob("runs/*/*"))
-    wall_s, cpu_s, _ = timed([hpcml, "run", *words], environ)
+    wall_s, cpu_s, _ = timed([command_of(), "run", *words], environ)
     (run_dir,) = set(home.glob("runs/*/*")) - before
     (journal,) = run_dir.glob("journal/*-rank0.jsonl")
     points = [record for record in read_journal(journal).records if isinstance(record, Metrics)]

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from hpcml_command import command_of
 from store_at_size import command_s, filled_store
 
 RUNS, STEPS = 200, 1000
@@ -53,7 +54,7 @@ def main() -> None:
 def measure(folder: Path, runs: int, steps: int, *, with_mlflow: bool) -> None:
     filled_store(folder, runs, 2, steps)
     environ = {**os.environ, "HPCML_HOME": str(folder), "COLUMNS": "120"}
-    hpcml = str(Path(sys.executable).with_name("hpcml"))
+    hpcml = command_of()
     page, text = folder / "report.html", folder / "report.md"
     rows = [
         ("hpcml report", command_s([hpcml, "report", "-o", str(page)], environ)),

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+
+from hpcml_command import command_of
 
 REPEAT = 15
 LIMIT = 3.0
-HPCML = Path(sys.executable).with_name("hpcml")
+HPCML = command_of()
 COMMANDS = {
     "python -c pass": [sys.executable, "-c", "pass"],
     "python -c 'import click'": [sys.executable, "-c", "import click"],
-    "hpcml --help": [str(HPCML), "--help"],
-    "hpcml runs --help": [str(HPCML), "runs", "--help"],
+    "hpcml --help": [HPCML, "--help"],
+    "hpcml runs --help": [HPCML, "runs", "--help"],
 }
 
 

@@ -29,6 +29,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from hpcml_command import command_of
+
 REPEAT = 15
 PACKED = 8
 PROGRAM = "read -r ns _ < /proc/$PPID/schedstat; echo $EPOCHREALTIME $ns"
@@ -39,7 +41,7 @@ def submit(python: Path, home: str, *words: str) -> list[Path]:
     program = Path(home) / "program"
     program.write_text(f"#!/bin/bash\n{PROGRAM}\n", encoding="utf-8")
     program.chmod(0o700)
-    command = [str(python.with_name("hpcml")), "run", f"workload.command={program}", "schedule.snapshot=none", *words]
+    command = [command_of(python), "run", f"workload.command={program}", "schedule.snapshot=none", *words]
     environ = {**os.environ, "HPCML_HOME": home}
     subprocess.run(command, check=True, env=environ, cwd=home, capture_output=True)
     return sorted(Path(home).glob("runs/*/2*"))
