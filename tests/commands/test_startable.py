@@ -279,6 +279,7 @@ def test_a_script_that_is_no_python_is_refused_with_the_line(compose_one: Compos
     check(compose_one(), "python wrong.py", folder, is_exact=True, is_inside=True)
     check(compose_one("+cluster=karolina", "cluster.modules=[Python/3]"), "python wrong.py", folder, is_exact=True)
     check(on_cluster, "uv run python wrong.py", folder, is_exact=True)
+    check(on_cluster, "python2.6 two.py", folder, is_exact=True)  # which is not here
     check(compose_one("workload.env.PATH=/opt/bin"), "python wrong.py", folder, is_exact=True)
     check(compose_one(), "python ok.py", folder, is_exact=True)
 

@@ -130,7 +130,7 @@ def no_python(script: Path, program: str, cwd: Path) -> str | None:
         _parsed(source)
     except SyntaxError as error:
         python = interpreter_of(program, cwd)
-        if python is None or _asked(python, _READ, str(script)) is None:
+        if python is not None and _asked(python, _READ, str(script)) is None:
             where = os.path.relpath(script, cwd) if script.is_relative_to(cwd) else str(script)
             return f"{where}, line {error.lineno}: {error.msg}"
     return None
