@@ -32,6 +32,8 @@ _OURS = frozenset({"hpcml_client", "hpcml_train"})  # which every run finds
 _MOST_BYTES = 1 << 20  # of a script
 _PATIENCE_S = 20.0
 _READ = "import ast, sys; ast.parse(open(sys.argv[1], 'rb').read())"
+_OF_SYNTAX = re.compile(r"^(?:Syntax|Indentation|Tab)Error", re.MULTILINE)
+_TOO_DEEP = (ValueError, RecursionError, MemoryError)  # for this Python, maybe not for another
 _FIND = """
 import importlib.util, sys
 sys.path[0] = sys.argv[1]
@@ -130,9 +132,12 @@ def no_python(script: Path, program: str, cwd: Path) -> str | None:
         _parsed(source)
     except SyntaxError as error:
         python = interpreter_of(program, cwd)
-        if python is not None and _asked(python, _READ, str(script)) is None:
+        asked = None if python is None else _asked(python, _READ, str(script), path="", cwd=cwd)
+        if asked is not None and asked.returncode and _OF_SYNTAX.search(asked.stderr):
             where = os.path.relpath(script, cwd) if script.is_relative_to(cwd) else str(script)
             return f"{where}, line {error.lineno}: {error.msg}"
+    except _TOO_DEEP:
+        pass
     return None
 
 
@@ -147,7 +152,7 @@ def imports_of_nothing(script: Path, program: str, cwd: Path, path: str) -> list
         return []
     try:
         names = dict.fromkeys(_imported(_parsed(source)))
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, *_TOO_DEEP):
         return []
     asked = [name for name in names if name not in _OURS and name not in sys.stdlib_module_names]
     if not asked:
@@ -163,7 +168,8 @@ def _lost(program: str, folder: Path, names: Sequence[str], path: str, *, cwd: P
     python = interpreter_of(program, cwd or folder)
     if python is None:
         return []
-    return (_asked(python, _FIND, str(folder), *names, path=path, cwd=cwd or folder) or "").split()
+    asked = _asked(python, _FIND, str(folder), *names, path=path, cwd=cwd or folder)
+    return asked.stdout.split() if asked is not None and asked.returncode == 0 else []
 
 
 def _text_of(script: Path) -> bytes | None:
@@ -187,19 +193,21 @@ def _imported(tree: ast.Module) -> Iterator[str]:
             yield statement.module.partition(".")[0]
 
 
-def _asked(python: str, code: str, *words: str, path: str | None = None, cwd: Path | None = None) -> str | None:
-    """Return what *python* prints of *code*; None where it fails, and "" where it cannot be asked."""
-    environ = os.environ if path is None else {**os.environ, "PYTHONPATH": path}
+def _asked(python: str, code: str, *words: str, path: str, cwd: Path) -> subprocess.CompletedProcess[str] | None:
+    """Return what *python* says of *code*, as the one of a command in *cwd*; None where it does not answer."""
+    folders = [os.path.join(cwd, folder) for folder in path.split(os.pathsep) if folder]  # noqa: PTH118 - texts
+    of_cwd = {"PYTHONPATH": os.pathsep.join(folders), "PYENV_DIR": str(cwd)}  # by which pyenv chooses
     try:
-        asked = subprocess.run(
+        return subprocess.run(
             [python, "-c", code, *words],
-            env=environ,
-            cwd=cwd or "/",
+            env={**os.environ, **of_cwd},
+            cwd="/",  # in the user's folder Python would load what is called as a module of its own
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            text=True,
+            errors="replace",
             timeout=_PATIENCE_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return asked.stdout.decode(errors="replace") if asked.returncode == 0 else None
+        return None
