@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from hpcml import __version__
-from hpcml.analysis.compare.cells import group_runs
+from hpcml.analysis.compare.cells import group_runs, with_seeds_from
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.analysis.compare.to_target import energy_at
@@ -100,7 +100,8 @@ def gather(
     checklist = None if comparison is None else checklist_of(store, runs, comparison)
     groups = group_runs(runs, by, comparison)
     metrics = _metrics(runs, wish, comparison, is_live=live is not None)
-    curves = _curves(runs, groups, _points(store, runs, metrics, steps), sampled)
+    seeded = runs if comparison is None or comparison.seed is None else with_seeds_from(comparison.seed, runs)
+    curves = _curves(seeded, groups, _points(store, runs, metrics, steps), sampled)
     left_out: dict[str, str] = {}
     of_steps = StepCurves(step_s=steps[STEP], communication_s=steps[COMMUNICATION], waiting_s=steps[DATA])
     origins, unknown = _origins(runs)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.model.precision import PrecisionName
-from hpcml.model.run import Precision
+from hpcml.model.run import Precision, Workload
 from tests.cli.command_line import Hpcml, program, said_in_one_line
 from tests.store.building import Journal, make_run_dir
 
@@ -182,3 +182,31 @@ def test_a_password_does_not_get_into_the_command_that_makes_the_report_again(wo
 
     assert "secret" not in " ".join(told)
     assert [told[0], *told[-3:]] == ["hpcml", "report", "--where", "seed=1"]
+
+
+def test_curves_have_bands_over_the_setting_that_stands_for_the_seed(
+    hpcml_environ: dict[str, str], tmp_path: Path
+) -> None:
+    user = Hpcml(environ=hpcml_environ, cwd=tmp_path)
+    for at, (name, seed) in enumerate(
+        (name, seed) for name in (PrecisionName.fp32, PrecisionName.tf32) for seed in "123"
+    ):
+        own = Workload(command="./train", env={"SEED": seed})
+        run_dir = make_run_dir(
+            user.home / "runs", f"20260528-202640-{'abcdef'[at] * 8}", precision=Precision(name=name), workload=own
+        )
+        agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir)
+        agent.event("attempt_started")
+        for step in range(1, 21):
+            rank0.metrics(step, step / 10, val_accuracy=0.04 * step + int(seed) / 100)
+        agent.event("attempt_ended", 3.0, wall_s=3.0, state="COMPLETED", exit_code=0)
+
+    roles = {}
+    for words in ((), ("--seed", "workload.env.SEED")):
+        done = user("report", "--by", "precision", *words, "-o", f"{len(words)}.html")
+        assert done.returncode == 0, done.stderr
+        found = figures((tmp_path / f"{len(words)}.html").read_text(encoding="utf-8"))
+        traces = [trace["role"] for one in found for trace in one["traces"]]  # type: ignore[attr-defined]
+        roles[words] = {role: traces.count(role) for role in ("band", "run")}
+
+    assert roles == {(): {"band": 0, "run": 6}, ("--seed", "workload.env.SEED"): {"band": 4, "run": 6}}
