@@ -124,6 +124,17 @@ def locate(environ: Mapping[str, str], *, home: str | None = None, store: str | 
     return Places(home=root, store_url=store_url, is_chosen=bool(home or environ.get("HPCML_HOME")))
 
 
+def home_of_user() -> Path:
+    """Return this user's home; / where neither HOME nor the machine tells it, as containers have it.
+
+    A container may run under any user id, and a directory of users may be away.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
+
+
 def check_text(path: Path, field: str) -> None:
     """Raise `ConfigError` where *path*, given as *field*, is no UTF-8 text: no store and no job's script has it."""
     try:

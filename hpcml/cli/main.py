@@ -117,6 +117,7 @@ GROUPS = {
 }
 COMMANDS = {name: told for _, commands in GROUPS.values() for name, told in commands.items()}
 _IS_FINISHED_LATER = "hpcml sync finishes what was begun, once that is put right"
+_NO_HOME = "Could not determine home directory."  # pathlib's words for ~
 _NO_THREAD = "can't start new thread"  # all that Python says of it
 _MOST_OF_A_NAME = 80  # characters of one that is too long
 _OF_A_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
@@ -264,6 +265,9 @@ def main() -> None:
 def _say(error: OSError | RuntimeError) -> int | None:
     """Say *error* in one line and return the exit code; None where it is our defect, which keeps its traceback."""
     if isinstance(error, RuntimeError):
+        if str(error) == _NO_HOME:
+            complain("a path begins with ~, and neither HOME nor this machine tells your home: write it out")
+            return ConfigError.exit_code
         if str(error) != _NO_THREAD:
             return None
         error = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields
-from getpass import getuser
 from socket import gethostname
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ from hpcml.cli.main import pass_places
 from hpcml.cli.options import WholeNumber, comparing
 from hpcml.cli.say import say
 from hpcml.paths import Places
+from hpcml.runs.private import user_name
 
 if TYPE_CHECKING:
     from hpcml.model.comparison import ComparisonRequest
@@ -91,7 +91,7 @@ def _as_report(experiment: str, where: Sequence[str], request: ComparisonRequest
 
 def _tell(link: str) -> None:
     port = urlsplit(link).port
-    tunnel = ["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}", f"{getuser()}@{gethostname()}"]
+    tunnel = ["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}", f"{user_name(os.geteuid())}@{gethostname()}"]
     say(f"from another machine, there: {shlex.join(tunnel)}", err=True)
     say("who has the link can read the page; Ctrl-C ends it, and the runs go on", err=True)
     say(link)  # last, for whoever waits for it

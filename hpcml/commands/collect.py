@@ -20,7 +20,7 @@ from hpcml.commands import external_runs
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError, NoSuchRunError, StoreError
 from hpcml.model.records import Known, RunRecord
 from hpcml.mounts import file_system_of, is_local, unmounted_above
-from hpcml.paths import Places
+from hpcml.paths import Places, home_of_user
 from hpcml.runs.layout import find_run_dirs, is_removed
 from hpcml.runs.private import check_lone, claim_home, make_home, no_home
 from hpcml.store import origin
@@ -162,7 +162,7 @@ def begin_home(places: Places) -> str | None:
         raise ConfigError(f"nothing is in HPCML_HOME={places.home}: {away} is not mounted (/etc/fstab has it)")
     try:
         above = next((folder for folder in (places.home, *places.home.parents) if folder.is_dir()), places.home)
-        is_bare = above != Path.home() and is_local(file_system_of(above)) and not any(above.iterdir())
+        is_bare = above != home_of_user() and is_local(file_system_of(above)) and not any(above.iterdir())
     except OSError:  # of one that may be entered and not listed; whether a home can be made there shows when it is
         return None
     return f"{in_empty_home(places)} A new home is made there" if is_bare else None

@@ -13,6 +13,7 @@ from hpcml.commands.logs import last_printed
 from hpcml.commands.submit.launch import Launched
 from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import printed_lines
+from hpcml.paths import home_of_user
 from hpcml.runs.plan import Staging
 from hpcml.runs.working_directory import was_there
 
@@ -76,6 +77,6 @@ def _why(place: str, theirs: Path, staging: Staging) -> str:
     if theirs.is_relative_to(original):
         return "it is no part of the copy that a run starts in: give its absolute path"
     both = Path(os.path.commonpath([original, theirs]))
-    is_project = (original / ".git").exists() or both in (Path("/"), Path("~").expanduser())
+    is_project = (original / ".git").exists() or both in (Path("/"), home_of_user())
     together = "" if is_project else f", or make one project of both (git init {shlex.quote(str(both))})"
     return f"a run starts in a copy of {original} alone: give its absolute path{together}"

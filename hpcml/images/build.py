@@ -6,7 +6,6 @@ moves it into the cache. `hpcml build`, submissions and build jobs use it.
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import signal
@@ -45,7 +44,7 @@ from hpcml.model.image import Definition, ImageRecord
 from hpcml.moments import local_time
 from hpcml.runs import lock as locks
 from hpcml.runs.atomic import draft_of
-from hpcml.runs.private import is_ours, make_folder, make_home, open_file
+from hpcml.runs.private import is_ours, make_folder, make_home, open_file, user_name
 
 _KEPT_LINES = 2000
 # What Apptainer says of the index of its downloaded layers if a build was killed while it wrote that (seen with 1.4.5)
@@ -396,7 +395,7 @@ def _describe(
         base=definition.base,
         base_digest=definition.base_digest,
         architecture=definition.architecture,
-        builder=getpass.getuser(),
+        builder=user_name(os.geteuid()),
         built_at=local_time().isoformat(timespec="seconds"),
         built_on=socket.gethostname(),
         build_s=round(build_s, 1),

@@ -8,7 +8,6 @@ images` uses this module.
 from __future__ import annotations
 
 import errno
-import getpass
 import hashlib
 import io
 import json
@@ -340,7 +339,7 @@ def claim(cache: Cache, key: str, home: Path, *, at: float, has_ended: bool = Fa
 
     *at* is in unix seconds. An earlier claim of the same home on the same image is replaced.
     """
-    words = asdict(ImageClaim(key=key, home=name_of(home), user=getpass.getuser(), at=at, has_ended=has_ended))
+    words = asdict(ImageClaim(key=key, home=name_of(home), user=user_name(os.geteuid()), at=at, has_ended=has_ended))
     path = cache.claims / f"{key}.{hashlib.sha256(os.fsencode(name_of(home))).hexdigest()[:16]}.json"
     if not cache.claims.is_dir():
         make_home(cache.root)

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.commands.collect import begin_home
+from hpcml.commands.submit.work_tree import is_everything
 from hpcml.errors import NotPrivateError
+from hpcml.paths import home_of_user, locate
 from hpcml.runs import private
 from hpcml.runs.atomic import create_text, write_text
 from hpcml.runs.layout import home_of
@@ -148,6 +151,21 @@ def test_files_that_come_and_go_meanwhile_make_a_home_no_less_ones_own(tmp_path:
         writer.join()
 
     assert not any(closed)
+
+
+def begun_without_a_home(home: Path) -> str | None:
+    os.environ.pop("HOME", None)
+    places = locate({"HPCML_HOME": str(home)})
+    is_everything(home.parent)
+    return begin_home(places)
+
+
+def test_a_user_that_the_machine_does_not_know_needs_no_home_but_hpcmls(project: Path) -> None:
+    told = ADA.does(begun_without_a_home, project / "deep" / "hpcml")
+
+    assert told is not None
+    assert told.endswith("A new home is made there")
+    assert ADA.does(home_of_user) == Path(os.environ.get("HOME", "/"))
 
 
 def test_what_somebody_put_in_the_place_of_a_home_is_noticed(project: Path) -> None:

@@ -19,6 +19,7 @@ from hpcml.model.container import Bind, Container, ContainerBuild, ContainerGpu,
 from hpcml.model.hardware import is_for_data_centres
 from hpcml.model.precision import environment
 from hpcml.model.run import Observe, Run
+from hpcml.paths import home_of_user
 from hpcml.runs.layout import RunDir
 from hpcml.runs.plan import Image, Plan
 
@@ -130,7 +131,7 @@ def put_inside(
         image=image.path,
         command=plan.argv,
         cwd=plan.cwd,
-        home=str(Path.home()),
+        home=str(home_of_user()),
         gpu=gpu,
         binds=_binds(plan, run, run_dir, folder, code, packages),
         last_word=last_word,

@@ -21,6 +21,7 @@ from hpcml.errors import ConfigError
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.container import ContainerKind
 from hpcml.model.run import Run
+from hpcml.paths import home_of_user
 from hpcml.runs.plan import Plan
 from hpcml.schedulers.registry import SUBMITS
 
@@ -178,7 +179,7 @@ def _meant_for_a_shell(command: str, words: Sequence[str], *, is_exact: bool) ->
         if is_exact and word in _OPERATORS and not before.startswith("-"):  # awk -F '|'
             yield f"{word!r} would be an argument, since no shell reads this: {remedy}"
         if _HOME.fullmatch(word):
-            told = word.replace("~", str(Path.home()), 1)
+            told = word.replace("~", str(home_of_user()).rstrip("/"), 1)
             yield f"{word!r}: no shell is there to replace ~: write {told}"
         for found in _VARIABLE.finditer(word):
             name = found[1] or found[2]

@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 
 from hpcml.commands.submit.code_store import File, Link
 from hpcml.errors import ConfigError
-from hpcml.paths import Places
+from hpcml.paths import Places, home_of_user
 from hpcml.runs.layout import is_home
 from hpcml.runs.original import SOURCES
 from hpcml.runs.working_directory import is_environment
@@ -119,7 +119,7 @@ def is_everything(folder: Path) -> bool:
     Much else lies in such a folder, so no copy is made of it.
     """
     real = Path(os.path.realpath(folder))
-    return real in (Path("/"), Path(os.path.realpath(Path("~").expanduser()))) and top_of(folder) is None
+    return real in (Path("/"), Path(os.path.realpath(home_of_user()))) and top_of(folder) is None
 
 
 def read_work_tree(folder: Path, places: Places) -> WorkTree:
