@@ -43,6 +43,7 @@ _TOKEN_TIME = re.compile(r"\d{8}-\d{6}")
 # Named one by one, jobs are chosen by when they were in one of them. Without, by when they became eligible, which one
 # that was held, or waited for another, and was cancelled then never did (measured, 22.05: such are left out).
 _EVERY_STATE = "--state=BF,CA,CD,DL,F,NF,OOM,PD,PR,R,RQ,TO"
+_OF_THE_USERS_TASTE = ("SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SCONTROL_")
 _OTHER_CLUSTER = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SLURM_WORKING_CLUSTER")
 _NAMES = SEPARATOR.join(["%F", "%j", "%k"])  # last the comment, which says the token, too
 
@@ -260,13 +261,14 @@ def _time_s(field_: str, environ: Mapping[str, str]) -> int | None:
 
 
 def reading_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return *environ* without what changes which jobs are shown, or how.
+    """Return *environ* without what changes which jobs are shown, and how, or which are cancelled.
 
-    Users set SQUEUE_FORMAT and the like for their own eyes (man squeue, "INPUT ENVIRONMENT VARIABLES"). What sends jobs
-    to another cluster, SBATCH_CLUSTERS, says where to look for those of which nothing else does.
+    Users set SQUEUE_FORMAT and the like for their own eyes, SCANCEL_INTERACTIVE or SCANCEL_PARTITION for their
+    own hands (man squeue, man scancel). What sends jobs to another cluster, SBATCH_CLUSTERS, says
+    where to look for those of which nothing else does.
     """
     sent_to = clusters_of(environ)
-    kept = {name: value for name, value in environ.items() if not name.startswith(("SQUEUE_", "SACCT_"))}
+    kept = {name: value for name, value in environ.items() if not name.startswith(_OF_THE_USERS_TASTE)}
     return {
         **kept,
         **({"SLURM_CLUSTERS": sent_to} if sent_to else {}),

@@ -255,8 +255,9 @@ def test_a_refusal_is_one_line_of_the_programs_own_words(stderr: str, words: str
 
 def test_a_users_taste_in_tables_does_not_reach_the_programs_we_read() -> None:
     environ = {"HOME": "/home/me", "SQUEUE_STATES": "RUNNING", "SACCT_FORMAT": "user", "SLURM_CLUSTERS": "big"}
+    of_others = {"SCANCEL_INTERACTIVE": "true", "SCANCEL_PARTITION": "x", "SINFO_PARTITION": "x", "SCONTROL_ALL": "1"}
 
-    assert reading_environ(environ) == {
+    assert reading_environ(environ | of_others) == {
         "HOME": "/home/me", "SLURM_CLUSTERS": "big",
         "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0",
     }  # fmt: skip
