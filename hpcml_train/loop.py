@@ -267,46 +267,27 @@ class LossWatch:
 class StepClock:
     """Times the parts of each step, in seconds; *wait* blocks until the device has done all its work.
 
-    Without *wait* it has done that once the program goes on.
+    Without *wait* it has done that once the program goes on. `data` times the fetching of a batch until it is on the
+    device, `step` forward pass, backward pass and update, with all their kernels; evaluation, checkpoints and reports
+    between steps are in neither.
 
-    with clock.data():
+    with clock.data:
         batch = next(batches)
-    with clock.step():
+    with clock.step:
         train_on(batch)
     """
 
     def __init__(
         self, wait: Optional[Callable[[], object]] = None, *, now: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._data, self._step = _Timed(wait, now), _Timed(wait, now)
-
-    @property
-    def data_time_s(self) -> float:
-        """What fetching the last batch took."""
-        return self._data.took_s
-
-    @property
-    def step_time_s(self) -> float:
-        """What the last step took."""
-        return self._step.took_s
-
-    def data(self) -> ContextManager[None]:
-        """Time the fetching of a batch until it is on the device, into `data_time_s`; not part of the step's own time.
-
-        Evaluation, checkpoints and reports between steps are in neither.
-        """
-        return self._data
-
-    def step(self) -> ContextManager[None]:
-        """Time forward pass, backward pass and update, with all their kernels, into `step_time_s`."""
-        return self._step
+        self.data, self.step = Timed(wait, now), Timed(wait, now)
 
 
-class _Timed:
+class Timed:
     """Times its block, each time that it is entered; no generator, since every step of a training goes through it."""
 
     def __init__(self, wait: Optional[Callable[[], object]], now: Callable[[], float]) -> None:
-        self.took_s = 0.0
+        self.took_s = 0.0  # the last time
         self._wait, self._now = wait, now
 
     def __enter__(self) -> None:

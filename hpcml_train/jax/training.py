@@ -122,13 +122,13 @@ class JaxTraining(loop.Training):
         clock = StepClock()  # what a block makes is waited for in it
         orders = itertools.islice(sample_orders(self._recipe.samples, self.task), done, None)
         for step in range(done + 1, self.task.steps + 1):
-            with clock.data():
+            with clock.data:
                 batch = self._batch(next(orders), step)
-            with clock.step():
+            with clock.step:
                 self._progress, computed = jax.block_until_ready(compiled(self._progress, *batch))
             asked = self.checkpoints.asked
             due = self.checkpoints.due(step)
-            yield StepEnd(step, float(computed), due, asked, clock.step_time_s, clock.data_time_s)
+            yield StepEnd(step, float(computed), due, asked, clock.step.took_s, clock.data.took_s)
 
     def metrics(self, end: StepEnd) -> Mapping[str, float]:
         """Return what the scaling of the loss has come to."""

@@ -91,13 +91,13 @@ class SynchronousTraining(TensorflowTraining):
         clock = StepClock()  # what a step returns is read, which waits for the device
         orders = itertools.islice(sample_orders(self.recipe.samples, task), done, None)
         for step in range(done + 1, task.steps + 1):
-            with clock.data():
+            with clock.data:
                 indices = next(orders)
                 parts = self._each(lambda share, indices=indices: self.parts(indices, share))
                 known = self._flags(checkpoints.due(step), checkpoints.asked)
-            with clock.step():
+            with clock.step:
                 loss, due, asked = self._step(parts, known).numpy().tolist()
-            yield StepEnd(step, loss, due > 0, asked > 0, clock.step_time_s, clock.data_time_s)
+            yield StepEnd(step, loss, due > 0, asked > 0, clock.step.took_s, clock.data.took_s)
 
     def everywhere(self, saved: bool) -> bool:  # noqa: FBT001 - what it is about
         """Return whether all processes *saved*; where the disk of the first is full, no process leaves."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union, cast
 
@@ -112,7 +113,7 @@ class Arithmetic:
         self._has_rnn = False
         self._unscaled: Set[int] = set()  # the optimizers of this step whose gradients are unscaled already
 
-    @property
+    @functools.cached_property  # every step asks
     def replaces_products(self) -> bool:
         """Whether products are computed by others than torch's own, which compiled code would escape."""
         return self.numerics == "emulated" or self.precision in _SCALED

@@ -57,7 +57,7 @@ class Kinds:
         entered = frozenset(self._entered)
         self._entered.clear()
         groups = getattr(optimizer, "param_groups", ())
-        dtypes = frozenset(str(group["params"][0].dtype) for group in groups if group["params"])
+        dtypes = frozenset([str(group["params"][0].dtype) for group in groups if group["params"]])
         return entered, dtypes, _tf32() if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call, unused-ignore]
 
 

@@ -152,9 +152,9 @@ class TorchTraining(loop.Training):
             for step in range(done + 1, task.steps + 1):
                 if window is not None:
                     window.before(step)
-                with clock.data(), team.drawing(step):
+                with clock.data, team.drawing(step):
                     parts = self._fetch(next(orders))
-                with clock.step():
+                with clock.step:
                     loss = team.learn(self._recipe, self._arithmetic, parts)
                     del parts  # so that the next ones find their memory warm
                     self._arithmetic.step(self._optimizer)
@@ -163,7 +163,7 @@ class TorchTraining(loop.Training):
                     if step == task.steps:
                         window.close()
                 end = team.end_step(loss, due=self.checkpoints.due(step), asked=self.checkpoints.asked)
-                yield StepEnd(step, end.loss, end.due, end.asked, clock.step_time_s, clock.data_time_s)
+                yield StepEnd(step, end.loss, end.due, end.asked, clock.step.took_s, clock.data.took_s)
 
     def metrics(self, end: StepEnd) -> Mapping[str, float]:
         """Return what the strategy and the scaling of the loss have measured."""

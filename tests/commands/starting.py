@@ -73,7 +73,7 @@ def _arithmetic(planned: Planned) -> arithmetic.Arithmetic:
     precision, numerics = planned.run.precision, planned.plan.numerics
     scales = precision.loss_scaling and precision.name.name == "amp_fp16"
     words = SimpleNamespace(precision=precision.name.name, numerics=numerics.name, loss_scaling=scales)
-    words.replaces_products = arithmetic.Arithmetic.replaces_products.fget(words)  # type: ignore[attr-defined]
+    words.replaces_products = arithmetic.Arithmetic.replaces_products.func(words)
     return cast("arithmetic.Arithmetic", words)
 
 
