@@ -246,8 +246,8 @@ class Store:
 
         Without conditions these are all runs, the oldest first. *states* are names of states (``"COMPLETED"``, in upper
         or lower case), of which a run must have one; *submission* is the id that runs submitted together share; *sort*
-        is a key as in *where*; *limit* None means all. Raises an `HpcmlError` for a condition that cannot be read or a
-        word that is no state.
+        is a key as in *where*; *limit* counts after sorting (without *sort* the newest are kept), None means all.
+        Raises an `HpcmlError` for a condition that cannot be read or a word that is no state.
 
             store.runs("precision=tf32")
             store.runs(["val_accuracy>0.9", "seed=0"], states=["COMPLETED"], sort="val_accuracy", limit=5)

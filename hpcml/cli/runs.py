@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--columns", metavar="KEY,...", help="Show these and no others: whatever --where knows.")
 @click.option("--sort", metavar="KEY", help="A setting, a field of the run or a metric; default: oldest first.")
 @click.option("--desc", "descending", is_flag=True, help="Largest or newest first.")
-@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="At most so many.")
+@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="At most so many; by time the newest.")
 @click.option("--metric", metavar="NAME", help="The metric to show; default: each run's objective.")
 @form("json", "csv", "md")
 @pass_places

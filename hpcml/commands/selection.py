@@ -27,7 +27,7 @@ class Selection:
     """Which runs are meant: every condition must hold; without any, all runs.
 
     `references` are ids, ends of ids or names, as `query.runs_meant` takes them; `where` are conditions such as
-    ``val_accuracy>0.9``; `limit` is applied after sorting.
+    ``val_accuracy>0.9``; `limit` is applied after sorting, and keeps the newest where nothing is sorted by.
     """
 
     references: Sequence[str] = ()  # ids, ends of ids, names

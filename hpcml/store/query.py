@@ -60,9 +60,9 @@ def find_runs(
 
     Empty *states* means any. *sort* is any key that a condition may begin with (``val_accuracy``, ``duration``); runs
     without a value come last in either direction. Raises `StoreError` for a key that no run ever had. *limit* counts
-    after sorting; None means all. Times in *filters* without a zone are in this machine's. With
-    *settings* the records are those of a list: they have these settings alone, no tags, notes or usage, and of facts
-    the one that a run diverged.
+    after sorting, and by time it is the newest that are kept; None means all. Times in *filters* without a zone are in
+    this machine's. With *settings* the records are those of a list: they have these settings alone, no tags, notes or
+    usage, and of facts the one that a run diverged.
 
     >>> best = find_runs(  # doctest: +SKIP
     ...     store, filters=[parse_condition("precision=tf32")], sort="val_accuracy", descending=True, limit=1
@@ -79,7 +79,9 @@ def find_runs(
             ids = [run_id for run_id in ids if run_id in found]
         if sort is not None:
             ids = sorted_by(values(sort), ids, descending=descending)
-        return load_runs(reading, ids[:limit], settings=settings)
+        is_by_time = sort is None and not descending
+        kept = ids[-limit:] if is_by_time and limit is not None else ids[:limit]
+        return load_runs(reading, kept, settings=settings)
 
 
 def varied_keys(store: Database) -> set[str]:

@@ -128,6 +128,7 @@ def test_runs_are_found_by_experiment_and_state(five_runs: Database) -> None:
 
 def test_runs_are_sorted_by_any_key_and_limited_afterwards(five_runs: Database) -> None:
     assert found(five_runs, descending=True, limit=2) == "ed"
+    assert found(five_runs, limit=2) == "de"  # the newest, in their order
     assert found(five_runs, sort="val_accuracy", descending=True) == "dcbae"
     assert found(five_runs, sort="training.batch_size", limit=4) == "abde"
     assert found(five_runs, sort="seed", descending=True, limit=1) == "e"
