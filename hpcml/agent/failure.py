@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hpcml.agent.assignment import Turn
@@ -73,7 +74,8 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
         return outcome
     first = turn.node * turn.plan.processes_per_node
     printed = [_last_words(turn, attempt, first + rank) for rank in outcome.failed_ranks]
-    if said := next(filter(None, map(ended_because, printed)), None):
+    folder_of = partial(_folder_of, _as_it_began(turn))
+    if said := next(filter(None, (ended_because(words, folder_of=folder_of) for words in printed)), None):
         return replace(outcome, reason=said)
     code = -signal.SIGABRT if outcome.signal == signal.SIGABRT else outcome.exit_code
     by_itself = code is not None and how(code) in (outcome.reason or "")
@@ -91,6 +93,23 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
         told = f"last line: {line}"
     remedy = _OF_IMAGES if turn.plan.image is not None and _READ_ONLY in told else ""
     return replace(outcome, reason=f"{outcome.reason}; {told}{remedy}")
+
+
+def _as_it_began(turn: Turn) -> Path:
+    """Return where the program started, or the kept copy of that: of its own, what it did not change is gone by now."""
+    cwd, staging = Path(turn.plan.cwd), turn.plan.staging
+    if staging is None:
+        return cwd
+    project = turn.run_dir.work / staging.project
+    return Path(staging.code) / cwd.relative_to(project) if cwd.is_relative_to(project) else cwd
+
+
+def _folder_of(cwd: Path, module: str) -> str | None:
+    """Return the folder, from *cwd* or above, in which a *module* of the program's own lies; None where none does."""
+    for folder in (".", "src", "..", "../src"):
+        if (cwd / folder / f"{module}.py").is_file() or any((cwd / folder / module).glob("*.py")):
+            return folder
+    return None
 
 
 def last_text(path: Path, most_bytes: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 import signal as signals
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import dropwhile, takewhile
 
@@ -266,8 +266,10 @@ def classify(
     return _of_failure(exit_code, signal, log_tail)
 
 
-def ended_because(log_tail: str) -> str | None:
+def ended_because(log_tail: str, *, folder_of: Callable[[str], str | None] = lambda _: None) -> str | None:
     """Return the reason that hpcml_client printed when it ended a program, or that of an end which has a known remedy.
+
+    *folder_of* is asked in which folder of the run a module lies, from where the program starts.
 
     Those are a module that Python did not find, a list that was meant as a sweep, slots that Open MPI has not, a port
     that is taken, and input that nobody typed. None where nothing of it is said.
@@ -280,7 +282,7 @@ def ended_because(log_tail: str) -> str | None:
     if _NO_CLIENT.search(log_tail):
         return _INSTALL_CLIENT
     if found := _NO_MODULE.search(log_tail):
-        return _without_module(found[1])
+        return _without_module(found[1], folder_of)
     if found := _A_LIST.search(log_tail):
         flag = found["flag"] or found["option"]
         return (
@@ -296,7 +298,7 @@ def ended_because(log_tail: str) -> str | None:
     return _without_slots(log_tail) or (_GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None)
 
 
-def _without_module(name: str) -> str:
+def _without_module(name: str, folder_of: Callable[[str], str | None]) -> str:
     package, is_inside, _ = name.rpartition(".")
     if is_inside:  # else Python would say that it does not find the package
         return (
@@ -304,6 +306,8 @@ def _without_module(name: str) -> str:
             "written for, or a folder of that name hides it (if it is a module of yours: hpcml run -n says what is "
             "copied)"
         )
+    if (folder := folder_of(name)) is not None:
+        return f"this Python does not find {name}, which lies in {folder}: set workload.env.PYTHONPATH={folder}"
     return (
         f"this Python does not find {name}: activate the environment that has it before hpcml run (if it is a "
         "module of yours: workload.env.PYTHONPATH=FOLDER says in which folder it is, hpcml run -n what is copied)"

@@ -199,6 +199,20 @@ def test_uv_installs_no_copy_into_an_environment_that_runs_share(
     assert f"COMPLETED no_sync {shared}" in linked.stdout
 
 
+def test_a_module_of_the_users_own_that_is_not_found_is_told_with_what_has_it_found(hpcml: Hpcml) -> None:
+    (hpcml.cwd / "mine").mkdir()
+    (hpcml.cwd / "mine" / "model.py").touch()
+    (hpcml.cwd / "tools").mkdir()
+    (hpcml.cwd / "tools" / "train.py").write_text("import mine.model\n")
+    program = ["--", sys.executable, "tools/train.py"]
+
+    lost = hpcml("run", *program)
+    (setting,) = re.findall(r"lies in \.: set (workload\.env\.PYTHONPATH=\S+)$", lost.stdout, re.MULTILINE)
+    found = hpcml("run", setting, *program)
+
+    assert "1 of 1 runs completed" in found.stdout
+
+
 def test_a_log_that_is_not_printed_is_advised_to_be(hpcml: Hpcml) -> None:
     script = "echo begin; for n in 1 2; do echo Epoch $n loss 0.$n; done > train_$(date +%Y-%m-%d_%H-%M-%S).log"
 

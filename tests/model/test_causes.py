@@ -455,3 +455,12 @@ ValueError: bad lr
 )
 def test_an_exception_in_a_notebook_is_that_of_its_cell(around: str) -> None:
     assert last_exception(around + IN_A_CELL) == "ValueError: bad lr"
+
+
+def test_a_module_that_lies_in_the_run_is_told_with_its_folder() -> None:
+    tail = f"{TRACEBACK}ModuleNotFoundError: No module named 'mine'\n"
+
+    said = ended_because(tail, folder_of={"mine": "src"}.get)
+
+    assert said == "this Python does not find mine, which lies in src: set workload.env.PYTHONPATH=src"
+    assert "activate the environment" in (ended_because(tail, folder_of={"other": "."}.get) or "")
