@@ -96,7 +96,7 @@ def _by_settings(
 
 def _settings(runs: Sequence[RunRecord]) -> dict[str, str]:
     """Return by uid in what each of *runs* may differ from others beside its seed, as one text."""
-    reads = [setting(key) for key in differing(runs, settings_of(runs))]
+    reads = [setting(key, runs) for key in differing(runs, settings_of(runs))]
     return {run.uid: repr([show(read(run)) for read in reads]) for run in runs}
 
 

@@ -123,7 +123,18 @@ def test_a_variable_that_has_the_seed_is_no_difference_and_one_that_does_not_alw
 
     assert [row.n_ok for row in cell.rows] == [3, 3]
     odd = [replace(r, params={**r.params, "workload.env.SEED": "9"}) if r.seed == 1 else r for r in runs]
-    assert len(compare(odd, {}).cells) == 2
+    assert [cell.where["workload.env.SEED"] for cell in compare(odd, {}).cells] == ["0", "2", "9"]
+
+
+def test_a_variable_called_a_seed_that_is_the_same_in_all_runs_of_an_arm_is_no_runs_own() -> None:
+    """PYTHONHASHSEED=0 is the value of seed 0, and yet it is what the other seeds have, too."""
+    hashing = [replace(r, params={**r.params, "workload.env.PYTHONHASHSEED": "0"}) for r in arms()]
+    others = [replace(r, uid=f"{r.uid}-b", params={**r.params, "workload.env.PYTHONHASHSEED": "5"}) for r in arms()]
+
+    cells = compare([*hashing, *others], {}).cells
+
+    assert [cell.where["workload.env.PYTHONHASHSEED"] for cell in cells] == ["0", "5"]
+    assert all(row.n_ok == 3 for cell in cells for row in cell.rows)
 
 
 def test_several_settings_may_change_together() -> None:

@@ -10,12 +10,11 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Literal
 
 from hpcml.analysis.compare.arms import Arm
 from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, find_seeds, natural, with_distinct_settings
-from hpcml.analysis.compare.fairness import differing, setting, settings_of
+from hpcml.analysis.compare.fairness import ITS_SEED, differing, setting, settings_of
 from hpcml.analysis.compare.grid import LINEAR, NO_GRID, MetricScale, Resolution
 from hpcml.analysis.compare.to_target import Race, Reach
 from hpcml.analysis.steady import SteadyState
@@ -26,7 +25,7 @@ from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Level, ReportGroup
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.state import State
-from hpcml.model.told_apart import factor_name, setting_of, show
+from hpcml.model.told_apart import factor_name, show
 
 _NAMES_SEED = re.compile(r"(?i)seed|random_?state|(?:^|[^a-z])(?:rng|rep(?:eat|licate)?|trial)(?![a-z])")
 _RULES = "workload.metrics"  # by which metrics are read of what a program prints
@@ -134,10 +133,7 @@ def maybe_seed(cells: Sequence[CellRuns]) -> str | None:
 
 def _split(runs: Sequence[RunRecord], keys: Sequence[str]) -> dict[Where, list[RunRecord]]:
     """Return *runs* by their values of *keys*; equal numbers written differently (64, 64.0) are one value."""
-    is_one_seed = (
-        len({run.seed for run in runs}) == 1
-    )  # a value that is equal to it, as the 0 of 0, 1, 2, says so itself
-    reads = {key: partial(setting_of, key=key) if is_one_seed else setting(key) for key in keys}
+    reads = {key: setting(key, runs) for key in keys}
     values = {key: [show(read(run)) for run in runs] for key, read in reads.items()}
     keys = [key for key in keys if len(set(values[key])) > 1]
     cells: dict[Where, list[RunRecord]] = defaultdict(list)
@@ -219,7 +215,9 @@ def _group(factor: Factor, where: _Where, runs: Sequence[RunRecord], refused: se
 
 def _is_in(run: RunRecord, where: _Where) -> bool:
     for name, value in where:
-        own = {_chosen(run, name)} if name in CELL_GROUPS else {show(setting(name)(run)), show(setting_of(run, name))}
-        if value not in own:
+        if value == ITS_SEED and str(run.params.get(name)) == str(run.seed):
+            continue
+        own = _chosen(run, name) if name in CELL_GROUPS else show(setting(name, ())(run))
+        if own != value:
             return False
     return True

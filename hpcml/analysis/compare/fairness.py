@@ -33,6 +33,7 @@ from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import factor_name, setting_of, show
 from hpcml.spelling import maybe_meant
 
+ITS_SEED = "{seed}"  # how a setting reads that has the seed of its run as its value
 _BOOKKEEPING = frozenset({"seed", "experiment"})  # seeds are what is averaged over
 _JUDGEMENT = "objective."  # how runs are judged, not what they are; checked where it is used
 _BINDING_FACTS = (
@@ -99,7 +100,7 @@ def find_differences(
     distinct = _Distinct(
         settings=with_distinct_settings(runs), facts=list({id(run.facts): run for run in runs}.values())
     )
-    for key, kind, read in _questions(settings_of(runs) if settings is None else settings, metric):
+    for key, kind, read in _questions(settings_of(runs) if settings is None else settings, metric, distinct.settings):
         discrepancy = _discrepancy(factor, key, kind, read, runs, distinct)
         if discrepancy is None:
             continue
@@ -138,7 +139,7 @@ def differing(runs: Sequence[RunRecord], keys: Iterable[str]) -> list[str]:
     return [
         key
         for key in keys
-        if not are_alike([of.get(key) for of in params]) and not are_alike(list(map(setting(key), runs)))
+        if not are_alike([of.get(key) for of in params]) and not are_alike(list(map(setting(key, runs), runs)))
     ]
 
 
@@ -158,16 +159,20 @@ def find_allowed(words: Collection[str], runs: Sequence[RunRecord]) -> frozenset
     return frozenset(found)
 
 
-def setting(key: str) -> _Read:
-    """Return a function that reads the setting *key* of a run.
+def setting(key: str, runs: Sequence[RunRecord]) -> _Read:
+    """Return a function that reads the setting *key* of one of *runs*.
 
     In settings of a user's own program (workload.*) the run's own seed is masked: ``--seed 3`` and ``--seed 4`` are
-    alike, and so are variables such as ``SEED`` that have it as their value.
+    alike. So is a variable such as ``SEED`` where all of *runs* that set it have their seed as its value; one that is 0
+    in all of them is the seed of none.
     """
-    if key.startswith("workload."):
-        is_named_seed = "seed" in key.rpartition(".")[2].lower()
-        return lambda run: _without_seed(setting_of(run, key), run.seed, is_named_seed=is_named_seed)
-    return lambda run: run.params.get(key)
+    if not key.startswith("workload."):
+        return lambda run: run.params.get(key)
+    if "seed" in key.rpartition(".")[2].lower():
+        pairs = {(str(run.params[key]), str(run.seed)) for run in runs if run.params.get(key) is not None}
+        if len(pairs) > 1 and all(value == seed for value, seed in pairs):
+            return lambda run: None if run.params.get(key) is None else ITS_SEED
+    return lambda run: _without_seed(setting_of(run, key), run.seed)
 
 
 def are_alike(values: Sequence[object]) -> bool:
@@ -182,9 +187,11 @@ def are_alike(values: Sequence[object]) -> bool:
     return len(kinds) == 1 and kinds <= _PLAIN
 
 
-def _questions(settings: Iterable[str], metric: str | None) -> Iterator[tuple[str, Literal["setting", "fact"], _Read]]:
+def _questions(
+    settings: Iterable[str], metric: str | None, runs: Sequence[RunRecord]
+) -> Iterator[tuple[str, Literal["setting", "fact"], _Read]]:
     for key in settings:
-        yield key, "setting", setting(key)
+        yield key, "setting", setting(key, runs)
     if metric is not None:
         yield LAST_STEP, "fact", lambda run: None if (of := run.metrics.get(metric)) is None else of.last_step
     for key in (*_BINDING_FACTS, *_NOTED_FACTS):
@@ -192,9 +199,7 @@ def _questions(settings: Iterable[str], metric: str | None) -> Iterator[tuple[st
             yield key, "fact", read_fact(key)
 
 
-def _without_seed(value: object, seed: int, *, is_named_seed: bool) -> object:
-    if is_named_seed and str(value) == str(seed):
-        return "{seed}"
+def _without_seed(value: object, seed: int) -> object:
     if not isinstance(value, str):
         return value
     return re.sub(rf"(?i)(seed[\s=:_/-]{{1,3}}){seed}(?!\w)", r"\1{seed}", value)

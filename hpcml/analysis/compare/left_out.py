@@ -115,7 +115,7 @@ def _runs(n: int) -> str:
 def _by_settings(runs: Sequence[RunRecord]) -> Callable[[RunRecord], _Settings]:
     """Return what tells the settings of a run, but for its seed; runs that share them are asked once for each seed."""
     keys = settings_of(runs)
-    reads = [setting(key) for key in keys]
+    reads = [setting(key, runs) for key in keys]
     known: dict[tuple[int, int], _Settings] = {}
 
     def read(run: RunRecord) -> _Settings:

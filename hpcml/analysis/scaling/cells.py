@@ -54,7 +54,7 @@ def settings_of(runs: Sequence[RunRecord], *, but: Collection[str] = ()) -> dict
     Only settings that may change what runs compute, or how fast, are looked at.
     """
     keys = {*fairness.differing(runs, fairness.settings_of(runs)), *_NAMES} - set(but)
-    reads = {key: fairness.setting(key) for key in sorted(keys)}
+    reads = {key: fairness.setting(key, runs) for key in sorted(keys)}
     return {run.uid: {key: show(read(run)) for key, read in reads.items()} for run in runs}
 
 
