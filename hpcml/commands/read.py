@@ -28,6 +28,7 @@ from hpcml.commands.submit.provenance import user_name
 from hpcml.commands.tag import writable
 from hpcml.config.quoting import value_in
 from hpcml.errors import ConfigError, HpcmlError, require, why_not
+from hpcml.model.launcher import launcher_in
 from hpcml.model.metric_sources import READ_AFTERWARDS, MetricRule, check_metric_files
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
@@ -206,7 +207,8 @@ def _printed(run_dir: RunDir, attempt: int, rules: Sequence[MetricRule], record:
             raise ConfigError(f"run {run_dir.uid}: {path} cannot be read: {why_not(error, path)}") from error
         scanner.trainings.tell(found, PRINTED)
     if counts:
-        found.problems += problems_of(rules, scanners)
+        launcher = launcher_in(str(record.params.get("workload.command") or ""))
+        found.problems += problems_of(rules, scanners, launcher=launcher)
     return found
 
 

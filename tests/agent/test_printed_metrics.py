@@ -265,3 +265,41 @@ def test_a_rule_that_takes_too_long_again_and_again_is_tried_no_more(
     assert list(problems_of(rules, [reading]))[-1].endswith(
         "s over a line: lines were left out, and so was all after it"
     )
+
+
+SAYS_STEP = MetricRule(pattern=r"step (?P<step>\d+).*?loss (?P<value>\S+)", name="loss")
+FOUR = [(step, rank) for step in range(5) for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "launcher", "n_said"),
+    [
+        ([f"step {step} loss {1 / (step + 1) + rank:.3f}" for step, rank in FOUR], "torchrun", 1),
+        ([f"[default{rank}]: step {step} loss {rank}.5 in 0.{rank}1 s" for step, rank in FOUR], "torchrun", 1),
+        ([f"[1,{rank}]<stdout>: rank {rank}: step {step} loss 0.{rank}" for step, rank in FOUR], "mpirun", 1),
+        ([f"step {step} loss {1 / (step + 1) + rank:.3f}" for step, rank in FOUR], None, 0),
+        ([f"step {step} loss 0.25" for step, _ in FOUR], "torchrun", 0),  # reduced, or a bar drawn again
+        ([f"step {step} batch {rank}/4 loss 0.{rank}" for step, rank in FOUR], "torchrun", 0),
+        ([f"step {step} [{rank}/4] loss 0.{rank}" for step, rank in FOUR], "accelerate", 0),
+        (
+            [f"step {step} {('train', 'val')[rank % 2]} loss 0.{rank % 2}{step}" for step, rank in FOUR],
+            "torchrun",
+            False,
+        ),
+    ],
+)
+def test_what_each_process_of_a_launcher_prints_is_said(
+    tmp_path: Path, lines: list[str], launcher: str | None, n_said: int
+) -> None:
+    out = tmp_path / "out"
+    out.write_text("".join(f"{line}\n" for line in lines))
+    reading = scanner(out, SAYS_STEP)
+
+    assert len(list(reading.scan())) == len(lines)
+
+    said = [
+        line for line in problems_of((SAYS_STEP,), [reading], launcher=launcher) if "several values at a step" in line
+    ]
+    assert len(said) == n_said
+    assert all(f"each process of {launcher} prints it, let rank 0 alone" in line for line in said)
+    assert all(("--local-ranks-filter 0" in line) is (launcher == "torchrun") for line in said)

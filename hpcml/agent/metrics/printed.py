@@ -43,6 +43,15 @@ _LONGEST_HEADING = 500  # characters in which an epoch is named
 _PATIENCE_S, _LOOKS_EVERY_S = 1.0, 0.25  # with a rule in a line
 _MOST_SLOW = 3  # lines in which a rule is given up before it is tried no more
 _MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
+# What tells the lines of processes apart ([default0]:, [1,0]<stdout>, rank 3), and numbers that two lines have alike by
+# chance alone
+_OF_A_PROCESS = re.compile(
+    r"""(?ix) ^\s{0,9}\[(?:[a-z]{1,20}\d{1,9}|\d{1,9},\d{1,9})\](?:<\w{1,9}>)?:?
+    | \b(?:local_?)?(?:rank|gpu|cuda|device|process|pid|worker|node)[ _:=#]{0,3}\d{1,9}
+    | \d{0,20}\.\d[\d.e+-]{0,40}"""
+)
+_MOMENT = 256  # values
+_SHARE_AGAIN = 3  # one of so many is that of another process: of two, half are
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
 _COUNTED_ON = frozenset({*COUNTED_WORDS, "batch", "step", "iter", "iteration", "trial", "update"})  # 3/10: no share
 _DIGIT = re.compile(r"\d")
@@ -123,12 +132,14 @@ class StdoutScanner:
     by_rule: dict[str, set[int]] = field(default_factory=dict)  # by name the rules that gave values
     cut: set[int] = field(default_factory=set)  # rules that matched too often in a line, the rest of which was left out
     slow: Counter[int] = field(default_factory=Counter)  # rules that took too long, and in how many lines
+    again: Counter[str] = field(default_factory=Counter)  # values by name that a line before, but for them, had too
     unread: dict[tuple[int, str], str] = field(
         default_factory=dict
     )  # by rule and name a text that is no number, and looks like one if any did
     trainings: Trainings = field(default_factory=Trainings)
     _epochs: dict[str, int] = field(default_factory=dict)  # the last number of each epoch, fold ... that was printed
     _offset: int = 0
+    _lately: dict[tuple[str, int, str], float] = field(default_factory=dict)  # the last values by name, step and words
     _drawn: dict[str, float] = field(default_factory=dict)  # by name what was drawn last on the line that has not ended
     _compiled: list[tuple[re.Pattern[str], str | None]] = field(init=False)
 
@@ -168,10 +179,22 @@ class StdoutScanner:
             found = list(self._pick(drawn, matching))
             for each in found:
                 self._take(each)
+                self._compare(each, drawn)
             yield from found
             self._drawn |= {each.name: each.value for each in found if each.is_counted}
         if line.endswith("\n"):
             self._drawn.clear()
+
+    def _compare(self, found: Picked, line: str) -> None:
+        """Count a value whose *line* was printed a moment ago with another one: several processes print it."""
+        if found.is_counted:
+            return
+        said = (found.name, found.step, _OF_A_PROCESS.sub("", line[:_LONGEST_HEADING]))
+        before = self._lately.pop(said, found.value)
+        self.again[found.name] += before != found.value
+        self._lately[said] = found.value
+        if len(self._lately) > _MOMENT:
+            del self._lately[next(iter(self._lately))]
 
     def _take(self, found: Picked) -> None:
         """Have a value looked at for several trainings: by its step, or the epoch where no step was read."""
@@ -220,8 +243,13 @@ class StdoutScanner:
         yield Picked(name=name, value=value, step=step, is_counted=not step_text)
 
 
-def problems_of(rules: Sequence[MetricRule], scanners: Sequence[StdoutScanner]) -> Iterator[str]:
-    """Yield what *scanners* with these *rules*, which share their counts, could not read, a line each."""
+def problems_of(
+    rules: Sequence[MetricRule], scanners: Sequence[StdoutScanner], *, launcher: str | None = None
+) -> Iterator[str]:
+    """Yield what *scanners* with these *rules*, which share their counts, could not read, a line each.
+
+    *launcher* is what started the processes that printed it, as torchrun, where one did.
+    """
     matched = {place for scanner in scanners for place in scanner.matched}
     cut = {place for scanner in scanners for place in scanner.cut}
     slow = sum((scanner.slow for scanner in scanners), Counter[int]())
@@ -229,6 +257,13 @@ def problems_of(rules: Sequence[MetricRule], scanners: Sequence[StdoutScanner]) 
         of_name = {place for scanner in scanners for place in scanner.by_rule.get(name, ())}
         if len(of_name) > 1 and _gets_better(name):  # an epoch or a time may stand in several lines
             yield f"{name} has values of {len(of_name)} rules in one series: give each rule a name of its own"
+    again = sum((scanner.again for scanner in scanners), Counter[str]())
+    for name in [name for name, n in again.items() if launcher and n * _SHARE_AGAIN >= scanners[0].counts[name]]:
+        only = " (torchrun --local-ranks-filter 0 passes on no other's)" if launcher == "torchrun" else ""
+        yield (
+            f"{name} has several values at a step, of which the last counts: if each process of {launcher} prints it, "
+            f"let rank 0 alone{only}"
+        )
     for place, rule in enumerate(rules):
         unread = {
             name: text
@@ -321,6 +356,7 @@ class FoundMetrics:
     journal: JournalWriter
     files: MetricsFollower
     is_again: bool = False  # an attempt went before this one
+    launcher: str | None = None  # what the user's command starts processes with that print to one output
     _scanners: list[StdoutScanner] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -343,7 +379,7 @@ class FoundMetrics:
                 self.journal.metrics(found.step, {found.name: found.value}, is_counted=found.is_counted)
 
     def _tell_of_rules(self) -> None:
-        for problem in problems_of(self.rules, self._scanners):
+        for problem in problems_of(self.rules, self._scanners, launcher=self.launcher):
             self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
 
     def _tell_of_trainings(self) -> None:
