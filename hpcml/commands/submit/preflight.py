@@ -70,13 +70,30 @@ def _settings_warnings(planned: Sequence[Planned]) -> Iterator[str]:
     for cwd, name in {(cwd, word.rpartition("=")[2]) for cwd, word in words}:
         try:
             text = read_whole(Path(cwd) / name, most=_MOST_OF_SETTINGS)
-            if b"{{" not in text and b"{%" not in text:
-                for _ in yaml.parse(text, Loader=yaml.SafeLoader):  # reads no values, so that own tags do no harm
-                    pass
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            yield why_unreadable(name, error)
         except OSError:
             continue  # it is not there yet, or large
+        if b"{{" not in text and b"{%" not in text and (error := _error_in(text)) is not None:
+            yield why_unreadable(name, error)
+
+
+def _error_in(settings: bytes) -> Exception | None:
+    """Return what is wrong with a text of YAML, to both parsers of PyYAML; None if nothing is, or only one is here.
+
+    The one in C takes no time, and the square of it for nothing; the other says it better.
+    """
+    fast = getattr(yaml, "CSafeLoader", None)
+    if fast is None or (found := _refusal(settings, fast)) is None or "nesting" in str(found):
+        return None
+    return _refusal(settings, yaml.SafeLoader)
+
+
+def _refusal(settings: bytes, loader: type[yaml.SafeLoader]) -> Exception | None:
+    try:
+        for _ in yaml.parse(settings, Loader=loader):  # reads no values, so that own tags do no harm
+            pass
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter of a number in it
+        return error
+    return None
 
 
 def _walltime_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> Iterator[str]:
