@@ -200,6 +200,13 @@ def test_imports_that_the_programs_python_does_not_find_are_said_before_it_queue
         ("#!/bin/bash\nx=(1 2)\nshopt -s extglob\nrm -f !(a|b)\n", "bash job.sh", None),
         ("#!/bin/bash\nexit 0\n\0(((", "bash job.sh", None),
         ("#!/usr/bin/perl\nif (1) { print 1 }\n", "./job.sh", None),
+        ('#!/bin/bash\n#=\nexec julia "${BASH_SOURCE[0]}" "$@"\n=#\nf(x) = x\n', "./job.sh", None),
+        ("#!/bin/sh\n''''exec python3 \"$0\" \"$@\" # '''\ndef f(x):\n    pass\n", "./job.sh", None),
+        ('#!/bin/sh\n# \\\nexec tclsh "$0" "$@"\nproc f {x} { puts ( }\n', "./job.sh", None),
+        ("#!/bin/sh\neval 'exec perl -x -S $0 ${1+\"$@\"}'\n  if 0;\nforeach my $x (1) {}\n", "./job.sh", None),
+        ("#!/bin/sh\nif true; then\nexit 1\nfi\ntail -n 1 $0\nexit 0\n)((`\n", "./job.sh", None),
+        ("#!/bin/bash\nexec >log 2>&1\nfor i in 1; do\n", "./job.sh", "./job.sh: line 4: syntax error"),
+        ("#!/bin/bash\nif true; then\n  echo\nexit 0\n", "./job.sh", "./job.sh: line 5: syntax error"),
     ],
 )
 def test_a_shell_script_that_its_shell_cannot_read_to_the_end_is_said(
@@ -225,6 +232,9 @@ def test_a_shell_script_that_its_shell_cannot_read_to_the_end_is_said(
         ("a: [1, 2\nb: 3\n", "c.yaml, line 2: "),
         ("a: !include b.yaml\nb: !!python/tuple [1]\n---\nc: 1\n", None),
         ("{% if x %}\n\ta: {{ x }}\n", None),
+        ("[" * 100_000, None),  # which PyYAML's own parser takes minutes for
+        ('a: "\\UFFFFFFFF"\n', "c.yaml: Python int too large"),
+        (f"%YAML {'9' * 5000}.1\n---\na: 1\n", "c.yaml: Exceeds the limit"),
     ],
 )
 def test_a_file_of_settings_that_cannot_be_read_is_said(

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path, PurePath
 
 from hpcml.commands.submit.planned import Planned
@@ -25,6 +25,9 @@ from hpcml.runs.files import read_whole
 _SHELLS = ("bash", "sh", "dash")
 _STARTS_SHELLS = ("BASH_ENV", "ENV")  # variables that have a shell read a file before
 _PATIENCE_S = 10.0
+# A line that ends the shell: exec with a program, which takes its place, and exit; exec >log goes on
+_HANDS_ON = re.compile(rb"^(?:'{4}|\"|eval ')?(?:exec\"?[ \t]+(?![0-9&{]*[<>])|exit\b).*", re.MULTILINE)
+_MOST_HANDED_ON = 20  # of such lines that are looked at
 _MOST_READ = 1 << 20  # bytes of a script
 _DIRECTIVE = re.compile(r"#(SBATCH|PBS)\s+(.*)")
 _COMMENT = re.compile(r"\s*(?:#.*)?")
@@ -77,18 +80,32 @@ def syntax_errors(words: Sequence[str], cwd: Path) -> Iterator[str]:
             if shell is None or b"\0" in text:  # an archive behind a script
                 continue
             options = ["-O", "extglob"] if b"extglob" in text and PurePath(shell).name == "bash" else []
-            read = subprocess.run(
-                [shell, *options, "-n", name],
-                cwd=cwd,
-                env={**{key: value for key, value in os.environ.items() if key not in _STARTS_SHELLS}, "LC_ALL": "C"},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_PATIENCE_S,
-                check=False,
-            )
-            said = read.stderr.decode(errors="replace").splitlines()
-            if read.returncode and said:
+            said = _complaints([shell, *options, "-n", name], cwd)
+            if said and not _hands_on(text, [shell, *options, "-n"], cwd):
                 yield f"{said[0]}: {PurePath(shell).name} ends there, once what stands before has run"
+
+
+def _complaints(command: Sequence[str], cwd: Path, text: bytes = b"") -> list[str]:
+    """Return what a shell that executes nothing says of its script, or of *text*; nothing where it reads all."""
+    read = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**{key: value for key, value in os.environ.items() if key not in _STARTS_SHELLS}, "LC_ALL": "C"},
+        input=text,
+        capture_output=True,
+        timeout=_PATIENCE_S,
+        check=False,
+    )
+    return read.stderr.decode(errors="replace").splitlines() if read.returncode else []
+
+
+def _hands_on(text: bytes, command: Sequence[str], cwd: Path) -> bool:
+    """Tell whether a shell never comes to the wrong line: before it, another program takes the script, or it ends.
+
+    So do scripts of Julia, Python and Tcl that a shell starts, and those with an archive behind them.
+    """
+    ends = (found.end() for found in islice(_HANDS_ON.finditer(text), _MOST_HANDED_ON))
+    return any(not _complaints(command, cwd, text[:end] + b"\n") for end in ends)
 
 
 def _shell_of(text: bytes, program: str) -> str | None:
