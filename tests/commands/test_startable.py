@@ -245,6 +245,7 @@ def test_a_module_that_is_not_there_is_refused(compose_one: ComposeOne, package:
         ),
         *("python -m loose.other", "python -m grown.late", "python -m hpcml_client.x", "python ok.py -m trian"),
         *("python -W ignore -m train", "python -um train", "mpirun -n 2 python -m trian", "python -c pass -m trian"),
+        f"python -m {'a' * 300}",
     ],
 )
 def test_a_module_that_may_be_there_is_left_alone(compose_one: ComposeOne, package: Path, command: str) -> None:

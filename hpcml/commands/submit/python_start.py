@@ -61,6 +61,12 @@ def no_module(name: str, program: str, cwd: Path, path: str, *, is_inside: bool,
     *path* is the PYTHONPATH of the run. *is_inside*: the Python is that of an image; *is_here*: it is that of this
     machine.
     """
+    with suppress(OSError):  # of a name that is too long, or a folder that may not be looked into
+        return _no_module(name, program, cwd, path, is_inside=is_inside, is_here=is_here)
+    return None
+
+
+def _no_module(name: str, program: str, cwd: Path, path: str, *, is_inside: bool, is_here: bool) -> str | None:
     top, *below = name.split(".")
     folders = [cwd, *(cwd / folder for folder in path.split(os.pathsep) if folder)]
     if top in _OURS or any(_is_module(folder, top) for folder in folders):
