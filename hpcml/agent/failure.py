@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -106,9 +107,10 @@ def _as_it_began(turn: Turn) -> Path:
 
 def _folder_of(cwd: Path, module: str) -> str | None:
     """Return the folder, from *cwd* or above, in which a *module* of the program's own lies; None where none does."""
-    for folder in (".", "src", "..", "../src"):
-        if (cwd / folder / f"{module}.py").is_file() or any((cwd / folder / module).glob("*.py")):
-            return folder
+    with suppress(OSError):  # of a name that is too long, or a folder that may not be looked into
+        for folder in (".", "src", "..", "../src"):
+            if (cwd / folder / f"{module}.py").is_file() or any((cwd / folder / module).glob("*.py")):
+                return folder
     return None
 
 

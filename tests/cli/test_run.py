@@ -246,6 +246,16 @@ CPP_ENDS = b"terminate called after throwing an instance of 'A'\n  what():  b\n"
             "killed by SIGABRT; last exception: A: b",
         ),
         ("raise KeyError('a')", "FAILED", 1, "exit status 1; last exception: KeyError: 'a'"),
+        (
+            "__import__('x' * 300)",  # too long for a file
+            "FAILED",
+            1,
+            (
+                f"this Python does not find {'x' * 300}: activate the environment that has it before hpcml run (if it "
+                "is a module of yours: workload.env.PYTHONPATH=FOLDER says in which folder it is, hpcml run -n what is "
+                "copied)"
+            ),
+        ),
     ],
 )
 def test_a_program_that_fails_is_told_as_it_failed(
