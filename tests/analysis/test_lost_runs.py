@@ -112,6 +112,20 @@ def test_what_failed_otherwise_stays_lost(mistaken: list[RunRecord]) -> None:
     assert row.losses.n == 5
 
 
+def test_what_failed_in_one_setting_of_a_submission_alone_is_lost_by_its_arms() -> None:
+    steep = [replace(each, params={**each.params, "training.lr": 9.0}) for each in of_a_mistake("tf32")]
+    steep += [replace(each, params={**each.params, "training.lr": 9.0}) for each in of_a_mistake("fp32")]
+    there = [
+        replace(one, params={**one.params, "training.lr": lr}, uid=f"{one.uid}-{lr}", submission=submission)
+        for lr, submission in ((0.1, "first"), (9.0, "second"))
+        for one in [*arm("fp32", [*TEN]), *arm("tf32", [value + value / 999 for value in TEN])]
+    ]
+
+    cells = compare([*steep, *there], {}, LARGE).cells
+
+    assert [[row.losses.n for row in cell.rows if row.losses is not None] for cell in cells] == [[0, 0], [5, 5]]
+
+
 def test_two_survivors_of_ten_are_no_evidence() -> None:
     row = judged([TEN[0] + 0.001, TEN[1], *[math.nan] * 8], [*TEN])
 

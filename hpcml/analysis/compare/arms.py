@@ -140,15 +140,16 @@ def reading(run: RunRecord) -> str:
     return repr([run.params.get(f"workload.{key}") for key in ("metrics", "metrics_from")])
 
 
-def never_trained(arms: Iterable[Arm]) -> frozenset[str]:
-    """Return the uids of runs of *arms*, of one cell, whose submission failed as a whole before any metric was read.
+def never_trained(levels: Iterable[str], runs: Iterable[RunRecord]) -> frozenset[str]:
+    """Return the uids of *runs* whose submission failed as a whole before any metric was read.
 
-    Where runs of several arms all failed in the same words, somebody forgot a file, a package or a flag, and mended it.
+    These are all that are compared, of all cells, with their *levels*: of a submission that failed in one cell alone
+    the settings of that are the cause. Where runs of several levels all failed in the same words, somebody forgot a
+    file, a package or a flag, and mended it.
     """
     of_submissions: dict[str | None, list[tuple[str, RunRecord]]] = defaultdict(list)
-    for arm in arms:
-        for run in (*arm.ended, *arm.incomplete, *arm.unfinished):
-            of_submissions[run.submission].append((arm.level, run))
+    for level, run in zip(levels, runs, strict=True):
+        of_submissions[run.submission].append((level, run))
     whole = [
         [run.uid for _, run in members]
         for submission, members in of_submissions.items()

@@ -143,8 +143,9 @@ def _look_at_all(
         raise ComparisonError(f"no run of {len(runs)} is COMPLETED ({states}): nothing to compare yet")
     yardstick = find_yardstick(runs, request.metric, request.goal)
     allowed = find_allowed(request.allow, distinct)
+    mistaken = never_trained(factor.levels(runs), runs)
     found = [
-        _look_at(factor, group, yardstick, has_target=request.target is not None)
+        _look_at(factor, group, yardstick, mistaken, has_target=request.target is not None)
         for group in find_cells(factor, runs, None if request.allow_mixed else allowed)
     ]
     found.sort(key=lambda each: not each.counted)  # stable: what failed before the command was right comes last
@@ -164,7 +165,9 @@ def _look_at_all(
     return found, question
 
 
-def _look_at(factor: Factor, group: CellRuns, yardstick: Yardstick, *, has_target: bool) -> JudgedCell:
+def _look_at(
+    factor: Factor, group: CellRuns, yardstick: Yardstick, mistaken: frozenset[str], *, has_target: bool
+) -> JudgedCell:
     metric = yardstick.metric
     group = with_repeats_as_units(group, metric, yardstick.goal)
     by_level: dict[str, list[RunRecord]] = {}
@@ -178,7 +181,7 @@ def _look_at(factor: Factor, group: CellRuns, yardstick: Yardstick, *, has_targe
     if any(arm.without_metric for arm in arms.values()):
         read_by = frozenset(reading(run) for arm in arms.values() for run in (*arm.ok, *arm.nan))
         arms = {level: replace(arm, read_by=read_by) for level, arm in arms.items()}
-    if mistaken := never_trained(arms.values()):
+    if mistaken:
         arms = {level: replace(arm, never_trained=mistaken) for level, arm in arms.items()}
     counted = [run for arm in arms.values() for run in arm.ok]
     distinct = with_distinct_settings(counted)
