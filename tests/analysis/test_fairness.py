@@ -137,6 +137,20 @@ def test_a_variable_called_a_seed_that_is_the_same_in_all_runs_of_an_arm_is_no_r
     assert all(row.n_ok == 3 for cell in cells for row in cell.rows)
 
 
+def test_a_variable_that_was_swept_beside_the_seed_is_not_taken_for_it_where_they_are_equal() -> None:
+    runs = [
+        replace(r, uid=f"{r.uid}{split}", params={**r.params, "workload.env.SPLIT_SEED": str(split)})
+        for r in arms()
+        for split in range(3)
+    ]
+
+    cells = compare(runs, {}).cells
+
+    assert [cell.where["workload.env.SPLIT_SEED"] for cell in cells] == ["0", "1", "2"]
+    assert [[row.n_ok for row in cell.rows] for cell in cells] == [[3, 3]] * 3
+    assert not any(cell.confounders for cell in cells)
+
+
 def test_several_settings_may_change_together() -> None:
     few = [run(uid=f"a{s}", seed=s, params={"resources.gpus_per_node": 1}) for s in range(3)]
     many = [run(uid=f"b{s}", seed=s, params={"resources.gpus_per_node": 4, "resources.nodes": 2}) for s in range(3)]
