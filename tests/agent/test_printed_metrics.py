@@ -1,5 +1,6 @@
 import math
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,25 @@ def test_a_rule_that_takes_too_long_over_a_line_is_given_up_there_and_said(
         f"the rule {rules[1].pattern} took more than 0.3 s over a line: a line was left out"
     ]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_rule_is_not_given_up_for_time_in_which_the_agent_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printed, "_PATIENCE_S", 1.0)
+    out = tmp_path / "out"
+    out.write_text("step 1 " * 5_000 + "step 2 loss 0.5\n" * 2)
+    before = signal.signal(signal.SIGVTALRM, lambda *_: time.sleep(1.6))
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.02)
+    try:
+        reading = scanner(out, MetricRule(pattern=r"step (?P<step>\d+)(?: step 1)*? loss (?P<value>\S+)", name="loss"))
+        found = list(reading.scan())
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+    assert [each.value for each in found] == [0.5, 0.5]
+    assert not reading.slow
 
 
 def test_a_rule_that_takes_too_long_again_and_again_is_tried_no_more(

@@ -74,11 +74,12 @@ class _Late(Exception):  # noqa: N818 - it is no error of anybody's
 
 
 class _Matching:
-    """A context in which no pattern is matched for longer than *seconds* (and a quarter) with one line.
+    """A context in which no pattern is matched for longer than *seconds* (and a quarter) of CPU with one line.
 
     `step (?P<step>[0-9]+).*?loss` looks from each number to the end of the line for a word that is not there: in a line
     of a megabyte for an hour, in which an agent tells nobody that it lives. `re` lets signals in while it matches.
-    Threads other than the main one get none: there it waits as long as it takes.
+    Threads other than the main one get none: there it waits as long as it takes. By the clock a job that was suspended,
+    or a node that others use, would be the rule's fault.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -102,7 +103,7 @@ class _Matching:
     def matches(self, pattern: re.Pattern[str], line: str, most: int) -> list[re.Match[str]] | None:
         """Return up to *most* matches in *line*, from left to right; None where that took too long."""
         try:
-            self._since = time.monotonic()
+            self._since = time.thread_time()
             found = list(itertools.islice(pattern.finditer(line), most))
             self._since = None
         except _Late:
@@ -110,7 +111,7 @@ class _Matching:
         return found
 
     def _look(self, _number: int, _frame: FrameType | None) -> None:
-        if self._since is not None and time.monotonic() - self._since > self._seconds:
+        if self._since is not None and time.thread_time() - self._since > self._seconds:
             self._since = None
             raise _Late
 
