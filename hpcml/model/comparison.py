@@ -57,6 +57,10 @@ class ComparisonRequest:
     allow_mixed: bool = False  # whatever differs
     seed: str | None = None  # the setting that was swept for the program's seed; None: the seed of the runs
 
+    def __post_init__(self) -> None:
+        if self.seed == "seed":  # which is that of the runs
+            object.__setattr__(self, "seed", None)
+
     @property
     def factor(self) -> str:
         """The setting that runs are compared by; precision where none was given."""

@@ -137,6 +137,10 @@ def test_a_variable_called_a_seed_that_is_the_same_in_all_runs_of_an_arm_is_no_r
     assert all(row.n_ok == 3 for cell in cells for row in cell.rows)
 
 
+def test_the_seed_of_the_runs_is_no_other_question_where_it_is_named() -> None:
+    assert compare(arms(), {}, ComparisonRequest(seed="seed")) == compare(arms(), {})
+
+
 def test_a_variable_that_was_swept_beside_the_seed_is_not_taken_for_it_where_they_are_equal() -> None:
     runs = [
         replace(r, uid=f"{r.uid}{split}", params={**r.params, "workload.env.SPLIT_SEED": str(split)})

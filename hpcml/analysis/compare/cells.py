@@ -97,8 +97,6 @@ def with_seeds_from(word: str, runs: Sequence[RunRecord]) -> list[RunRecord]:
     Values that are no whole numbers are numbered in their order. Raises `ComparisonError` where no run has such a
     setting or some have not, where it is the same in all, and where the runs have several seeds besides.
     """
-    if word == "seed":
-        return list(runs)
     key = find_seeds(word, runs)
     values = [run.params.get(key) for run in runs]
     texts = sorted({show(value) for value in values}, key=natural)
