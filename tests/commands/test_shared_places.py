@@ -252,32 +252,3 @@ def test_a_variable_tells_a_library_where_all_runs_write(
     assert all(
         each.where in ("the program, by MLFLOW_TRACKING_URI", "the program, by nnUNet_results") for each in places
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        ("train.py --output_dir /scratch/me/out", ["/scratch/me/out"]),
-        ("train.py --lr 0 --save-dir=/scratch/me/out", ["/scratch/me/out"]),
-        ("yolo train project=/scratch/me/yolo", ["/scratch/me/yolo"]),
-        ("train.py fit --trainer.default_root_dir /scratch/me/lit", ["/scratch/me/lit"]),
-        ("train.py hydra.run.dir=/scratch/me/run", ["/scratch/me/run"]),
-        ("sim -o /scratch/me/out.dat", ["/scratch/me/out.dat"]),
-        ("study.py --storage sqlite:////scratch/me/a.db", ["/scratch/me/a.db"]),
-        ("train.py --output_dir out --log_dir=logs", []),
-        ("train.py --output_dir /scratch/me/0", []),  # of each run its own
-        ("train.py --output_dir /scratch/me/out --run_name 0", []),  # so may be what is below
-        ("train.py --output_dir /scratch/me/out --exp-id=0", []),
-        ("train.py --data_dir /data --train_dir /data/a --cache_dir /scratch/c --model_name_or_path /models/a", []),
-        ("train.py --resume /scratch/me/a.pt --ckpt_path /scratch/me/b.ckpt --config /home/me/c.yaml", []),
-        ("train.py --output_dir --save /scratch/me/a --log_level /b/c -o", []),
-        ("sim --log_file /dev/null", []),
-    ],
-)
-def test_a_place_that_all_runs_are_given_by_an_option_is_shared(words: str, found: list[str], tmp_path: Path) -> None:
-    alike = {word for word in words.split() if not word.endswith("0")}
-
-    places = shared_places(words.split(), tmp_path, tmp_path, {}, alike=alike)
-
-    assert [each.place for each in places] == found
-    assert all(each.where.startswith("the program, by ") for each in places)

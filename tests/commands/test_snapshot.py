@@ -452,24 +452,6 @@ def test_a_run_starts_in_the_users_home_itself_and_several_do_not(
     assert foreseen(alone, places) == [f"code: what lies in {home} when the job starts"]
 
 
-def test_a_place_that_several_runs_are_given_is_warned_about_and_not_one_of_each_run(
-    places: Places, tmp_path: Path
-) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "train.py").touch()
-
-    def lines(command: str) -> list[str]:
-        return list(warnings(planned_for(mine, "-m", "seed=1,2", f"workload.command='{command}'"), places))
-
-    (line,) = lines("python train.py --seed {seed} --output_dir /scratch/me/out")
-    assert line.startswith(
-        "the program, by --output_dir, writes to or works in /scratch/me/out, which all 2 runs share"
-    )
-    assert lines("python train.py --output_dir /scratch/me/{seed}") == []
-    assert lines("python train.py --run_name {seed} --output_dir /scratch/me") == []
-
-
 def test_code_that_is_too_large_is_refused_before_an_image_is_built_for_it(places: Places, repository: Path) -> None:
     with (repository / "weights.bin").open("wb") as file:
         file.truncate(300 << 20)

@@ -297,9 +297,7 @@ def _sharing_places(copied: Sequence[Planned]) -> Iterator[str]:
         top = top_of(first.code_folder) or first.code_folder
         set_for_it = {name: value for name, value in first.plan.environment.items() if value is not None}
         environ = {**os.environ, **set_for_it}
-        alike = set(first.plan.argv).intersection(*(item.plan.argv for item in items))
-        folder = Path(os.path.realpath(top))
-        found = shared_places(first.plan.argv, Path(first.plan.cwd), folder, environ, alike=alike)
+        found = shared_places(first.plan.argv, Path(first.plan.cwd), Path(os.path.realpath(top)), environ)
         if found:
             one = found[0]
             others = f" (and {', '.join(each.place for each in found[1:_MOST_PLACES])})" if found[1:] else ""

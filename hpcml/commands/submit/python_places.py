@@ -41,7 +41,7 @@ _BY_THE_FIRST = re.compile(r"^connect$|TrainingArguments$")  # argument
 _INTO = frozenset({"copy", "copy2", "copyfile", "copytree", "move", "rename", "replace", "symlink"})  # their last one
 _ONLY_READS = re.compile(r"CheckpointReader|CheckpointLoader")
 _READ_ONLY = frozenset({"r", "c"})  # of memmap
-ARGUMENT_WRITES = re.compile(
+_ARGUMENT_WRITES = re.compile(
     r"^(?:out(?:put)?|log|logging|save|results?|work|run|exp(?:eriment)?|default_root)_?(?:dir|path|file|folder)\w*$|"
     r"^(?:checkpoint|ckpt)s?_?(?:dir|folder)\w*$|"  # a checkpoint's path is read: fit(model, ckpt_path="last.ckpt")
     r"^(?:dirpath|logdir|workdir|storage|storage_path|local_dir|out|output)$"
@@ -369,7 +369,7 @@ class _Reading:
                 yield of
             return
         if _READS.search(name) is None and name not in _DEFINES:
-            yield from (each.value for each in node.keywords if each.arg and ARGUMENT_WRITES.match(each.arg))
+            yield from (each.value for each in node.keywords if each.arg and _ARGUMENT_WRITES.match(each.arg))
             if name == "basicConfig":
                 yield from (each.value for each in node.keywords if each.arg == "filename")
 

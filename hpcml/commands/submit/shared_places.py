@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path, PurePath
 
 from hpcml.commands.submit import python_places
-from hpcml.commands.submit.python_places import ARGUMENT_WRITES, PlaceInPython
+from hpcml.commands.submit.python_places import PlaceInPython
 from hpcml.commands.submit.shell_places import lines_of, of_shell, place_in
 from hpcml.runs.original import reached_files
 
@@ -26,9 +25,6 @@ _SHELL = (".sh", ".bash", ".zsh", ".mk", ".slurm", ".pbs", ".sbatch")
 # Variables by which a library, known by its name in the program, is told where all that it writes goes
 _OF_LIBRARIES = {"MLFLOW_TRACKING_URI": "mlflow", "nnUNet_results": "nnunet"}
 _OF_URI = re.compile(r"^(?:sqlite:///|file:(?://)?)")  # before a path
-_OPTION = re.compile(r"(-{0,2}[A-Za-z][\w.-]{0,80})=(.+)", re.DOTALL)
-_OF_OUTPUTS = frozenset({"o", "project"})  # options that argue for an output beside those of Python's calls
-_NAMES_RUNS = re.compile(r"(?:name|id|tag|version|exp|experiment)$", re.IGNORECASE)
 _SETTING = re.compile(r"""^[\s{,]*["']?([\w.-]+)["']?\s*[:=]\s*(["']?)([^"'#,]+?)\2\s*(?:[,}#].*)?$""")
 _QUOTED = re.compile(r"""(["'])((?:~|/)[^"'%{}$]*)\1""")
 _ASSIGNED = re.compile(
@@ -49,7 +45,7 @@ class SharedPlace:
     """A place that a line of a program's file writes to; of a notebook, a line of all its cells of code together."""
 
     file: str
-    line: int | None  # None: it is no file's, but a variable's, or an option's of the command
+    line: int | None  # None: it is no file's, but a variable's
     place: str
 
     @property
@@ -60,13 +56,10 @@ class SharedPlace:
         return f"{self.file}, line {self.line}{' of its code' if self.file.endswith(_NOTEBOOK) else ''}"
 
 
-def shared_places(
-    words: Sequence[str], cwd: Path, top: Path, environ: Mapping[str, str], *, alike: Collection[str] | None = None
-) -> list[SharedPlace]:
+def shared_places(words: Sequence[str], cwd: Path, top: Path, environ: Mapping[str, str]) -> list[SharedPlace]:
     """Return where the program of *words*, started in *cwd*, says that it writes outside of the tree *top*, in order.
 
-    What a word sets is not what the program sets by default: of ``--out X`` its default is left out. *alike* are the
-    words that all runs have, None: each of *words*.
+    What a word sets is not what the program sets by default: of ``--out X`` its default is left out.
     """
     texts = {
         path: _code_of(text) if path.suffix == _NOTEBOOK else text for path, text in reached_files(words, cwd).items()
@@ -90,20 +83,7 @@ def shared_places(
         for name, text in shells
         for line, place in of_shell(text, environ)
     ]
-    by_options = _by_options(words, words if alike is None else alike)
-    return _outside([*places, *by_options, *_by_variables(words, texts, environ)], top)
-
-
-def _by_options(words: Sequence[str], alike: Collection[str]) -> Iterator[SharedPlace]:
-    pairs = [(name, value, value) for name, value in pairwise(words) if name.startswith("-") and "=" not in name]
-    pairs += [(found[1], found[2], word) for word in words if (found := _OPTION.fullmatch(word))]
-    if any(word not in alike and _NAMES_RUNS.search(name) for name, _, word in pairs):
-        return  # a folder of each run's own below the place, or so
-    for name, value, word in pairs:
-        parts = name.lstrip("-").replace("-", "_").split(".")
-        writes = parts[-1] in _OF_OUTPUTS or any(map(ARGUMENT_WRITES.match, (parts[-1], "_".join(parts[-2:]))))
-        if word in alike and writes and (place := place_in(value)) is not None:
-            yield SharedPlace(file=name, line=None, place=place)
+    return _outside([*places, *_by_variables(words, texts, environ)], top)
 
 
 def _by_variables(words: Sequence[str], texts: Mapping[Path, str], environ: Mapping[str, str]) -> Iterator[SharedPlace]:
