@@ -61,7 +61,7 @@ _NAME_AND_VALUE = (  # programs some of whose flags are followed by a name and a
     (re.compile(r"lmp(?:_\w+)?|lammps"), frozenset({"-v", "-var"})),
 )
 _OUTPUT = re.compile(  # in a flag of a place to write to, or in a key; no --layout, no --login
-    r"(?<![a-z])out|save(?!d_)|(?<![a-z])log(?!i[nst])|result|export|(?:ckpt|checkpoint)s?_?(?:dir|folder|root)|^o$|(?:^|_)storage$|"
+    r"(?<![a-z])out|save(?!d_)|(?<![a-z])log(?!i[nst])|result|export|(?:ckpt|checkpoint)s?_?(?:dir|folder|root)|^o$|^project$|(?:^|_)storage$|"
     r"(?:^|_)(?:work|run|exp|experiment|default_root|tensorboard|tb)_?dir$"
 )
 _INPUT = re.compile(r"in(?:it|put)|load|read|restor|resum|pretrain|from|conf|data")

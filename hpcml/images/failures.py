@@ -20,6 +20,7 @@ NOISE = re.compile(r"^(INFO|WARNING|VERBOSE|DEBUG|ERROR|FATAL)\s*:\s*")
 _NO_SUBUID = "User not listed in /etc/subuid"  # Apptainer 1.4.5; %post then has no other rights than the user's own
 _NO_FAKEROOT = "could not use fakeroot: no mapping entry"  # Singularity, which builds as a user by that alone
 _NO_NAMESPACE = ("user namespace", "unprivileged_userns_clone", "max_user_namespaces")
+_MOST_READ = 2000  # characters of one message
 # Of a download that broke off, as Apptainer 1.4.5 says it
 _BROKE_OFF = re.compile(
     r"conveyor failed to get: (.*(?:unexpected EOF|sha256 checksum|connection reset|[Tt]imeout|timed out).*)"
@@ -62,7 +63,7 @@ def explain(lines: Sequence[str], code: int, written: Mapping[Path, str], runtim
         )
     words = fatal or next((line for line in reversed(lines) if line), f"exit status {code}")
     said = f"{runtime} could not build the image: {words.strip()[:400]}"
-    if broke_off := _BROKE_OFF.search(fatal):
+    if broke_off := _BROKE_OFF.search(fatal[:_MOST_READ]):
         said = f"the download of the base broke off: {broke_off[1][:300]}: build again, which goes on from whole layers"
     return ImageError(said)
 

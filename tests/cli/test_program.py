@@ -419,6 +419,7 @@ def test_a_sweep_of_one_run_and_a_folder_that_all_runs_write_to_are_remarked_on(
         (["hydra.run.dir=/scratch/out"], "/scratch/out"),
         (["--work-dir", "/scratch/out"], "/scratch/out"),
         (["-o", "/scratch/out"], "/scratch/out"),
+        (["train", "project=/scratch/out"], "/scratch/out"),
         (["--ckpt_path", "/scratch/base.pt"], None),  # is read
         (["--saved_model", "/scratch/base.pt", "--load_checkpoint_dir=/scratch/base"], None),
         (["--log", "/dev/null", "--layout=/scratch/net.yaml", "--catalog", "/scratch/all.csv"], None),

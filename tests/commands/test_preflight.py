@@ -282,3 +282,22 @@ def test_a_python_is_asked_once_for_all_runs_of_a_sweep(tmp_path: Path, monkeypa
 
     assert len(points) == 20
     assert asked.read_text().count("find_spec") == 1
+
+
+def test_nothing_of_the_runs_pythonpath_is_executed_to_look_for_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lib").mkdir()
+    for name in ("sitecustomize", "types", "mine"):
+        (tmp_path / "lib" / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    (tmp_path / "t.py").write_text("import mine, nosuchlibrary\n")
+    command = f"workload.command='{sys.executable} t.py'"
+    words = (*SLURM_SITE, "workload.env.PYTHONPATH=lib", command)
+
+    said = all_warnings(
+        plan_all(compose_from_cli(words, project=tmp_path), MACHINE), Places(home=tmp_path / "h", store_url=""), MACHINE
+    )
+
+    assert [line for line in said if line.startswith("t.py imports nosuchlibrary, and")]
+    assert not (tmp_path / "executed").exists()

@@ -201,6 +201,9 @@ def test_uv_is_asked_by_the_environment_of_the_project(project: Path, tmp_path: 
     (site / "mine.pth").write_text(f"{project}/src\n")
     (project / "src").mkdir()
 
+    with Interpreters() as interpreters:  # an environment that is no project's is not uv's, and not executed
+        assert interpreters.paths_into(project, "uv", project / "src") == []
+    (project / "pyproject.toml").write_text("")
     with Interpreters() as interpreters:
         assert interpreters.paths_into(project, "uv", project / "src") == [f"{project}/src"]
         assert interpreters.paths_into(project, "/opt/bin/uv", project) == [f"{project}/src"]

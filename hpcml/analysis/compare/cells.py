@@ -28,6 +28,7 @@ from hpcml.model.state import State
 from hpcml.model.told_apart import factor_name, show
 
 _NAMES_SEED = re.compile(r"(?i)seed|random_?state|(?:^|[^a-z])(?:rng|rep(?:eat|licate)?|trial)(?![a-z])")
+_DIGITS = 18  # of a seed
 _RULES = "workload.metrics"  # by which metrics are read of what a program prints
 Where = tuple[tuple[str, str], ...]
 
@@ -106,7 +107,7 @@ def with_seeds_from(word: str, runs: Sequence[RunRecord]) -> list[RunRecord]:
         raise ComparisonError(f"--seed {word}: all runs have {texts[0]}")
     if len(own := sorted({run.seed for run in runs})) > 1:
         raise ComparisonError(f"--seed {word}: these runs have several seeds besides; --where seed={own[0]} takes one")
-    are_numbers = all(text.isascii() and text.isdecimal() for text in texts)
+    are_numbers = all(text.isascii() and text.isdecimal() and len(text) <= _DIGITS for text in texts)
     numbers = {text: int(text) if are_numbers else at for at, text in enumerate(texts)}
     rest = {id(run.params): {name: of for name, of in run.params.items() if name != key} for run in runs}
     return [

@@ -101,7 +101,8 @@ def _answer_of(process: subprocess.Popen[bytes], patience_s: float) -> list[str]
 def interpreter_of(program: str, cwd: Path) -> str | None:
     """Return the Python that *program* is, names in its first line, or else finds on PATH; None without one."""
     if PurePath(program).name == "uv":  # whose environment is the project's own, whatever PATH says
-        pythons = (folder / ".venv" / "bin" / "python" for folder in (cwd, *cwd.parents))
+        projects = (folder for folder in (cwd, *cwd.parents) if (folder / "pyproject.toml").is_file())
+        pythons = (project / ".venv" / "bin" / "python" for project in projects)
         return next((str(python) for python in pythons if python.exists()), None)
     found = shutil.which(str(cwd / program) if os.sep in program else program)
     if found is None:

@@ -35,8 +35,8 @@ _READ = "import ast, sys; ast.parse(open(sys.argv[1], 'rb').read())"
 _OF_SYNTAX = re.compile(r"^(?:Syntax|Indentation|Tab)Error", re.MULTILINE)
 _TOO_DEEP = (ValueError, RecursionError, MemoryError)  # for this Python, maybe not for another
 _FIND = """
-import importlib.util, sys
-sys.path[0] = sys.argv[1]
+import importlib.util, os, sys
+sys.path[:1] = sys.argv[1].split(os.pathsep)  # not before: it loads nothing from there
 for name in sys.argv[2:]:
     try:
         is_there = importlib.util.find_spec(name) is not None
@@ -138,7 +138,7 @@ def no_python(script: Path, program: str, cwd: Path) -> str | None:
         _parsed(source)
     except SyntaxError as error:
         python = interpreter_of(program, cwd)
-        asked = None if python is None else _asked(python, _READ, str(script), path="", cwd=cwd)
+        asked = None if python is None else _asked(python, _READ, str(script), cwd=cwd)
         if asked is not None and asked.returncode and _OF_SYNTAX.search(asked.stderr):
             where = os.path.relpath(script, cwd) if script.is_relative_to(cwd) else str(script)
             return f"{where}, line {error.lineno}: {error.msg}"
@@ -174,7 +174,9 @@ def _lost(program: str, folder: Path, names: Sequence[str], path: str, *, cwd: P
     python = interpreter_of(program, cwd or folder)
     if python is None:
         return []
-    asked = _asked(python, _FIND, str(folder), *names, path=path, cwd=cwd or folder)
+    cwd = cwd or folder
+    folders = [os.path.join(cwd, each) for each in path.split(os.pathsep) if each]  # noqa: PTH118 - texts
+    asked = _asked(python, _FIND, os.pathsep.join([str(folder), *folders]), *names, cwd=cwd)
     return asked.stdout.split() if asked is not None and asked.returncode == 0 else []
 
 
@@ -199,14 +201,12 @@ def _imported(tree: ast.Module) -> Iterator[str]:
             yield statement.module.partition(".")[0]
 
 
-def _asked(python: str, code: str, *words: str, path: str, cwd: Path) -> subprocess.CompletedProcess[str] | None:
+def _asked(python: str, code: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str] | None:
     """Return what *python* says of *code*, as the one of a command in *cwd*; None where it does not answer."""
-    folders = [os.path.join(cwd, folder) for folder in path.split(os.pathsep) if folder]  # noqa: PTH118 - texts
-    of_cwd = {"PYTHONPATH": os.pathsep.join(folders), "PYENV_DIR": str(cwd)}  # by which pyenv chooses
     try:
         return subprocess.run(
             [python, "-c", code, *words],
-            env={**os.environ, **of_cwd},
+            env={**os.environ, "PYENV_DIR": str(cwd)},  # by which pyenv chooses
             cwd="/",  # in the user's folder Python would load what is called as a module of its own
             stdin=subprocess.DEVNULL,
             capture_output=True,
