@@ -14,6 +14,7 @@ from typing import Any
 
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import CPU, PrecisionName, decide_numerics
+from hpcml.runs.atomic import write_text
 from hpcml.runs.journal import Event, Metrics, read_journal
 from tests import warm_frameworks
 from tests.warm import Process
@@ -54,7 +55,7 @@ def config_of(precision: str = "fp32", **changes: object) -> dict[str, Any]:
 
 def start(run_dir: Path, config: Mapping[str, Any], **environ: str) -> Process:
     run_dir.mkdir(exist_ok=True)
-    (run_dir / "run.json").write_text(json.dumps(config))
+    write_text(run_dir / "run.json", json.dumps(config))  # whole: other ranks may be reading it by now
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
     env = {**kept, "HPCML_RUN_DIR": str(run_dir), "HPCML_CONFIG": str(run_dir / "run.json"), "OMP_NUM_THREADS": "1"}
     env.update(environ)

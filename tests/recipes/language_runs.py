@@ -17,6 +17,7 @@ from image_runs import Recorded, _free_port, finish, read_rank0
 
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import CPU, PrecisionName, decide_numerics
+from hpcml.runs.atomic import write_text
 from tests import warm_frameworks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +70,7 @@ class Job:
         self.run_dir.mkdir(exist_ok=True)
         config = self.run_dir / "run.json"
         numerics = decide_numerics(PrecisionName[self.precision], Numerics.auto, CPU).name
-        config.write_text(json.dumps({"run": run, "plan": {"device": "cpu", "numerics": numerics}}))
+        write_text(config, json.dumps({"run": run, "plan": {"device": "cpu", "numerics": numerics}}))
         environ = {"HPCML_RUN_DIR": str(self.run_dir), "HPCML_CONFIG": str(config)}
         environ |= {"HPCML_PRECISION": self.precision, "HPCML_NUMERICS": numerics, "HPCML_ATTEMPT": str(self.attempt)}
         return {"environ": environ, "asked": self.asked}

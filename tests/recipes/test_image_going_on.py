@@ -33,6 +33,8 @@ def wait_for_step(run_dir: Path, step: int, ranks: list[subprocess.Popen[str]], 
             if any(isinstance(r, Metrics) and r.step >= step for r in read_journal(path).records):
                 return
         time.sleep(0.005)
+    for process in ranks:
+        process.kill()  # who waits for one that has ended would wait for half an hour
     pytest.fail(f"step {step} was not reached: {[process.communicate()[1] for process in ranks]}")
 
 
