@@ -40,7 +40,7 @@ sys.path[:1] = sys.argv[1].split(os.pathsep)  # not before: it loads nothing fro
 for name in sys.argv[2:]:
     try:
         is_there = importlib.util.find_spec(name) is not None
-    except Exception:
+    except Exception:  # of a finder that somebody has installed: then nobody knows
         is_there = True
     if not is_there:
         print(name)
