@@ -2,15 +2,16 @@
 
 **The step**: recipe and bare loop in turn in one process. After each block of the recipe's steps, which report to a
 real journal, the bare loop takes as many. A pair of neighbouring blocks gives a ratio of CPU times and one of times by
-the clock.
+the clock. Processes differ by more than the pairs of one tell, as their memory happens to lie: so there are several,
+each with a run of its own, and the interval is that of their means.
 
 **The whole**: `hpcml run` from the typed command to its end against `python bare_training.py`, one after the other, in
 the order ABBA. What starts besides (hpcml's command, queue, agent, sampler) is in it, and so is one validation on both
 sides. CPU time is that of all processes.
 
 Ratios are geometric means with Student's 95 % interval. On both sides there is one thread, and the losses of every
-block and of every training are equal bit for bit, or the script ends without a table. About 11 minutes on two free
-cores; `--quick` shows in two that it works.
+block and of every training are equal bit for bit, or the script ends without a table. About half an hour on two free
+cores; `--quick` shows in two that it works, `--step` measures the step alone, in `--processes` processes.
 
 The goal: within 1 % for a step of the CNN.
 """
@@ -219,6 +220,10 @@ def run_whole(case: Case, home: Path, pairs: int) -> tuple[list[tuple[Whole, Who
     return found, config
 
 
+def mean_ratio(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
 def ratio(values: Sequence[float]) -> tuple[float, str]:
     """Return the geometric mean, and it with its interval in words."""
     logs = [math.log(value) for value in values]
@@ -241,17 +246,41 @@ def whole_row(model: str, pairs: Sequence[tuple[Whole, Whole]]) -> str:
     return f"| {model} | {bare_s:.1f} | {wall} | {more_s:+.2f} | {bare_cpu_s:.1f} | {more_cpu_s:+.2f} | {step} |"
 
 
-def main() -> int:
+def step_row(model: str, processes: Sequence[Mapping[str, Sequence[float]]], bare_ms: float) -> tuple[float, str]:
+    """Return the ratio of CPU times, and the row of the table; the means of processes are the units."""
+    middle, cpu = ratio([mean_ratio(one["cpu"]) for one in processes])
+    _, clock = ratio([mean_ratio(one["clock"]) for one in processes])
+    return middle, f"| {model} | {bare_ms:.3g} | {cpu} | {clock} |"
+
+
+def measure_step(case: Case, config: Path, n_processes: int, pairs: int) -> tuple[float, str]:
+    """Take *pairs* of blocks in each of *n_processes*, one after the other."""
+    command = [sys.executable, __file__, "--turns", str(config), str(pairs), str(case.block)]
+    found = [json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) for _ in range(n_processes)]
+    return step_row(case.model, found, statistics.median(one["bare_ms"] for one in found))
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="only these")
     parser.add_argument("--quick", action="store_true", help="few repeats: shows that it works, not how much it costs")
+    parser.add_argument("--step", action="store_true", help="the step alone, no whole trainings but one")
+    parser.add_argument("--processes", type=int, default=6, help="for each step, 2 or more (6)")
     parser.add_argument("--turns", nargs=3, metavar=("RUN_JSON", "PAIRS", "BLOCK"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.processes < 2:
+        parser.error(f"--processes {options.processes}: an interval needs two or more")
+    return options
+
+
+def main() -> int:
+    options = parsed()
     if options.turns:
         take_turns(Path(options.turns[0]), int(options.turns[1]), int(options.turns[2]))
         return 0
     ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
     began, wholes, within = time.perf_counter(), [], True
+    n_processes = 2 if options.quick else options.processes
     block_pairs, whole_pairs = (6, 2) if options.quick else (48, 4)
     print("| model | bare step, CPU ms | CPU time, recipe / bare | by the clock, recipe / bare |")
     print("|---|---:|---:|---:|")
@@ -259,18 +288,21 @@ def main() -> int:
         if options.models and case.model not in options.models:
             continue
         with tempfile.TemporaryDirectory() as home:
-            steps = QUICK_STEPS if options.quick else case.steps
-            pairs, config = run_whole(replace(case, steps=steps), Path(home), whole_pairs)
-            command = [sys.executable, __file__, "--turns", str(config), str(block_pairs), str(case.block)]
-            turns = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-        middle, cpu = ratio(turns["cpu"])
-        print(f"| {case.model} | {turns['bare_ms']:.3g} | {cpu} | {ratio(turns['clock'])[1]} |", flush=True)
-        wholes.append(whole_row(case.model, pairs))
+            steps = QUICK_STEPS if options.quick or options.step else case.steps
+            pairs, config = run_whole(replace(case, steps=steps), Path(home), 0 if options.step else whole_pairs)
+            middle, row = measure_step(case, config, n_processes, block_pairs)
+        print(row, flush=True)
+        if pairs:
+            wholes.append(whole_row(case.model, pairs))
         within = within and (case.model != "mnist_cnn" or middle <= GOAL)
-    print("\n| model | bare, wall s | wall, hpcml / bare | more, s | bare, CPU s | more, CPU s | step by the clock |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
-    print("\n".join(wholes))
-    print(f"\n{block_pairs} pairs of blocks, {whole_pairs} pairs of trainings, {time.perf_counter() - began:.0f} s")
+    if wholes:
+        print(
+            "\n| model | bare, wall s | wall, hpcml / bare | more, s | bare, CPU s | more, CPU s | step by the clock |"
+        )
+        print("|---|---:|---:|---:|---:|---:|---:|")
+        print("\n".join(wholes))
+    taken = f"{block_pairs} pairs of blocks in each of {n_processes} processes"
+    print(f"\n{taken}, {len(wholes) and whole_pairs} pairs of trainings, {time.perf_counter() - began:.0f} s")
     return 0 if within else 1
 
 
