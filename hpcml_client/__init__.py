@@ -5,8 +5,6 @@
 
 from importlib import import_module
 
-from hpcml_client.former import answer as _answer_for_former_names
-
 TYPE_CHECKING = False  # not typing's own, which an agent does without
 if TYPE_CHECKING:
     from typing import List
@@ -33,6 +31,3 @@ def __getattr__(name: str) -> object:
 def __dir__() -> "List[str]":
     """Name what can be asked for, too: for whoever types a tabulator."""
     return sorted({*globals(), *__all__, *_MODULES})
-
-
-_answer_for_former_names()
