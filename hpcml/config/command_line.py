@@ -248,20 +248,22 @@ _NOT_IN_TYPE = re.compile(r"Key '(?P<name>[^']+)' not in '(?P<type>\w+)'")
 _NOT_OF_TYPE = re.compile(r"\w+ is not a subclass of (?P<type>\w+)\. value: ")
 _VALUE = re.compile(r"Value '(?P<plain>.*)' (?:of type|is not)|value: (?P<last>.*)$|to string: '(?P<text>.*)'$")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")  # as behind the --
+_OF_RECIPES = ("training.", "model.", "data.", "layout.", "profile.")  # that a program of the user's own has no use for
 _ONE_ITEM = re.compile(r"[\w./*=@+-]*\w[\w./*=@+-]*")  # that stands in Hydra's brackets as it is
 _MEANT = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
-def in_one_line(message: str, cause: str = "", *, schema: type | None = None) -> str:
+def in_one_line(message: str, cause: str = "", *, schema: type | None = None, is_own: bool = False) -> str:
     r"""Join the informative lines of Hydra's *message* and its *cause* into one.
 
-    For a misspelt key the nearest keys are suggested; *schema* is the dataclass with the right ones. Lines that tell of
-    Hydra's inside are dropped, and lines that repeat others. Commands print the result behind "Error:".
+    For a misspelt key the nearest keys are suggested; *schema* is the dataclass with the right ones, and *is_own* says
+    that a program of the user's own is started, which may have an option of that name. Lines that tell of Hydra's
+    inside are dropped, and lines that repeat others. Commands print the result behind "Error:".
 
     >>> in_one_line("Key 'sed' is not in struct\n    full_key: sed\n    object_type=Run")
     "Key 'sed' is not in struct"
     """
-    if (told := _translated(f"{message}\n{cause}", schema)) is not None:
+    if (told := _translated(f"{message}\n{cause}", schema, is_own=is_own)) is not None:
         return " ".join(told.split())
     lines: list[str] = []
     for line in f"{message}\n{cause}".splitlines():
@@ -271,7 +273,7 @@ def in_one_line(message: str, cause: str = "", *, schema: type | None = None) ->
     return " ".join(line if line.endswith((".", "?", ":", ",")) else f"{line};" for line in lines).rstrip("; ")
 
 
-def _translated(message: str, schema: type | None) -> str | None:
+def _translated(message: str, schema: type | None, *, is_own: bool) -> str | None:
     """Return what *message* says in the words of a command line; None for what Hydra says well enough."""
     told: str | None = None
     if found := _UNKNOWN_OPTION.search(message):
@@ -292,7 +294,7 @@ def _translated(message: str, schema: type | None) -> str | None:
     elif (found := _IN_FILE.search(message)) and schema is not None:
         told = _translated_file(found, schema)
     elif (told := _translated_value(message, schema)) is None and schema is not None:
-        told = _translated_key(message, schema)
+        told = _translated_key(message, schema, is_own=is_own)
     return told
 
 
@@ -414,7 +416,7 @@ def _form(key: str, schema: type, value: str) -> str | None:
     return f"has names below it: write {key}.NAME=VALUE" if get_origin(kind) is dict else None
 
 
-def _translated_key(message: str, schema: type) -> str | None:
+def _translated_key(message: str, schema: type, *, is_own: bool) -> str | None:
     kinds = kinds_by_key(schema)
     known = list(kinds)
     if (found := _UNKNOWN_FIELD.search(message)) and found["key"] in kinds:
@@ -426,11 +428,20 @@ def _translated_key(message: str, schema: type) -> str | None:
     unknown, reference = _UNKNOWN_KEY.search(message), _NO_REFERENCE.search(message)
     key = next((key for key in (unknown.groups() if unknown else ()) if key), None)
     if key is not None and key not in known:
-        return f"unknown key {key}: {did_you_mean(key, known, KEYS) or 'hpcml run --help lists the keys'}"
+        return f"unknown key {key}: {_meant_by(key, known, is_own=is_own)}"
     if reference:
         guess = did_you_mean(reference["key"], known, KEYS) or "hpcml run --help lists the keys"
         return f"${{{reference['key']}}}: there is no key {reference['key']} to refer to; {guess}"
     return None
+
+
+def _meant_by(key: str, known: Sequence[str], *, is_own: bool) -> str:
+    """Return what somebody may have meant by *key*, none of the *known* ones; *is_own*: of their program, perhaps."""
+    if not is_own or "." in key:
+        return did_you_mean(key, known, KEYS) or "hpcml run --help lists the keys"
+    guess = did_you_mean(key, [each for each in known if not each.startswith(_OF_RECIPES)], KEYS)
+    option = f"an option of your program stands behind the --: hpcml run -- python train.py --{key} VALUE"
+    return option if guess is None else f"{guess} {option[0].upper()}{option[1:]}"
 
 
 def _said(text: str, lines: list[str]) -> bool:

@@ -130,7 +130,8 @@ def compose_from_cli(
 
     with tempfile.TemporaryDirectory(prefix="hpcml-hydra-") as scratch:
         words = arrange(arguments, shipped=shipped, project=project, is_own=program is not None)
-        with _complaints_in_one_line(lambda: _own_folders(words, shipped=shipped, project=project)):
+        is_own = program is not None or any(word.startswith("workload.command=") for word in arguments)
+        with _complaints_in_one_line(lambda: _own_folders(words, shipped=shipped, project=project), is_own=is_own):
             words = readable(words)
             _check_overrides(words, filled_in=program.sweeps if program is not None else ())
             _check_files(words, project_conf(project, shipped))
@@ -302,8 +303,11 @@ def _is_in_utf8(path: Path) -> bool:
 
 
 @contextmanager
-def _complaints_in_one_line(own_folders: Callable[[], list[Path]] = list) -> Iterator[None]:
-    """Turn every complaint of Hydra's into one `ConfigError`; *own_folders* are where a user's files of options lie."""
+def _complaints_in_one_line(own_folders: Callable[[], list[Path]] = list, *, is_own: bool = False) -> Iterator[None]:
+    """Turn every complaint of Hydra's into one `ConfigError`.
+
+    *own_folders* are where a user's files of options lie; *is_own*: a program of the user's own is to be started.
+    """
     try:
         yield
     except UnicodeDecodeError as error:  # which does not say of which file
@@ -315,7 +319,8 @@ def _complaints_in_one_line(own_folders: Callable[[], list[Path]] = list) -> Ite
         mark = error.problem_mark or error.context_mark
         raise ConfigError(why_unreadable("a file of options" if mark is None else mark.name, error)) from error
     except HYDRA_REFUSALS as error:
-        raise ConfigError(in_one_line(str(error), str(error.__cause__ or ""), schema=Run)) from error
+        told = in_one_line(str(error), str(error.__cause__ or ""), schema=Run, is_own=is_own)
+        raise ConfigError(told) from error
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}") from error
     except RecursionError as error:
@@ -449,7 +454,8 @@ def decide(
     except ConfigError as error:
         if not str(error).startswith("unknown key "):
             raise
-        raise ConfigError(in_one_line(str(error), schema=Run)) from error
+        is_own = values["workload"].get("command") is not None
+        raise ConfigError(in_one_line(str(error), schema=Run, is_own=is_own)) from error
     assert isinstance(run, Run)
     return run
 
