@@ -36,6 +36,11 @@ SHARED = {
     "a format's": "for i in range(3):\n    torch.save(m, '/scratch/me/{}_{:03d}.pt'.format('a', i))\n",
     "a name's": "NAME = 'resnet'\ntorch.save(m, f'/scratch/me/{NAME}.pt')\n",
     "a Trainer's": "args = TrainingArguments('/scratch/me/o')\n",
+    "an attribute's": "args.out = '/scratch/me'\ndef train(args):\n    torch.save(m, args.out + '/m.pt')\n",
+    "an attribute's that was nothing": (
+        "class C:\n    def __init__(self):\n        self.out = None\n"
+        "    def begin(self):\n        self.out = '/scratch/me'\n    def end(self):\n        torch.save(m, self.out)\n"
+    ),
     "what is removed": "import shutil\nshutil.rmtree('/scratch/me/out')\n",
     "a database that is changed": "import sqlite3\nc = sqlite3.connect('/data/a.db')\nc.execute('INSERT INTO t')\n",
 }
@@ -48,6 +53,15 @@ OWN = {
     "made anew": "import os\nout = '/scratch/me'\nout = os.path.join(out, str(seed))\nopen(out + '/a', 'w')\n",
     "data": "datasets.MNIST('~/data', download=True)\nos.makedirs('/scratch/me/data', exist_ok=True)\n",
     "a parameter": "path = '/data/x.csv'\ndef save(m, path):\n    torch.save(m, path)\n",
+    "a parameter called as another's attribute": (
+        "class Store:\n    def __init__(self):\n        self.path = '/tmp/plasma'\n"
+        "class Data:\n    def __init__(self, path, index):\n        np.save(f'{path}.npy', index)\n"
+    ),
+    "an attribute called as another's": (
+        "class Store:\n    def __init__(self):\n        self.path = '/tmp/plasma'\n"
+        "class Data:\n    def __init__(self, path):\n        self.path = path\n"
+        "    def keep(self, index):\n        np.save(self.path, index)\n"
+    ),
     "the run's": "import os\nopen(os.environ['HPCML_RUN_DIR'] + '/x', 'w')\n",
     "told": f"{_PARSED}p.add_argument('--out', default='/tmp/m')\na = p.parse_args()\nopen(a.out, 'w')\n",
     "looked in": "import sys\nsys.path.append('/home/me/lib/tools')\nfiles.append('/scratch/me/a.npy')\n",

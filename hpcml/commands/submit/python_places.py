@@ -132,13 +132,17 @@ _Names = dict[str, str | None]  # None: it is not known what it is
 
 @dataclass(slots=True)
 class _Reading:
-    """What is known of names while modules are read: of attributes, keys and settings by their last name alone."""
+    """What is known of names while modules are read: of attributes, keys and settings by their last name alone.
 
-    shared: dict[str, str]
+    What an attribute was last set to may be another object's; no argument that is called so takes it.
+    """
+
+    shared: dict[str, str]  # what settings say
     given: frozenset[str]
     environ: Mapping[str, str]
     has_changes: bool = True  # of databases, in the module that is read
     exported: _Names = field(default_factory=dict)  # what modules define, for others that import it
+    attributes: _Names = field(default_factory=dict)
 
     def names_of(self, module: _Module) -> None:
         names: _Names = {}
@@ -198,8 +202,8 @@ class _Reading:
                 names[target.id] = self._place(value, scopes) if _is_place(text) else text
             elif isinstance(target, ast.Tuple | ast.List):
                 names |= dict.fromkeys(each.id for each in target.elts if isinstance(each, ast.Name))
-            elif isinstance(target, ast.Attribute) and (place := self._place(value, scopes)) is not None:
-                self.shared.setdefault(target.attr, place)
+            elif isinstance(target, ast.Attribute):
+                self.attributes[target.attr] = self._place(value, scopes)
 
     def _note_loop(self, node: ast.For | ast.AsyncFor, names: _Names, scopes: list[_Names]) -> None:
         """Note the first value of what a loop goes through, where that is alike in all runs: a count, or words."""
@@ -267,6 +271,8 @@ class _Reading:
         if isinstance(node, ast.Attribute):
             if node.attr == "parent" and (above := self._text(node.value, scopes)) is not None:
                 return os.path.dirname(above)  # noqa: PTH120
+            if node.attr in self.attributes:
+                return self.attributes[node.attr]
             return self.shared.get(node.attr) or self.exported.get(node.attr)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             key = str(node.slice.value)
