@@ -461,8 +461,11 @@ def test_the_arithmetic_of_a_program_of_ones_own_is_left_alone_unless_one_choose
         hpcml("run", "precision=amp_bf16", *ask, "{mixed_precision}"),
     ]
     refused = hpcml("run", *ask, "--mixed_precision", "{mixed_precision}")
+    swept = hpcml("run", "-n", "-m", *ask, "--mixed_precision", "no,bf16")  # accelerate's flag, its values typed
     planned = hpcml("run", "-n", *ask)
 
+    assert swept.returncode == 0, swept.stderr
+    assert "--mixed_precision bf16" in swept.stdout
     assert [each.returncode for each in done] == [0, 0, 0], done[0].stderr
     found = {run["precision"]: run for run in hpcml.runs()}
     said = {name: RunDir(Path(run["path"])).stdout(0, 0).read_text().strip() for name, run in found.items()}

@@ -188,10 +188,11 @@ def _own_words(run: Run, command: str) -> list[str]:
     """
     words = _split(command)
     values = {"seed": str(run.seed), "precision": run.precision.name.name}
-    if names_in(words, [MIXED_PRECISION]):
+    swept = run.workload.args or {}
+    if MIXED_PRECISION not in swept and names_in(words, [MIXED_PRECISION]):
         values[MIXED_PRECISION] = mixed_precision(run.precision.name)
-    values |= run.workload.args or {}
-    absent = {f"{{{name}}}" for name, value in (run.workload.args or {}).items() if not value}
+    values |= swept
+    absent = {f"{{{name}}}" for name, value in swept.items() if not value}
     return [fill_in(words[0], values), *(fill_in(word, values) for word in words[1:] if word not in absent)]
 
 
