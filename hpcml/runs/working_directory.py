@@ -276,14 +276,19 @@ def _marks(path: Path) -> object:
 
 
 def _two_deep(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    for name in sorted(os.listdir(folder)):  # noqa: PTH208 - names will do
+    """Yield what lies in *folder* and in its folders, but for what Python compiled.
+
+    Of the folders in *folder* what is in them tells, and not when a name was last added.
+    """
+    for name in sorted(set(os.listdir(folder)) - {_COMPILED}):  # noqa: PTH208 - names will do
         with suppress(OSError):
             status = (folder / name).stat()
-            yield name, status
-            if stat.S_ISDIR(status.st_mode):
-                for inner in sorted(os.listdir(folder / name)):  # noqa: PTH208
-                    with suppress(OSError):
-                        yield f"{name}/{inner}", (folder / name / inner).stat()
+            if not stat.S_ISDIR(status.st_mode):
+                yield name, status
+                continue
+            for inner in sorted(set(os.listdir(folder / name)) - {_COMPILED}):  # noqa: PTH208
+                with suppress(OSError):
+                    yield f"{name}/{inner}", (folder / name / inner).stat()
 
 
 def changed(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:

@@ -159,6 +159,17 @@ def test_without_git_all_source_is_code_wherever_it_lies(project: Path, places: 
     assert tree.empty == ["placeholder"]
 
 
+def test_a_package_of_python_called_data_is_code(project: Path, read: Read) -> None:
+    fill(project, "net/data/__init__.py", "net/data/loader.py", "datasets/__init__.py", "datasets/coco/x.jpg", "data/x")
+
+    tree = read()
+
+    assert names_of(tree) == {
+        *("net/data/__init__.py", "net/data/loader.py", "datasets/__init__.py", "datasets/coco/x.jpg")
+    }
+    assert list(tree.shared) == ["data"]
+
+
 def test_a_home_that_is_no_repository_is_more_than_code(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_everything(project)
     monkeypatch.setenv("HOME", str(project))

@@ -162,6 +162,9 @@ def test_a_change_of_what_is_shared_is_seen(code: Path, tmp_path: Path) -> None:
     before = look_at_shared(staging)
 
     (tmp_path / "venv" / "compiled").touch()
+    for folder in ("data", "data/part"):  # of an import of data/mnist.py
+        (tmp_path / folder / "__pycache__").mkdir()
+        (tmp_path / folder / "__pycache__" / "mnist.cpython-311.pyc").touch()
     assert changed(before, look_at_shared(staging)) == []
     (tmp_path / "data" / "part" / "new").touch()
     assert changed(before, look_at_shared(staging)) == ["mine/data"]

@@ -3,7 +3,8 @@
 Code is what git tracks or would add, submodules included; in a folder that git keeps nothing of, what lies there. The
 entries that git ignores, and those of a folder without git, are decided one by one (`_Sorter`):
 
-- an environment (venv, conda, node_modules) and a folder of data (data*, dataset*, input*) is shared: a link;
+- an environment (venv, conda, node_modules) and a folder of data (data*, dataset*, input*) is shared: a link; a package
+  of Python that is called so is none;
 - a folder of outputs (out*, results*, runs, logs, checkpoint*, ...) begins empty, a file of that kind is left out;
 - everything else is copied for each run, up to 64 MiB and 2,000 files together;
 - what is larger is shared, but for files of weights and databases, which are copied for each run whatever their size.
@@ -187,7 +188,8 @@ class _Sorter:
             for name in self.names_in(path):
                 self.take(path / name)
             return
-        is_shared = place.is_symlink() or _is_like(path.name, _DATA) or path.name == ".venv" or is_environment(place)
+        is_data = _is_like(path.name, _DATA) and not (place / "__init__.py").is_file()
+        is_shared = place.is_symlink() or is_data or path.name == ".venv" or is_environment(place)
         if _is_like(path.name, _OUTPUTS) and not is_environment(place) and not (self.is_code and _has_source(place)):
             self.tree.empty.append(str(path))
         elif is_shared:
