@@ -609,10 +609,14 @@ def _split(text: str) -> list[str]:
 
 
 def _doubts(words: Sequence[str]) -> Iterator[str]:
-    for flag, of in itertools.groupby(enumerate(words), key=lambda pair: re.fullmatch(r"-?\d+", pair[1]) is not None):
+    """Yield a line for each flag with whole numbers one after the other, as a shell makes them of {1..5}."""
+    for flag, of in itertools.groupby(
+        enumerate(words), key=lambda pair: re.fullmatch(r"-?\d{1,18}", pair[1]) is not None
+    ):
         numbers = list(of)
         before = words[numbers[0][0] - 1]
-        if flag and len(numbers) >= _EXPANDED and numbers[0][0] and _FLAG.fullmatch(before):
+        steps = {int(b) - int(a) for (_, a), (_, b) in itertools.pairwise(numbers)} if flag else set()
+        if len(numbers) >= _EXPANDED and steps == {1} and numbers[0][0] and _FLAG.fullmatch(before):
             shown = " ".join(word for _, word in numbers)
             yield f"{before} {shown} is one run: if your shell made it of {{...}}, write {before} FIRST..LAST"
 
