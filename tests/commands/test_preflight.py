@@ -301,3 +301,33 @@ def test_nothing_of_the_runs_pythonpath_is_executed_to_look_for_imports(
 
     assert [line for line in said if line.startswith("t.py imports nosuchlibrary, and")]
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_said"),
+    [
+        ("import nosuchlibrary\n", True),
+        (
+            "import os, logging\nos.environ.setdefault('A', '1')\nlog = logging.getLogger()\nimport nosuchlibrary\n",
+            True,
+        ),
+        ("import json\ndef f():\n    json.loads(pytest())\nfrom nosuchlibrary.a import b\n", True),
+        ("import pytest\npytest.setup_root(__file__, pythonpath=True)\nfrom nosuchlibrary.a import b\n", False),
+        ("import pyximport\npyximport.install()\nimport nosuchlibrary\n", False),
+        ("from importlib import invalidate_caches\ninvalidate_caches()\nimport nosuchlibrary\n", False),
+        ("from . import nosuchlibrary\n", False),
+        ("root = setup()\nimport nosuchlibrary\n", False),
+    ],
+)
+def test_imports_behind_a_call_that_may_change_where_modules_are_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, *, is_said: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.py").write_text(text)
+    words = (*SLURM_SITE, f"workload.command='{sys.executable} t.py'")
+
+    said = all_warnings(
+        plan_all(compose_from_cli(words, project=tmp_path), MACHINE), Places(home=tmp_path / "h", store_url=""), MACHINE
+    )
+
+    assert any("nosuchlibrary" in line for line in said) == is_said

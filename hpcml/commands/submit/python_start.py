@@ -9,6 +9,7 @@ nothing of it: one that either reads is left alone, since only the job knows whi
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import os
 import re
@@ -28,6 +29,7 @@ _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _CODE = re.compile(r"-[A-Za-z]*c")
 _FLAG = re.compile(r"-[A-Za-z]*m|--module")  # python -um; torchrun has the long one
+_LOOK_FOR_MODULES = frozenset({"sys", "site", "importlib", "pkgutil", "runpy", "zipimport", "builtins", "code"})
 _OURS = frozenset({"hpcml_client", "hpcml_train"})  # which every run finds
 _MOST_BYTES = 1 << 20  # of a script
 _PATIENCE_S = 20.0
@@ -150,8 +152,9 @@ def no_python(script: Path, program: str, cwd: Path) -> str | None:
 def imports_of_nothing(script: Path, program: str, cwd: Path, path: str) -> list[str]:
     """Return the modules that *script* imports first of all, and that the Python of *program* does not find.
 
-    *path* is the PYTHONPATH of the run. Nothing is known of a script that changes where is looked for modules, of
-    imports that may fail or that are made under a condition, and of those that the script's imports make in turn.
+    *path* is the PYTHONPATH of the run. Nothing is known of a script that changes where is looked for modules, or may
+    do so by a call (`rootutils.setup_root`, `pyximport.install`), of imports behind that, of imports that may fail or
+    that are made under a condition, and of those that the script's imports make in turn.
     """
     source = _text_of(script)
     if source is None or b"sys.path" in source or b"site." in source:
@@ -194,11 +197,35 @@ def _parsed(source: bytes) -> ast.Module:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the modules that *tree* imports before it calls what may change where modules are looked for."""
+    harmless = set(dir(builtins)) - {"exec", "eval", "__import__"}  # names that may be called
     for statement in tree.body:
-        if isinstance(statement, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in statement.names)
-        elif isinstance(statement, ast.ImportFrom) and not statement.level and statement.module:
-            yield statement.module.partition(".")[0]
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            modules = _modules(statement)
+            yield from modules
+            if modules and all(map(_is_harmless, modules)):
+                harmless |= {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
+        elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and any(
+            isinstance(node, ast.Call) and _first_name(node.func) not in harmless for node in ast.walk(statement)
+        ):
+            return
+
+
+def _is_harmless(module: str) -> bool:
+    return module in sys.stdlib_module_names and module not in _LOOK_FOR_MODULES
+
+
+def _modules(statement: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return the modules at the top that a statement imports; none of a relative one."""
+    if isinstance(statement, ast.Import):
+        return [alias.name.partition(".")[0] for alias in statement.names]
+    return [] if statement.level or not statement.module else [statement.module.partition(".")[0]]
+
+
+def _first_name(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def _asked(python: str, code: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str] | None:
