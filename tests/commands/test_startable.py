@@ -270,9 +270,12 @@ def test_a_script_that_is_no_python_is_refused_with_the_line(compose_one: Compos
     (folder / "wrong.py").write_text("import os\nif os:\nprint(1)\n")
     (folder / "wrong.py").chmod(0o755)
     (folder / "two.py").write_text("print 'of Python 2'\n")
+    (folder / "odd.py").write_text("# coding: latin-42\n")
     (folder / "ok.py").write_text("x = '\\d'  # a warning, no error\n")
     on_cluster = compose_one("+cluster=karolina", "cluster.modules=[]")
 
+    with pytest.raises(ConfigError, match=r"^odd.py: unknown encoding: latin-42, says Python 3"):
+        check(compose_one(), "python odd.py", folder)
     for run in (compose_one(), on_cluster):
         with pytest.raises(ConfigError, match=r"^wrong.py, line 3: expected an indented block .*, says Python 3"):
             check(run, f"{sys.executable} wrong.py --lr 1", folder, is_exact=True)

@@ -143,7 +143,7 @@ def no_python(script: Path, program: str, cwd: Path) -> str | None:
         asked = None if python is None else _asked(python, _READ, str(script), cwd=cwd)
         if asked is not None and asked.returncode and _OF_SYNTAX.search(asked.stderr):
             where = os.path.relpath(script, cwd) if script.is_relative_to(cwd) else str(script)
-            return f"{where}, line {error.lineno}: {error.msg}"
+            return f"{where}{f', line {error.lineno}' if error.lineno else ''}: {error.msg}"
     except _TOO_DEEP:
         pass
     return None
