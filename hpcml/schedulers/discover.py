@@ -6,6 +6,7 @@ the profile leaves to be filled in.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from hpcml.model.cluster import Cluster, Queue, Resources
 from hpcml.schedulers.commands import Answer, NoAnswerError, call
 from hpcml.schedulers.contract import NodeKind, QueueFacts, Site
 from hpcml.schedulers.registry import BACKENDS, Backend, backend_of
+from hpcml.schedulers.slurm.query import reading_environ
 from hpcml.units import format_walltime
 
 _TIMEOUT_S = 60.0  # sinfo waits 9 s for a controller that is down; a big site answers in seconds
@@ -34,11 +36,16 @@ class Found:
     summary: tuple[str, ...]
 
 
+def ask_of_site(argv: Sequence[str]) -> Answer:
+    """Run a program that tells what a site is, whatever a user's shell says it is to show; raise as `call` does."""
+    return call(argv, timeout_s=_TIMEOUT_S, environ=reading_environ(os.environ))
+
+
 def ask_scheduler(
     name: str,
     *,
     today: date,
-    ask: Callable[[Sequence[str]], Answer] = lambda argv: call(argv, timeout_s=_TIMEOUT_S),
+    ask: Callable[[Sequence[str]], Answer] = ask_of_site,
     find: Callable[[str], str | None] = shutil.which,
 ) -> Found:
     """Describe the cluster that this machine belongs to, under *name*.

@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -207,6 +208,19 @@ def test_slurm_is_asked_first_because_it_brings_a_qstat_of_its_own() -> None:
     found = ask_scheduler("mine", today=TODAY, ask=ask, find=only("sinfo", "pbsnodes", "qstat"))
 
     assert found == of_slurm(SINFO)
+
+
+def test_a_partition_that_a_users_shell_picks_for_sinfo_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = f"grep \"^${{SINFO_PARTITION:-}}\" <<'END'\n{SINFO}END\n"  # as sinfo has it
+    for name, script in {"sinfo": shown, "scontrol": f"cat <<'END'\n{CONFIG}END\n"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SINFO_PARTITION", "qcpu")
+
+    assert ask_scheduler("mine", today=TODAY, find=only("sinfo")) == of_slurm(SINFO)
 
 
 def test_pbs_is_asked_where_there_is_no_slurm() -> None:

@@ -13,15 +13,14 @@ from datetime import UTC, datetime
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.cluster import Cluster, Queue
 from hpcml.model.run import Run
-from hpcml.schedulers.commands import Answer, call
-from hpcml.schedulers.discover import Found, describe
+from hpcml.schedulers.commands import Answer
+from hpcml.schedulers.discover import Found, ask_of_site, describe
 from hpcml.schedulers.registry import backend_of, find_programs
 from hpcml.spelling import maybe_meant
 from hpcml.units import parse_walltime_s
 
 log = logging.getLogger(__name__)
 
-_TIMEOUT_S = 60.0  # sinfo waits 9 s for a controller that is down
 # Of a profile; those that it leaves open are taken from what the scheduler tells.
 _ASKED = (
     *("gpu_type", "gpus_per_node", "cores_per_node", "cores_per_gpu", "mem_per_node", "queues", "gpu_queue"),
@@ -29,9 +28,7 @@ _ASKED = (
 )
 
 
-def asked_of(
-    site: Cluster, ask: Callable[[Sequence[str]], Answer] = lambda argv: call(argv, timeout_s=_TIMEOUT_S)
-) -> Found | None:
+def asked_of(site: Cluster, ask: Callable[[Sequence[str]], Answer] = ask_of_site) -> Found | None:
     """Return what the scheduler of *site* tells of it; None, with a warning, where it is not here or does not answer.
 
     Raises nothing: what is not known beforehand, the scheduler says at the submission.
