@@ -189,7 +189,7 @@ def _answer(backends: Backends, scheduler: str) -> Check:
         answers = backends.by_name(scheduler).query([Ticket(scheduler=scheduler, job_id="1")])
     except HpcmlError as error:
         return Check(what=what, verdict="fail", found=str(error))
-    problems = "; ".join(dict.fromkeys(answers.unanswered.values()))
+    problems = answers.trouble
     unwell = "warn" if answers.has_queue else "fail"
     return Check(what=what, verdict=unwell if problems else "ok", found=problems or "yes")
 

@@ -146,7 +146,7 @@ def _with_requeued(
         asked = {uid: ticket_of(record) for uid, record in failed.items() if record.scheduler == scheduler}
         try:
             answers = backends.by_name(scheduler).query(list(dict.fromkeys(asked.values())))
-            silence = "; ".join(dict.fromkeys(answers.unanswered.values()))
+            silence = answers.trouble
         except HpcmlError as error:
             answers, silence = Answers(known={}), str(error)
         if silence:

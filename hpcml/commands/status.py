@@ -154,7 +154,7 @@ class SchedulersAsked:
         try:
             answers = self.backends.by_name(scheduler).query(list(dict.fromkeys(asked.values())))
             told_again, trouble = self._cancel_again(scheduler, asked, answers, records)
-            problem = "; ".join(dict.fromkeys(answers.unanswered.values())) or trouble
+            problem = answers.trouble or trouble
             calls, answered = answers.calls + told_again, bool(answers.known) or not answers.unanswered
         except HpcmlError as error:  # no such program here: said in one line, and what is known stays
             problem = str(error)
@@ -208,9 +208,13 @@ class SchedulersAsked:
 
 
 def has_living_job(record: RunRecord, known: Known, said_at: float) -> bool:
-    """Tell whether the job of a run that has ended lives on, by its scheduler's last word and when that was said."""
+    """Tell whether the job of a run that has ended lives on, by the queue's last word and when that was said.
+
+    The accounting alone, while the queue is silent, hears of an end later than anybody.
+    """
     is_after = record.t_end is None or said_at > record.t_end + _LEAVES_S
-    return record.state.is_final and record.scheduler != THIS_MACHINE and is_after and not known.state.is_final
+    lives = known.is_live and not known.state.is_final
+    return record.state.is_final and record.scheduler != THIS_MACHINE and is_after and lives
 
 
 def _job_of(record: RunRecord) -> tuple[str, str | None, int | None]:

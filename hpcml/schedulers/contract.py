@@ -129,6 +129,12 @@ class Answers:
     unanswered: Mapping[Ticket, str] = field(default_factory=dict)  # why nothing was learned of them
     calls: int = 0  # of the scheduler's programs: what the question cost it
     has_queue: bool = False  # where tickets are unanswered: the queue itself did answer, and jobs can be submitted
+    silence: str = ""  # why the queue told nothing, where the accounting, which is late, told of all tickets
+
+    @property
+    def trouble(self) -> str:
+        """What went wrong with the question, in one line; empty where nothing did."""
+        return "; ".join(dict.fromkeys(self.unanswered.values())) or self.silence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

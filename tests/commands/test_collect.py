@@ -237,14 +237,20 @@ def test_a_job_that_carries_out_others_is_not_that_of_a_run_that_it_has_done(pla
         assert {run.uid: run.state for run in find_runs(store)}[done] is State.FAILED
 
 
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:
+    """Put programs of Slurm on PATH, by the lines of their shell scripts."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, script in scripts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+
 def say_in_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: Sequence[str]) -> None:
     """Have squeue tell of jobs called x below /, by their ids, states and reasons."""
     fields = [row.replace("|", "\\037") + "\\037N/A\\037/\\037x\\n" for row in rows]  # as SQUEUE_FORMAT asks for them
-    squeue = tmp_path / "bin" / "squeue"
-    squeue.parent.mkdir()
-    squeue.write_text(f"#!/bin/sh\nprintf '{''.join(fields)}'\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    say(tmp_path, monkeypatch, squeue=f"printf '{''.join(fields)}'")
 
 
 @pytest.mark.parametrize(("word", "lives"), [("RUNNING", True), ("COMPLETING", False)])
@@ -262,6 +268,27 @@ def test_a_job_that_its_site_cleans_up_after_does_not_live_on(
         standings = look(store, places, Selection(), asked)
 
     assert [one.known is not None for one in standings] == ([True] if lives else [])
+
+
+def test_while_the_controller_is_down_a_late_accounting_lets_no_job_live_on_and_that_is_said(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed(places)
+    fields = ["7", "RUNNING", "0:0", "9", "00:00:01", "", "/", "x"]  # as SACCT_FIELDS asks for them
+    away = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+    told = "\\037".join(fields)
+    say(tmp_path, monkeypatch, squeue=away, sacct=f"printf '{told}\\n'")
+
+    with opened(places) as store:
+        collect(store, places)
+        (record,) = find_runs(store)
+        later_s = (record.t_end or 0.0) + 3600.0
+        asked = SchedulersAsked(store=store, backends=Backends.here(places, {}), interval_s=0.0, now=lambda: later_s)
+        standings = look(store, places, Selection(), asked)
+
+    assert standings == []
+    assert "Unable to contact slurm controller" in asked.problems[0]
+    assert "only the accounting" in asked.problems[0]
 
 
 def test_a_run_submitted_after_the_last_question_is_asked_about_soon(

@@ -96,6 +96,7 @@ def query(tickets: Collection[Ticket], *, patience_s: float) -> Answers:
             unanswered={**together.unanswered, **answers.unanswered},
             calls=together.calls + answers.calls,
             has_queue=answers.has_queue and (together.has_queue or not together.calls),
+            silence=together.silence or answers.silence,
         )
     return together
 
@@ -110,6 +111,7 @@ def _query(tickets: Collection[Ticket], cluster: str | None, patience_s: float) 
     accounting = None if told is None else parse_sacct(told)
     answers = merge(tickets, queue, accounting)
     unanswered: dict[Ticket, str] = {}
+    silence = ""
     if queue is None or accounting is None:
         why = "; ".join(questions.problems)
         silent = [ticket for ticket in tickets if ticket not in answers.known]
@@ -119,7 +121,8 @@ def _query(tickets: Collection[Ticket], cluster: str | None, patience_s: float) 
             which = f"job{'s' if len(silent) > 1 else ''} {named}{f' and {more} more' if more > 0 else ''}"
             why = f"the queue has no {which} any more, and the accounting, which knows the end, does not answer: {why}"
         unanswered = dict.fromkeys(silent, why)
-    return replace(answers, unanswered=unanswered, calls=questions.calls, has_queue=queue is not None)
+        silence = "" if silent else f"{why}; only the accounting, which is late, tells of jobs"
+    return replace(answers, unanswered=unanswered, calls=questions.calls, has_queue=queue is not None, silence=silence)
 
 
 def queue_command(columns: str) -> list[str]:
