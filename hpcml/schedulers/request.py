@@ -7,6 +7,7 @@ MiB, and GPUs, cores and memory are those of one node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -163,10 +164,18 @@ _MARKS = {
 }
 
 
+# The option that makes several jobs of one; it is said here, and never by who writes of a run
+_ARRAYS = {
+    SchedulerName.slurm: re.compile(r"(?<!\S)(--array|-a)(?![a-z-])"),
+    SchedulerName.pbs: re.compile(r"(?<!\S)-J\s*\d"),
+}
+
+
 def _option(text: str, key: str, scheduler: SchedulerName) -> str:
     """Return the options of a job in *text*, without what a line of a script begins with.
 
-    Raises `ConfigError` for what is none: in a script it would be taken for a comment, or end the submission.
+    Raises `ConfigError` for what is none: in a script it would be taken for a comment, or end the submission. And for
+    an array, whose elements would all carry out the same run.
     """
     if (mark := _MARKS.get(scheduler)) is None:
         return text
@@ -174,6 +183,11 @@ def _option(text: str, key: str, scheduler: SchedulerName) -> str:
     require(
         option.startswith("-"),
         f"{key}: {text!r} is no option of {scheduler.name}: write it as on its command line, from its - or -- on",
+    )
+    array = _ARRAYS.get(scheduler)
+    require(
+        array is None or array.search(option) is None,
+        f"{key}: {text!r} would start each run several times: leave it out, and sweep by -m, as in -m seed=0,1,2",
     )
     return option
 

@@ -37,3 +37,16 @@ def test_what_is_no_option_is_refused(hpcml: Hpcml, scheduler: str, word: str, s
 
     assert done.returncode == 2
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "option"),
+    [("slurm", "--array=0-3"), ("slurm", "#SBATCH -a 0-3"), ("slurm", "--hold -a0-3"), ("pbs", "-J 0-3")],
+)
+def test_an_array_of_one_run_is_refused(hpcml: Hpcml, scheduler: str, option: str) -> None:
+    words = [f"+cluster={scheduler}", f"resources.extra_directives=['{option}']"]
+
+    done = hpcml("run", "--dry-run=script", *words, "--", "true")
+
+    assert done.returncode == 2
+    assert f"resources.extra_directives: '{option}' would start each run several times" in done.stderr

@@ -37,6 +37,7 @@ _WAITS = (
 # What it says of a job that no node can run, and of one whose nodes are all down or drained, which sbatch takes (22.05)
 _NO_NODE = "Requested node configuration is not available"
 _AWAY = ("down", "drain", "fail", "maint", "unknown")  # how such states of nodes begin (man sinfo)
+_HIDDEN = "Access/permission denied"  # by the site's PrivateData (man slurm.conf)
 _AT_ONCE = ("GrpTRES", "GrpJobs", "GrpTRESRunMins", "MaxTRESPU", "MaxJobsPU", "MaxTRESPA", "MaxJobsPA")  # of a QOS
 _AT_ONCE_FOR_USER = ("GrpTRES", "GrpJobs", "GrpTRESRunMins", "MaxJobs")  # of an association
 
@@ -245,6 +246,8 @@ def _reservations(cluster: str, patience_s: float) -> Sequence[str]:
 
 def _shown(kind: str, name: str, cluster: str, patience_s: float) -> Mapping[str, str]:
     answer: Answer = ask_cluster(["scontrol", "--oneliner", "show", kind, name], cluster, patience_s=patience_s)
+    if _HIDDEN in answer.stderr:
+        return {}
     if answer.returncode != 0:
         raise NoAnswerError(one_line(answer))
     return dict(_FIELD.findall(answer.stdout))

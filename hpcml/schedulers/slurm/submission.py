@@ -65,7 +65,8 @@ ADVICE = {
     "nvalid partition": "set resources.partition",
     "Invalid qos": "set resources.qos",
     "time limit is invalid": "set resources.walltime to what the partition allows",
-    "Invalid job array specification": "the array is larger than the site allows: set cluster.max_array_size",
+    "Invalid job array specification": "the array is larger than the site allows: set cluster.max_array_size to "
+    "the MaxArraySize that scontrol show config tells",
     "SubmitJob": FEWER_JOBS,  # AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit ...
 }
 _SETTINGS = {  # sbatch prefers these variables to the directives of a script

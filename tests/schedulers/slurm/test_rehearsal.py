@@ -92,6 +92,20 @@ def test_a_failure_that_is_not_slurms_own_refuses_nothing(hpcml: Hpcml, slurm: A
     assert [run["state"] for run in hpcml.runs_once_ended()] == ["COMPLETED"]
 
 
+def test_a_site_that_hides_its_partitions_from_users_is_not_said_to_be_silent(
+    hpcml: Hpcml, slurm: Account, folder: Path
+) -> None:
+    words = "slurm_load_partitions error: Access/permission denied"
+    programs = slurm.call(
+        as_user.write_program, folder / "programs", "scontrol", f"#!/bin/sh\necho '{words}' >&2\nexit 1\n"
+    )
+
+    done = hpcml.run("workload.command=true", PATH=f"{programs}:{slurm.environ['PATH']}")
+
+    assert done.returncode == 0, done.stderr.decode()
+    assert "Slurm" not in done.stderr.decode()
+
+
 def test_a_reservation_that_ends_before_the_job_would_is_said(hpcml: Hpcml, reservation: str) -> None:
     words = [f"resources.reservation={reservation}", "workload.command=true"]
 
