@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcml.errors import TAKES_NOTHING, StoreError
 from hpcml.runs import private
 from hpcml.store.database import Database
-from hpcml.store.sqlite.file import SqliteFile, SqliteStore, is_full
+from hpcml.store.sqlite.file import SqliteFile, SqliteStore, used_up
 from hpcml.store.sqlite.location import (
     VARIABLE,
     Mode,
@@ -106,8 +106,8 @@ def why_not_kept(url: str) -> str | None:
     if placement is None or only_read(placement.path):
         return None
     folder = placement.path.parent
-    if is_full(folder):
-        return f"the disk of {url} is full"
+    if (lacking := used_up(folder)) is not None:
+        return f"the disk of {url} {'is full' if lacking == 'space' else 'takes no more files (df -i counts them)'}"
     if (why := refusal_of(folder)) is not None:
         return f"nothing can be written to {folder} ({why})"
     return None

@@ -231,9 +231,12 @@ def test_without_room_for_another_file_questions_are_answered_and_what_is_kept_s
 
     assert [answer.returncode for answer in answers] == [0, 0, 0]
     assert "COMPLETED" in answers[0].stdout
-    assert all("is full: this answer is read from the run directories" in answer.stderr for answer in answers)
+    assert all(
+        "takes no more files (df -i counts them): this answer is read from the run directories" in answer.stderr
+        for answer in answers
+    )
     assert (kept.returncode, len(kept.stderr.splitlines())) == (2, 1)
-    assert "no room is left for the store" in kept.stderr
+    assert "no more files can be made for the store" in kept.stderr
     shutil.rmtree(files)
     assert small("sync").returncode == 0
 

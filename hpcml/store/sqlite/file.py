@@ -111,8 +111,12 @@ class SqliteFile(Database):
         """
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         may_lack_room = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
-        if code == sqlite3.SQLITE_FULL or (may_lack_room and is_full(self.path.parent)):
-            return f"no room is left for the store {self.name}: what was just being read in was undone; free some space"
+        lacking = used_up(self.path.parent) if code == sqlite3.SQLITE_FULL or may_lack_room else None
+        if code == sqlite3.SQLITE_FULL or lacking is not None:
+            undone = f"for the store {self.name}: what was just being read in was undone; free some"
+            if lacking == "files":
+                return f"no more files can be made {undone} (df -i counts them)"
+            return f"no room is left {undone} space"
         if may_lack_room and (most := _limit_bytes(self.path)) is not None:
             limit = f"no file may be longer than {most >> 10} KiB here (ulimit -f)"
             return (
@@ -133,17 +137,19 @@ def _limit_bytes(path: Path) -> int | None:
     return None if most == resource.RLIM_INFINITY or most > longest + _AT_ONCE_BYTES else most
 
 
-def is_full(folder: Path) -> bool:
-    """Tell whether the disk with *folder* has no room for more of a store, in bytes or in files of its own.
+def used_up(folder: Path) -> str | None:
+    """Return what the disk with *folder* lacks for more of a store, space or room for files of its own.
 
-    False where that cannot be seen.
+    None where nothing is lacking, or that cannot be seen.
     """
     # of its log and its shared memory SQLite says only that they could not be opened or written
     with suppress(OSError):
         disk = os.statvfs(folder)
         has_files = disk.f_favail >= _ITS_FILES or not disk.f_files  # some file systems count none
-        return disk.f_bavail * disk.f_frsize < _SCANT or not has_files
-    return False
+        if disk.f_bavail * disk.f_frsize < _SCANT:
+            return "space"
+        return None if has_files else "files"
+    return None
 
 
 class SqliteStore(SqliteFile):
