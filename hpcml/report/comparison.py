@@ -155,7 +155,9 @@ def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Ro
     margin = "no margin was fixed" if cell.margin is None else f"margin {cell.margin:g}"
     yield table(OUTCOME, f"{comparison.metric} against {cell.reference}; {margin}", cell.rows)
     if any(row.speed or row.score is not None for row in cell.rows):
-        yield table(SPEED, f"Speed in steady state; speed-up against {cell.reference}", cell.rows)
+        is_steady = any(row.score is not None or (row.speed is not None and row.speed.n) for row in cell.rows)
+        steady = f"Speed in steady state; speed-up against {cell.reference}"
+        yield table(SPEED, steady if is_steady else "Time of whole runs, medians over seeds", cell.rows)
     costs = [row for row in cell.rows if row.cost is not None]
     loads = [row for row in cell.rows if row.load is not None]
     for each in (

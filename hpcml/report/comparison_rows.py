@@ -375,7 +375,7 @@ def _speed() -> list[Quantity[Row]]:
                  value=of(lambda speed: speed.speedup_unit)),
         Quantity(heading="pairing", kind="text", value=of(lambda speed: _paired(speed.speedup_paired)), section=SPEED,
                  short=None),
-        Quantity(heading="seeds", value=of(lambda speed: speed.n), section=SPEED, short=None),
+        Quantity(heading="seeds", value=of(lambda speed: speed.n or None), section=SPEED, short=None),
         Quantity(
             key="wall_s",
             heading="whole run",

@@ -754,3 +754,15 @@ def test_a_report_of_many_arms_begins_with_a_line_for_each_verdict() -> None:
     assert 0 < page.index(named) < page.index('<div class="findings">')
     assert 0 < text.index(f"- **worse**: {named}") < text.index("arm0 against base")
     assert " of 6: " not in report_page(publication(comparison=of_many_arms(6)))
+
+
+def test_runs_without_step_times_have_their_time_in_a_report_and_no_speed() -> None:
+    timed = replace(speed(1.0), step_ms=None, step_ms_p5=None, step_ms_p95=None, samples_per_s=None, n=0)
+    found = comparison()
+    cell = replace(found.cells[0], rows=(row("fp32", 0.9, speed=timed), row("tf32", 0.9, speed=timed)))
+
+    written = report_markdown(publication(comparison=replace(found, cells=(cell,))))
+
+    table = written.partition("Time of whole runs, medians over seeds:")[2].strip().splitlines()
+    assert table[0].replace(" ", "") == "|precision|wholerun|"
+    assert "Speed in steady state" not in written
