@@ -19,16 +19,22 @@ def precision_words(run: RunRecord, events: Sequence[StoredEvent]) -> Iterator[t
     """Yield what is known of the precision of *run*, by name; None for what does not concern it."""
     told = [event for event in events if event.name == "precision_observed"]
     windows = [window for window in (read_window(event.details) for event in told) if window is not None]
-    yield from _precision(run, windows)
+    yield from _precision(run, windows, _steps(events))
     yield from _observed(events, told, windows)
 
 
-def _precision(run: RunRecord, windows: Sequence[Window]) -> Iterator[tuple[str, object]]:
+def _steps(events: Sequence[StoredEvent]) -> int | None:
+    """Return how many steps the program's optimizer made; None where no observer told at its end."""
+    closed = [event.details.get("steps") for event in events if event.name == "precision_observer_closed"]
+    return max((steps for steps in closed if isinstance(steps, int)), default=None)
+
+
+def _precision(run: RunRecord, windows: Sequence[Window], steps: int | None) -> Iterator[tuple[str, object]]:
     is_left = run.precision == PrecisionName.own.name
     yield "requested", f"{run.precision}{'  (nothing: left to the program)' * is_left}"
     differs = contradicts(run.precision, run.precision_effective)
     yield "effective", f"{run.precision_effective or 'not proven'}{'  (not what was requested)' * differs}"
-    yield "evidence", _evidence(run, windows)
+    yield "evidence", _evidence(run, windows, steps)
     probed = run.facts.get(PROBED_AS)
     if run.facts.get(EVIDENCE) == OBSERVED and probed is not None:
         yield "probed", f"{probed}  (what the device does when asked; the program may do otherwise)"
@@ -42,13 +48,15 @@ def _precision(run: RunRecord, windows: Sequence[Window]) -> Iterator[tuple[str,
     yield "numerics", run.numerics if is_native(run) else f"{run.numerics}  ({''.join(doubts)})"
 
 
-def _evidence(run: RunRecord, windows: Sequence[Window]) -> str | None:
+def _evidence(run: RunRecord, windows: Sequence[Window], steps: int | None) -> str | None:
     """Return in words what tells the effective precision of *run*, and how far."""
     if run.precision_effective == NOT_OBSERVED:
         return "nothing: no observer was there (python -I, a cleared environment, or a program without PyTorch)"
     if run.precision_effective == UNKNOWN:
         if not windows:
-            return "nothing: none of its program's steps was seen"
+            none = "none of its program's steps was seen"
+            one = "its program made one step, and what is seen lies between two"
+            return f"nothing: {one if steps == 1 else none}"
         if any(window.unknown for window in windows):
             return "its program's products, of which a part is unknown"
         return "its program's products: less than half of what was allowed to be TF32 shows that it was"
@@ -68,8 +76,7 @@ def _observed(
         )
         cost_s = sum(s for event in told if isinstance(s := event.details.get("seconds"), int | float))
         count = f"{len(windows)} window{'s'[: len(windows) != 1]}"
-        closed = [event.details.get("steps") for event in events if event.name == "precision_observer_closed"]
-        of = max((steps for steps in closed if isinstance(steps, int)), default=None)
+        of = _steps(events)
         yield "observed", f"{count}, to step {listed}{f' of {of}' if of else ''}; {cost_s:.2g} s in all"
         yield "products", "; ".join(_share_words(windows)) or "none was seen"
         unknown = dict.fromkeys(what for window in windows for what in window.unknown)

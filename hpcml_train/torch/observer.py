@@ -140,7 +140,7 @@ class Observer:
             self._drop_window()
             while self._taken:
                 self._read(self._taken.pop(0))
-        if self._windows:
+        if self._steps:
             self._report.event("precision_observer_closed", framework="torch", steps=self._steps)
         self._end()
 

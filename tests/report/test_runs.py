@@ -370,6 +370,14 @@ def test_why_an_effective_precision_is_unknown_is_told(window: dict[str, Any] | 
     assert why in " ".join(said.split())
 
 
+def test_that_one_step_is_too_few_to_see_a_precision_is_told() -> None:
+    closed = event(name="precision_observer_closed", details={"framework": "torch", "steps": 1})
+
+    said = details(run(precision="tf32", precision_effective="unknown"), events=[closed], is_all=False)
+
+    assert "nothing: its program made one step, and what is seen lies between two" in " ".join(said.split())
+
+
 def test_the_time_for_which_a_run_stood_still_is_told_beside_its_wall_time() -> None:
     end = {"state": "COMPLETED", "wall_s": 63.0}
     started = event(writer="agent", name="attempt_started", details={"node": 0})

@@ -70,6 +70,14 @@ def test_at_the_end_is_told_how_many_steps_there_were() -> None:
     assert told.windows[0].step == 2
 
 
+def test_of_a_single_step_is_told_that_it_was_one() -> None:
+    with watching() as told:
+        train(lambda model: model(data()).square().mean(), steps=1)
+
+    assert told.events[-1] == ("precision_observer_closed", {"framework": "torch", "steps": 1})
+    assert told.windows == []
+
+
 class Net(nn.Module):
     """Two layers, of which `run` may compute one otherwise."""
 
