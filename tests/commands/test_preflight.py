@@ -9,6 +9,7 @@ from hpcml.commands.machine import Machine
 from hpcml.commands.submit.preflight import all_warnings, warnings
 from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_command, compose_from_cli
+from hpcml.config.program import read_program
 from hpcml.mounts import file_system_of
 from hpcml.paths import Places
 
@@ -105,6 +106,21 @@ def test_an_array_of_a_job_script_is_none_on_this_machine_either(
 
     assert "--array=0-9" in line
     assert line.endswith("values in place of the array's index are a list behind the --, with -m")
+
+
+@pytest.mark.parametrize("sweep", ["--lr 0.1,0.2", "--seed 0,1"])
+@pytest.mark.parametrize(("uses", "lines"), [("$1  # was $SLURM_ARRAY_TASK_ID", 0), ("$SLURM_ARRAY_TASK_ID", 2)])
+def test_an_array_whose_values_have_become_a_sweep_needs_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweep: str, uses: str, lines: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --array=0-1\necho {uses}\n")
+    program, words = read_program(["bash", "job.sh", *sweep.split()], ["-m"])
+
+    items = plan_all(compose_from_cli(words, project=tmp_path, program=program), MACHINE)
+
+    found = [line for item in items for line in warnings(item, Places(home=tmp_path / "home", store_url=""))]
+    assert sum("asks for --array=0-1" in line for line in found) == lines
 
 
 def test_a_decommissioned_site_is_said(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ _LONG = {
     "SBATCH": {"a": "array", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus"},
     "PBS": {"J": "array", "t": "array"},  # the latter is Torque's
 }
+_NAMES_INDEX = re.compile(r"^[^#\n]*(SLURM_ARRAY_TASK|PBS_ARRAY)", re.MULTILINE)
 _GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _INDEX = "values in place of the array's index are a list behind the --, with -m"
@@ -61,7 +62,9 @@ def unread_directives(item: Planned) -> Iterator[str]:
     for name in named_files(item.plan.argv, Path(item.plan.cwd)):
         with suppress(OSError, ValueError):
             text = read_whole(Path(item.plan.cwd) / name, most=_MOST_READ).decode("utf-8", "replace")
-            unmet = {option: value for option, value in _asked(text).items() if not _is_met(option, value, item.run)}
+            unmet = {
+                option: value for option, value in _asked(text).items() if not _is_met(option, value, text, item.run)
+            }
             if unmet:
                 words = " ".join(f"--{option}={value}" for option, value in unmet.items())
                 instead = ", ".join(dict.fromkeys(_INSTEAD[option] for option in unmet))
@@ -131,9 +134,10 @@ def _asked(text: str) -> Mapping[str, str]:
     return found
 
 
-def _is_met(option: str, value: str, run: Run) -> bool:
-    if option == "array":
-        return False
+def _is_met(option: str, value: str, text: str, run: Run) -> bool:
+    if option == "array":  # its values may have become a list behind the --
+        is_swept = bool(run.workload.args) or "{seed}" in (run.workload.command or "")
+        return is_swept and _NAMES_INDEX.search(text) is None
     if run.cluster.scheduler is SchedulerName.local:
         return True
     wanted, each = run.resources, run.strategy.processes_per_node or 1
