@@ -235,8 +235,10 @@ class _Submission:
             )
         may_pass = _may_pass(answer)
         is_refused = answer.returncode > 0 and _REFUSED.search(answer.stderr) and may_pass not in _PERHAPS_SENT
-        if is_refused or may_pass in _NOT_SENT:
-            raise _refusal(answer)
+        if may_pass in _NOT_SENT:
+            raise SubmissionError(f"{_words(answer)}: nothing was queued; hpcml retry submits it once that is over")
+        if is_refused:
+            raise SubmissionError(f"sbatch refused the job: {advised(_words(answer), ADVICE)}")
         words = one_line(answer)
         why = f"sbatch failed ({answer.end}): {words}" if answer.returncode else "sbatch named no job"
         if found := self._find(why):
@@ -288,6 +290,5 @@ def _may_pass(answer: Answer) -> str | None:
     return next((words for words in (*_NOT_SENT, *_PERHAPS_SENT) if words in own), None)
 
 
-def _refusal(answer: Answer) -> SubmissionError:
-    words = one_line(answer).replace("Batch job submission failed: ", "")
-    return SubmissionError(f"sbatch refused the job: {advised(words, ADVICE)}")
+def _words(answer: Answer) -> str:
+    return one_line(answer).replace("Batch job submission failed: ", "")

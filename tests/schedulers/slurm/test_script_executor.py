@@ -267,6 +267,18 @@ def test_what_surely_was_not_sent_is_sent_again(programs: Path, tmp_path: Path) 
     assert submit_script(tmp_path) == "8"
 
 
+def test_a_controller_that_is_not_reached_has_refused_nothing(programs: Path, tmp_path: Path) -> None:
+    away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+    write(programs, "sbatch", f"echo called >>{programs}/calls; echo '{away}' >&2; exit 1")
+
+    with pytest.raises(SubmissionError) as told:
+        submit_script(tmp_path)
+
+    assert "Unable to contact slurm controller (connect failure): nothing was queued; hpcml retry " in str(told.value)
+    assert "refused" not in str(told.value)
+    assert (programs / "calls").read_text() == "called\ncalled\n"
+
+
 def test_an_sbatch_that_hangs_is_not_waited_for_for_ever_and_leaves_doubt(programs: Path, tmp_path: Path) -> None:
     write(programs, "sbatch", "sleep 1000")
     write(programs, "squeue", "true")
