@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -51,16 +52,29 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file that share a training in one process: each that begins anew imports a framework.
+    """Keep the tests of a file that share a training, or a fixture of their module, in one process.
 
-    Those of the Slurm cluster are one group too, which is the largest and so begins first: they wait for Slurm most of
-    the time, in which the others have the cores.
+    Each process that begins anew imports the framework, or makes the fixture, once more. Those of the Slurm cluster are
+    one group too, which is the largest but one and so begins at once: they wait for Slurm most of the time, in which
+    the others have the cores.
     """
     for item in items:
-        if item.path.name in _OF_ONE_PROCESS or item.path.parent.name in _OF_ONE_PROCESS:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-        elif item.path.parent.name == "slurm":
+        if item.path.parent.name == "slurm":
             item.add_marker(pytest.mark.xdist_group("slurm"))
+        elif not {item.path.name, item.path.parent.name}.isdisjoint(_OF_ONE_PROCESS) or _has_fixture_of_module(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def _has_fixture_of_module(item: pytest.Item) -> bool:
+    info = getattr(item, "_fixtureinfo", None)
+    return info is not None and any(each[-1].scope == "module" for each in info.name2fixturedefs.values())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector all tests and modules: they stay to the end, and it would look through them often."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,4 @@
-"""How hard the tests try: `make test` in a quarter of an hour, `make test-full` with all that there is time for.
+"""How hard the tests try: `make test` as far as one waits for it, `make test-full` with all that there is time for.
 
 Both run the same tests. Those that draw examples or kill processes at random do it more often in full, and those that
 start a hpcml start a new Python for it. `HPCML_TESTS=full` in the environment is what asks for it.
