@@ -43,7 +43,8 @@ def settle(
     with Unharmed(journal.event)("journals of the ranks"):
         if outcome.state is State.COMPLETED and outcome.reason is None:
             host = file_name_of(os.uname().nodename)
-            outcome = replace(outcome, reason=history.cut_short(turn.run_dir, attempt, host))
+            reason = history.cut_short(turn.run_dir, attempt, host) or failure.unnoticed(turn, attempt)
+            outcome = replace(outcome, reason=reason)
         if outcome.state in (State.COMPLETED, State.FAILED) and (full := _full_disk(turn.run_dir.logs)):
             outcome = replace(outcome, reason="; ".join(filter(None, [outcome.reason, full])))
     with Unharmed(journal.event)("cause"):

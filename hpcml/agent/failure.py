@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import Outcome, how
-from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception, last_line
+from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception, last_line, survived_exception
 from hpcml.model.state import State
 
 _TAIL_BYTES = 64 << 10
@@ -94,6 +94,28 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
         told = f"last line: {line}"
     remedy = _OF_IMAGES if turn.plan.image is not None and _READ_ONLY in told else ""
     return replace(outcome, reason=f"{outcome.reason}; {told}{remedy}")
+
+
+def unnoticed(turn: Turn, attempt: int) -> str | None:
+    """Return in one line that what a rank of a completed attempt printed last is a traceback; None where none is.
+
+    Its exception was caught and nothing but printed, or a thread or a process ended with it for which nobody looked.
+    What is printed on standard output afterwards tells that the program went on.
+    """
+    first = turn.node * turn.plan.processes_per_node
+    for rank in range(first, first + turn.plan.processes_per_node):
+        out, err = (turn.run_dir.stdout(attempt, rank), turn.run_dir.stderr(attempt, rank))
+        exception = survived_exception(last_text(err, _TAIL_BYTES))
+        if exception is not None and _written_at(out) <= _written_at(err):
+            return f"the last it said on standard error is a traceback: {exception}"
+    return None
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # the program may have removed it
+        return 0.0
 
 
 def _as_it_began(turn: Turn) -> Path:

@@ -307,6 +307,7 @@ def _ended(item: Launched, glimpse: Glimpse, effective: str | None) -> RunEnd:
         not_copied=not_copied(item, has_completed=glimpse.state is State.COMPLETED),
         touched=tuple(yours.get(place, place) for place in glimpse.touched),
         left_behind=glimpse.left_behind,
+        reason=glimpse.reason,
         written=glimpse.written,
     )
 

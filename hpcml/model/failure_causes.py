@@ -65,6 +65,10 @@ _NO_MODULE = re.compile(r"^(?:\[rank\d+\]: ?)?ModuleNotFoundError: No module nam
 _TRACEBACK = re.compile(r"(?P<rank>\[rank\d+\]: ?| +(?=T))?(?:.* )?Traceback \(most recent call last\):\s*$")
 # As IPython begins one, in a notebook that nbconvert or papermill executes: the type, and no colon
 _OF_IPYTHON = re.compile(r"(?P<type>[A-Za-z_][\w.]*) +Traceback \(most recent call last\)\s*$")
+_FRAME_OF_A_LIBRARY = re.compile(
+    r" +File \"(?:<frozen |.{1,1000}/lib(?:64)?/python\d)"
+)  # Python's own, and what pip installed
+_FRAME = re.compile(r" +File \".")
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 # What ends programs of other languages: how its line looks, and its next line, where that says more
 _OF_OTHERS: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
@@ -351,6 +355,28 @@ def last_exception(printed: str) -> str | None:
     own = [words for words in found if not words.partition(":")[0].endswith(_OF_LAUNCHERS)]
     last = next(iter((own or found)[-1:]), None)
     return None if last is None else _in_a_table(last)
+
+
+def survived_exception(printed: str) -> str | None:
+    r"""Return type and message of an exception of Python with whose traceback what was *printed* ends, or None.
+
+    It went through code of the program's own: a library that does without something tells so as well. What Python
+    ignored, as in a destructor, is none.
+
+    >>> told = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: no such layer\n'
+    >>> survived_exception(told), survived_exception(f"{told}goes on without it\n")
+    ('ValueError: no such layer', None)
+    """
+    *lines, last = [line for line in printed_lines(printed) if line.strip()] or [""]
+    if not _EXCEPTION.match(last):
+        return None
+    frames = list(takewhile(lambda line: line[0].isspace(), reversed(lines)))
+    begin, *above = lines[::-1][len(frames) : len(frames) + 2] or [""]
+    was_ignored = any(line.startswith("Exception ignored ") for line in above)
+    own = (line for line in frames if _FRAME.match(line) and not _FRAME_OF_A_LIBRARY.match(line))
+    if was_ignored or _TRACEBACK.match(begin) is None or next(own, None) is None:
+        return None
+    return _in_a_table(last)
 
 
 def _exceptions(printed: str) -> list[str]:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hpcml.model.failure_causes import without_numbers
 from hpcml.model.metric_goal import most_telling
 from hpcml.model.precision import PrecisionName, contradicts
 from hpcml.report.files import written_words
@@ -30,6 +31,7 @@ class RunEnd:
     not_copied: str | None = None  # a file of the user's that it looked for and that was not in its copy, and why
     touched: tuple[str, ...] = ()  # places of the user's that runs share, and that changed meanwhile
     left_behind: str | None = None  # what was still at work when its program had ended, and was killed
+    reason: str | None = None  # of its end; of one that completed, what may be wrong with it
     written: tuple[int, int] | None = None  # files that it left in its working directory, and their bytes
 
     @property
@@ -40,6 +42,7 @@ class RunEnd:
 
 def remarks(runs: Sequence[RunEnd], advice: str) -> Iterator[str]:
     """Yield a line for each thing that looks wrong with *runs*; *advice* is what finds metrics of mute ones."""
+    yield from _completed_with_reason(runs)
     yield from _not_found(runs)
     yield from _unread(runs)
     if n_mute := sum(run.is_mute for run in runs):
@@ -59,6 +62,18 @@ def written(runs: Sequence[RunEnd]) -> str | None:
     words = written_words(sum(count for _, (count, _) in wrote), sum(size_bytes for _, (_, size_bytes) in wrote))
     who = "" if len(runs) == 1 else f"{len(wrote)} run{'s' if len(wrote) != 1 else ''} "
     return f"{who}{words}: hpcml files {wrote[0][0]}"
+
+
+def _completed_with_reason(runs: Sequence[RunEnd]) -> Iterator[str]:
+    """Yield a line for each reason to doubt that completed runs did all of their work; numbers in it do not count."""
+    told: dict[str, list[RunEnd]] = {}
+    for run in runs:
+        if run.has_completed and run.reason is not None:
+            told.setdefault(without_numbers(run.reason), []).append(run)
+    for first, *others in list(told.values())[:_MOST_PROBLEMS]:
+        yield f"{1 + len(others)} of {len(runs)} runs completed, but {first.reason}; hpcml show {short_uid(first.uid)}"
+    if n_more := sum(len(doubtful) for doubtful in list(told.values())[_MOST_PROBLEMS:]):
+        yield f"{n_more} more completed with other reasons to look at them: hpcml runs --columns state,reason"
 
 
 def _not_found(runs: Sequence[RunEnd]) -> Iterator[str]:

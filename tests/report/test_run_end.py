@@ -20,22 +20,32 @@ def test_each_thing_that_looks_wrong_is_a_line() -> None:
     runs = [
         replace(RUN, metrics=()),
         replace(RUN, metrics=("epoch", "val_loss")),
-        replace(RUN, unread=("the rule for loss matched no line",)),
+        replace(RUN, unread=("the rule for loss matched no line",), reason="it said ValueError: 3 layers"),
         replace(RUN, touched=("/home/ada/model.pt",), left_behind="1 process (sleep 9)"),
     ]
 
     lines = list(remarks(runs, "say workload.metrics"))
 
     told = "\n".join(lines)
-    assert len(lines) == 5
+    assert len(lines) == 6
     for words in (
         "1 of 4 runs reported no metric, so hpcml compare has nothing to judge them by: say workload.metrics",
         "1 of 4 runs reported no acc, by which hpcml compare judges, but val_loss, epoch: objective.metric=NAME",
         "in 1 of 4 runs the rule for loss matched no line: hpcml logs 222abcde",
         "/home/ada/model.pt changed while 1 of these runs",
+        "1 of 4 runs completed, but it said ValueError: 3 layers; hpcml show 222abcde",
         "1 of 4 runs ended with their program while it had left 1 process (sleep 9) at work",
     ):
         assert words in told
+
+
+def test_reasons_of_completed_runs_that_differ_in_numbers_alone_are_told_once() -> None:
+    odd = [replace(RUN, reason=f"it said ValueError: {n} layers") for n in range(5)]
+    failed = replace(RUN, has_completed=False, reason="exit status 1")
+
+    (line,) = remarks([*odd, RUN, failed], "")
+
+    assert line == "5 of 7 runs completed, but it said ValueError: 0 layers; hpcml show 222abcde"
 
 
 def test_problems_of_metrics_beyond_the_third_are_counted() -> None:
