@@ -92,7 +92,7 @@ _OF_DATA = re.compile(
     re.IGNORECASE,
 )
 _TIMES = re.compile(r"(?<![a-z])(?:times?|took|elapsed|duration)(?![a-z])[^|,;]{0,40}$", re.IGNORECASE)
-_BEFORE_NUMBER = rf"(?:{IN_CALL})?\[?"
+_BEFORE_NUMBER = rf"(?:{IN_CALL})?\[?[\"']?"
 _NUMBER_ALONE = r"nan|[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"  # matches in one way alone
 _LEAST_ROWS = 3
 _UNNAMED = re.compile(  # a step, and numbers that nothing names

@@ -211,6 +211,9 @@ def test_no_rule_is_suggested_for_other_tables(printed: str) -> None:
     ("printed", "name", "values"),
     [
         ("Test set: loss: 0.03, Accuracy: 942/1000 (94%)\n", "accuracy", ["942/1000"]),
+        # Haiku's examples, and Transformers' Trainer: a dictionary of texts
+        ("{'step': 0, 'accuracy': '0.119'}\n{'step': 9, 'accuracy': '0.326'}\n", "accuracy", ["'0.119'", "'0.326'"]),
+        ('{"loss": "0.69", "epoch": "0.5"}\n{"eval_loss": "0.5"}\n', "eval_loss", ['"0.5"']),
         ("Accuracy: 942 / 1000 (94%)\nAccuracy: 950 / 1000 (95%)\n", "accuracy", ["942 / 1000", "950 / 1000"]),
         ("mAP@0.5: 0.634\n", "map_0_5", ["0.634"]),
         (
