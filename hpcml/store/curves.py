@@ -10,6 +10,7 @@ import itertools
 import math
 import operator
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -60,16 +61,32 @@ class Precedence:
 def merge(series: Sequence[tuple[Precedence, Columns]]) -> Columns:
     """Return one point for each step.
 
-    Where several series have a step, the point of the one that ranks highest is taken whole, its time included.
+    Where several series have a step, the point of the one that ranks highest is taken whole, its time included. An
+    attempt goes on from a state before its first step: what attempts before did from there on does not count.
 
     >>> early = Precedence.of(attempt=0, writer="rank0", t0=0.0, file="a")
     >>> late = Precedence.of(attempt=1, writer="rank0", t0=9.0, file="b")
     >>> merge([(late, Columns([2], [90], [0.5])), (early, Columns([1, 2], [10, 20], [0.7, 0.6]))])
     Columns(steps=(1, 2), times_ms=(10, 90), values=(0.7, 0.5))
+    >>> merge([(late, Columns([2], [90], [0.5])), (early, Columns([1, 3], [10, 30], [0.7, 0.4]))]).steps
+    (1, 2)
     """
     if len(series) == 1:  # one writer, and one attempt
         return series[0][1]
-    return in_order(zip(*points, strict=True) for _, points in sorted(series, key=operator.itemgetter(0)))
+    ranked = sorted(series, key=operator.itemgetter(0))
+    return in_order(zip(*_before(points, _anew_at(ranked, rank.attempt)), strict=True) for rank, points in ranked)
+
+
+def _anew_at(series: Iterable[tuple[Precedence, Columns]], attempt: int) -> int | None:
+    """Return the first step of the attempts after *attempt*; None where they have none."""
+    return min((points.steps[0] for rank, points in series if rank.attempt > attempt and points.steps), default=None)
+
+
+def _before(points: Columns, step: int | None) -> Columns:
+    if step is None:
+        return points
+    n = bisect_left(points.steps, step)
+    return Columns(points.steps[:n], points.times_ms[:n], points.values[:n])
 
 
 def in_order(parts: Iterable[Iterable[tuple[int, int, float]]]) -> Columns:

@@ -352,9 +352,12 @@ def write_summaries(
     if not names:
         return
     ids, tallies = _ids(connection, run_id), _tallies(connection, run_id)
+    latest = _of_latest_attempt(connection, run_id)
     rows = []
     for name in sorted(names):
-        new = _continuation(tallies.get(name, EMPTY), touched.get(name, {})) if name not in without else None
+        new = None
+        if name not in without and touched.get(name, {}).keys() <= latest:
+            new = _continuation(tallies.get(name, EMPTY), touched.get(name, {}))
         if new is not None:
             tally = tallies.get(name, EMPTY)
         elif is_complete:
@@ -375,6 +378,18 @@ def _continuation(tally: Tally, by_series: Mapping[int, Columns]) -> Columns | N
         return None
     (new,) = by_series.values()
     return new if tally.last_step is None or new.steps[0] > tally.last_step else None
+
+
+def _of_latest_attempt(connection: Connection, run_id: int) -> set[int]:
+    """Return the series of the latest attempt that has a journal: of one before, new points may not count."""
+    attempts = (
+        select(SERIES.c.id, JOURNAL.c.attempt)
+        .join(JOURNAL, JOURNAL.c.id == SERIES.c.journal_id)
+        .where(SERIES.c.run_id == run_id)
+    )
+    known = [(int(at), int(attempt)) for at, attempt in connection.execute(attempts)]
+    latest = max((attempt for _, attempt in known), default=None)
+    return {at for at, attempt in known if attempt == latest}
 
 
 def _ids(connection: Connection, run_id: int) -> dict[str, int]:

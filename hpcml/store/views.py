@@ -80,7 +80,8 @@ VIEWS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
             CASE WHEN abs(s.total) <= 1.7976931348623157e308 THEN s.total / NULLIF(s.n - s.n_nonfinite, 0) END
             FROM summary s JOIN run ON run.id = s.run_id JOIN metric ON metric.id = s.metric_id""",
     ),
-    # Where several journals have a step of a metric, the one counts that stands highest among the run's.
+    # Where several journals have a step of a metric, the one counts that stands highest among the run's. What attempts
+    # did from the first step of a later one on does not count.
     "points": (
         "value of a metric",
         ("uid", "metric", "step", "t_s", "value"),
@@ -89,7 +90,11 @@ VIEWS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
             JOIN journal j ON j.id = s.journal_id JOIN point p ON p.series_id = s.id
             WHERE NOT EXISTS (
               SELECT 1 FROM series s2 JOIN journal j2 ON j2.id = s2.journal_id JOIN point p2 ON p2.series_id = s2.id
-              WHERE s2.run_id = s.run_id AND s2.metric_id = s.metric_id AND j2.rank > j.rank AND p2.step = p.step)""",
+              WHERE s2.run_id = s.run_id AND s2.metric_id = s.metric_id AND j2.rank > j.rank AND p2.step = p.step)
+            AND NOT EXISTS (
+              SELECT 1 FROM series s2 JOIN journal j2 ON j2.id = s2.journal_id JOIN point p2 ON p2.series_id = s2.id
+              WHERE s2.run_id = s.run_id AND s2.metric_id = s.metric_id AND p2.step < p.step
+              AND j2.attempt > j.attempt)""",
     ),
     "usage": (
         "run that was measured",

@@ -22,6 +22,7 @@ from hpcml.store.ingest import ingest_all, ingest_run
 from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
 from hpcml.store.query import curve, events, find_runs, get_run
+from hpcml.store.sql import ask
 from tests.effort import times
 from tests.store.building import T0, Journal, contents, make_run_dir
 
@@ -282,6 +283,41 @@ def test_a_requeued_run_has_one_curve_of_which_the_later_attempt_has_the_last_wo
     summary = get_run(store, UID).metrics["loss"]
     assert (summary.n, summary.first, summary.last, summary.mean, summary.max) == (8, 1.0, 2.0, 1.5, 2.0)
     assert contents(store) == fresh(tmp_path, runs)
+
+
+@pytest.mark.parametrize("is_first_late", [False, True])
+def test_what_an_attempt_did_behind_the_step_from_which_a_later_one_went_on_does_not_count(
+    store: Database, runs: Path, tmp_path: Path, *, is_first_late: bool
+) -> None:
+    """The later one began anew in silence, say, and stopped early: nothing is left of the steps behind its last."""
+    run_dir = make_run_dir(runs)
+    first = Journal(run_dir, attempt=1)
+    for step in range(4):
+        first.metrics(step, loss=1.0)
+    first.metrics(5, other=3.0)
+    ingest_all(store, runs)
+    second = Journal(run_dir, attempt=2, t0=T0 + 100)
+    if is_first_late:  # as a folder on NFS may show it
+        second.metrics(2, loss=2.0)
+        ingest_all(store, runs)
+    for step in range(4, 9):
+        first.metrics(step, loss=1.0)
+    ingest_all(store, runs)
+    if not is_first_late:
+        second.metrics(2, loss=2.0)
+    second.metrics(3, loss=2.0)
+    ingest_all(store, runs)
+
+    assert [(point.step, point.value) for point in curve(store, UID, "loss")] == [
+        *((step, 1.0) for step in range(2)),
+        *((step, 2.0) for step in (2, 3)),
+    ]
+    summary = get_run(store, UID).metrics["loss"]
+    assert (summary.n, summary.last, summary.last_step, summary.max) == (4, 2.0, 3, 2.0)
+    assert get_run(store, UID).metrics["other"].last_step == 5
+    assert contents(store) == fresh(tmp_path, runs)
+    points = ask(store, "SELECT step, value FROM points WHERE metric = 'loss' ORDER BY step", limit_s=300)
+    assert [tuple(row) for row in points.rows] == [(0, 1.0), (1, 1.0), (2, 2.0), (3, 2.0)]
 
 
 @pytest.mark.parametrize("change", ["shorter", "another", "gone"])

@@ -329,7 +329,11 @@ CREATE VIEW points (uid, metric, step, t_s, value) AS SELECT run.uid, metric.nam
             JOIN journal j ON j.id = s.journal_id JOIN point p ON p.series_id = s.id
             WHERE NOT EXISTS (
               SELECT 1 FROM series s2 JOIN journal j2 ON j2.id = s2.journal_id JOIN point p2 ON p2.series_id = s2.id
-              WHERE s2.run_id = s.run_id AND s2.metric_id = s.metric_id AND j2.rank > j.rank AND p2.step = p.step);
+              WHERE s2.run_id = s.run_id AND s2.metric_id = s.metric_id AND j2.rank > j.rank AND p2.step = p.step)
+            AND NOT EXISTS (
+              SELECT 1 FROM series s2 JOIN journal j2 ON j2.id = s2.journal_id JOIN point p2 ON p2.series_id = s2.id
+              WHERE s2.run_id = s.run_id AND s2.metric_id = s.metric_id AND p2.step < p.step
+              AND j2.attempt > j.attempt);
 CREATE VIEW usage (uid, gpus, gpu_s, energy_j, energy_method, energy_scope, energy_uncertainty_j, energy_disagrees, energy_reason, mean_power_w, max_power_w, power_limit_w, throttled_power_share, throttled_thermal_share, sm_mhz, util_percent, memory_util_percent, sm_active_percent, tensor_percent, dram_percent, max_memory_mb, max_temperature_c, cpu_s, max_host_memory_mb, co2_g, co2_source, xids, incomplete) AS SELECT run.uid, u.gpus, u.gpu_s, u.energy_j, u.energy_method, u.energy_scope, u.energy_uncertainty_j, CASE WHEN u.energy_disagrees THEN 1 WHEN NOT u.energy_disagrees THEN 0 END, u.energy_reason, u.mean_power_w, u.max_power_w, u.power_limit_w, u.throttled_power_share, u.throttled_thermal_share, u.sm_mhz, u.util_percent, u.memory_util_percent, u.sm_active_percent, u.tensor_percent, u.dram_percent, u.max_memory_mb, u.max_temperature_c, u.cpu_s, u.max_host_memory_mb, u.co2_g, u.co2_source, u.xids, u.incomplete FROM run_usage u JOIN run ON run.id = u.run_id;
 CREATE VIEW work (uid, devices, model_flops, flops_doubt, samples, tokens, peak_allocated_mb, peak_reserved_mb) AS SELECT run.uid, w.devices, w.model_flops, w.flops_doubt, w.samples, w.tokens, w.peak_allocated_mb, w.peak_reserved_mb FROM run_work w JOIN run ON run.id = w.run_id;
 CREATE VIEW timelines (uid, attempt, node, host, device, uuid, t_s, samples, covered_s, mean_power_w, energy_j, energy_covered_s, util_percent, memory_util_percent, sm_active_percent, tensor_percent, dram_percent, sm_mhz, max_memory_mb, max_temperature_c, throttled_power_s, throttled_thermal_s, cpu_s, cpu_covered_s) AS SELECT run.uid, s.attempt, s.node, s.host, d.name, d.uuid,
