@@ -12,6 +12,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
+from hpcml.store.ingest import write_absent_summaries
 from hpcml.store.views import create_views, drop_views
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -30,7 +31,7 @@ def known_revisions() -> set[str]:
 
 
 def upgrade(connection: Connection) -> None:
-    """Run the missing migrations on *connection*, inside its transaction, and make the views anew.
+    """Run the missing migrations on *connection*, inside its transaction; make views and absent summaries anew.
 
     The caller holds the store's write lock and has made a backup where that is its business. Where a migration raises,
     the whole transaction is undone, views included.
@@ -39,4 +40,5 @@ def upgrade(connection: Connection) -> None:
     config.attributes["connection"] = connection
     drop_views(connection)
     command.upgrade(config, "head")
+    write_absent_summaries(connection)
     create_views(connection)

@@ -171,6 +171,23 @@ def test_secrets_that_an_earlier_hpcml_kept_are_hidden_and_their_runs_alike(
     assert {get_run(store, uid).params["workload.env.HF_TOKEN"] for uid in (UID, FAILED, WAITS)} == {"***"}
 
 
+def test_summaries_of_runs_that_began_anew_are_made_anew(store: Database, runs: Path, tmp_path: Path) -> None:
+    run_dir = make_run_dir(runs, UID)
+    for attempt, n_steps in ((0, 9), (1, 3)):
+        journal = Journal(run_dir, attempt=attempt, t0=T0 + 100 * attempt)
+        for step in range(n_steps):
+            journal.metrics(step, loss=1.0 + attempt)
+    ingest_all(store, runs)
+    shutil.move(run_dir.path, tmp_path / "away")  # what is known of it is kept
+    with store.writing() as connection, connection.begin():
+        connection.exec_driver_sql("UPDATE summary SET n = 9, last = 1.0, last_step = 8, min = 1.0")  # as before
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0011'")
+        upgrade(connection)
+
+    summary = get_run(store, UID).metrics["loss"]
+    assert (summary.n, summary.last, summary.last_step, summary.min) == (3, 2.0, 2, 2.0)
+
+
 def _commands(connection: Connection) -> set[str]:
     rows = connection.exec_driver_sql("SELECT value FROM setting WHERE key = 'workload.command'").scalars()
     return {json.loads(value) for value in rows}

@@ -346,4 +346,4 @@ CREATE VIEW journals (uid, file, attempt, writer, host, t0, bytes, events, bad_l
             j.lost_records FROM journal j JOIN run ON run.id = j.run_id;
 CREATE VIEW samplers (uid, file, attempt, node, host, t0, bytes, bad_lines) AS SELECT run.uid, s.file, s.attempt, s.node, s.host, s.t0, s.byte_offset, s.bad_lines
             FROM sampler s JOIN run ON run.id = s.run_id;
-INSERT INTO alembic_version (version_num) VALUES ('0011');
+INSERT INTO alembic_version (version_num) VALUES ('0012');
