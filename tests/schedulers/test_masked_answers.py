@@ -54,6 +54,15 @@ def test_a_squeue_that_hides_its_failure_proves_nothing(programs: Path, line: st
     assert not answers.has_queue
 
 
+def test_a_queue_that_told_of_all_jobs_was_not_silent_though_the_accounting_is(programs: Path) -> None:
+    write(programs, "squeue", rf"printf '4711\037FAILED\037None\037N/A\037/\037{NAME}\n'")
+    write(programs, "sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
+
+    answers = query([TICKET], patience_s=20)
+
+    assert (answers.known[TICKET].raw, answers.trouble) == ("FAILED", "")
+
+
 def test_an_accounting_that_hides_its_failure_proves_nothing(programs: Path) -> None:
     write(programs, "squeue", "exit 0")
     write(programs, "sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2")

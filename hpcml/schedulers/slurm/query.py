@@ -121,7 +121,8 @@ def _query(tickets: Collection[Ticket], cluster: str | None, patience_s: float) 
             which = f"job{'s' if len(silent) > 1 else ''} {named}{f' and {more} more' if more > 0 else ''}"
             why = f"the queue has no {which} any more, and the accounting, which knows the end, does not answer: {why}"
         unanswered = dict.fromkeys(silent, why)
-        silence = "" if silent else f"{why}; only the accounting, which is late, tells of jobs"
+        if queue is None and not silent:
+            silence = f"{why}; only the accounting, which is late, tells of jobs"
     return replace(answers, unanswered=unanswered, calls=questions.calls, has_queue=queue is not None, silence=silence)
 
 
