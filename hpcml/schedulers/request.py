@@ -8,6 +8,7 @@ MiB, and GPUs, cores and memory are those of one node.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -166,8 +167,9 @@ _MARKS = {
 
 # The option that makes several jobs of one; it is said here, and never by who writes of a run
 _ARRAYS = {
-    SchedulerName.slurm: re.compile(r"(?<!\S)(--array|-a)(?![a-z-])"),
+    SchedulerName.slurm: re.compile(r"(?<!\S)(--ar(r|ra|ray)?|-a)(?![a-z-])"),  # an option may be cut short
     SchedulerName.pbs: re.compile(r"(?<!\S)-J\s*\d"),
+    SchedulerName.lsf: re.compile(r"(?<!\S)-J\s*[^\s\[]*\["),
 }
 
 
@@ -186,10 +188,19 @@ def _option(text: str, key: str, scheduler: SchedulerName) -> str:
     )
     array = _ARRAYS.get(scheduler)
     require(
-        array is None or array.search(option) is None,
+        array is None or array.search(_unquoted(option)) is None,
         f"{key}: {text!r} would start each run several times: leave it out, and sweep by -m, as in -m seed=0,1,2",
     )
     return option
+
+
+def _unquoted(option: str) -> str:
+    """Return the words of *option* without quotes, but for those that hold spaces, and without a comment."""
+    try:
+        words = shlex.split(option, comments=True)
+    except ValueError:  # of a quote that nothing closes, which the scheduler refuses
+        words = option.split()
+    return " ".join(word for word in words if not re.search(r"\s", word))
 
 
 def _with_runtime(run: Run) -> Cluster:

@@ -41,7 +41,14 @@ def test_what_is_no_option_is_refused(hpcml: Hpcml, scheduler: str, word: str, s
 
 @pytest.mark.parametrize(
     ("scheduler", "option"),
-    [("slurm", "--array=0-3"), ("slurm", "#SBATCH -a 0-3"), ("slurm", "--hold -a0-3"), ("pbs", "-J 0-3")],
+    [
+        ("slurm", "--array=0-3"),
+        ("slurm", "--arr 0-3"),
+        ("slurm", "#SBATCH -a 0-3"),
+        ("slurm", "--hold -a0-3"),
+        ("pbs", "-J 0-3"),
+        ("summit", '-J "name[1-3]"'),
+    ],
 )
 def test_an_array_of_one_run_is_refused(hpcml: Hpcml, scheduler: str, option: str) -> None:
     words = [f"+cluster={scheduler}", f"resources.extra_directives=['{option}']"]
@@ -50,3 +57,19 @@ def test_an_array_of_one_run_is_refused(hpcml: Hpcml, scheduler: str, option: st
 
     assert done.returncode == 2
     assert f"resources.extra_directives: '{option}' would start each run several times" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "option"),
+    [
+        ("slurm", '--comment="grid -a 3 --array"'),
+        ("slurm", "--hold # no -a here"),
+        ("slurm", "--acctg-freq=30"),
+        ("pbs", "-J n"),
+        ("pbs", '-v "TEXT=see -J 3"'),
+        ("summit", "-J name"),
+        ("summit", '-R "rusage[mem=1]"'),
+    ],
+)
+def test_what_only_looks_like_an_array_is_not_refused(hpcml: Hpcml, scheduler: str, option: str) -> None:
+    script(hpcml, scheduler, f"resources.extra_directives=['{option}']")
