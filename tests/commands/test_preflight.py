@@ -333,6 +333,18 @@ def test_nothing_of_the_runs_pythonpath_is_executed_to_look_for_imports(
         ("from importlib import invalidate_caches\ninvalidate_caches()\nimport nosuchlibrary\n", False),
         ("from . import nosuchlibrary\n", False),
         ("root = setup()\nimport nosuchlibrary\n", False),
+        ("import os\nos.environ['A'] = os.path.join('a', 'b')\nimport nosuchlibrary\n", True),
+        ("import os\nos.system('pip install -q nosuchlibrary')\nimport nosuchlibrary\n", False),
+        ("from os import system as run\nrun('pip install -q x')\nimport nosuchlibrary\n", False),
+        ("import subprocess, sys\nsubprocess.check_call(['pip', 'install', 'x'])\nimport nosuchlibrary\n", False),
+        ("from urllib.request import urlretrieve\nurlretrieve('u', 'n.py')\nimport nosuchlibrary\n", False),
+        ("import tarfile\ntarfile.open('x.tar').extractall()\nimport nosuchlibrary\n", False),
+        ("import beside\nimport nosuchlibrary\n", True),
+        ("import _init_paths\nimport nosuchlibrary\n", False),
+        ("import nosuchlibrary\nimport _init_paths\n", True),
+        ("from tools import _init_paths\nimport nosuchlibrary\n", False),
+        ("import tools._init_paths\nimport nosuchlibrary\n", False),
+        ("from tools import paths\nimport nosuchlibrary\n", True),
     ],
 )
 def test_imports_behind_a_call_that_may_change_where_modules_are_are_not_missed(
@@ -340,6 +352,11 @@ def test_imports_behind_a_call_that_may_change_where_modules_are_are_not_missed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.py").write_text(text)
+    (tmp_path / "tools").mkdir()
+    for name in ("beside.py", "tools/__init__.py", "tools/paths.py"):
+        (tmp_path / name).write_text("")
+    for name in ("_init_paths.py", "tools/_init_paths.py"):
+        (tmp_path / name).write_text("import sys\nsys.path.insert(0, 'lib')\n")
     words = (*SLURM_SITE, f"workload.command='{sys.executable} t.py'")
 
     said = all_warnings(

@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path, PurePath
@@ -29,7 +29,14 @@ _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _CODE = re.compile(r"-[A-Za-z]*c")
 _FLAG = re.compile(r"-[A-Za-z]*m|--module")  # python -um; torchrun has the long one
-_LOOK_FOR_MODULES = frozenset({"sys", "site", "importlib", "pkgutil", "runpy", "zipimport", "builtins", "code"})
+# Of Python's library: by which a script may change where modules are looked for, or bring some
+_BRING_MODULES = frozenset(
+    {
+        *("sys", "site", "importlib", "pkgutil", "runpy", "zipimport", "builtins", "code"),
+        *("subprocess", "urllib", "http", "ftplib", "shutil", "tarfile", "zipfile"),
+    }
+)
+_START_PROGRAMS = frozenset({"system", "popen"})  # of os
 _OURS = frozenset({"hpcml_client", "hpcml_train"})  # which every run finds
 _MOST_BYTES = 1 << 20  # of a script
 _PATIENCE_S = 20.0
@@ -153,14 +160,16 @@ def imports_of_nothing(script: Path, program: str, cwd: Path, path: str) -> list
     """Return the modules that *script* imports first of all, and that the Python of *program* does not find.
 
     *path* is the PYTHONPATH of the run. Nothing is known of a script that changes where is looked for modules, or may
-    do so by a call (`rootutils.setup_root`, `pyximport.install`), of imports behind that, of imports that may fail or
-    that are made under a condition, and of those that the script's imports make in turn.
+    do so by a call (`rootutils.setup_root`, `pyximport.install`, `os.system` of pip) or by a module beside it
+    (`_init_paths`), of imports behind that, of imports that may fail or that are made under a condition, and of those
+    that the script's imports make in turn.
     """
     source = _text_of(script)
-    if source is None or b"sys.path" in source or b"site." in source:
+    if source is None or _changes_path(source):
         return []
+    folders = [script.parent, *(cwd / folder for folder in path.split(os.pathsep) if folder)]
     try:
-        names = dict.fromkeys(_imported(_parsed(source)))
+        names = dict.fromkeys(_imported(_parsed(source), folders))
     except (SyntaxError, *_TOO_DEEP):
         return []
     asked = [name for name in names if name not in _OURS and name not in sys.stdlib_module_names]
@@ -196,23 +205,49 @@ def _parsed(source: bytes) -> ast.Module:
         return ast.parse(source)
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the modules that *tree* imports before it calls what may change where modules are looked for."""
+def _imported(tree: ast.Module, folders: Sequence[Path]) -> Iterator[str]:
+    """Yield the modules that *tree* imports before it does what may change where modules are looked for.
+
+    *folders* are those of the script's own modules.
+    """
     harmless = set(dir(builtins)) - {"exec", "eval", "__import__"}  # names that may be called
     for statement in tree.body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             modules = _modules(statement)
             yield from modules
+            if any(map(_changes_path, _own_sources(statement, folders))):
+                return
             if modules and all(map(_is_harmless, modules)):
-                harmless |= {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
+                names = [alias for alias in statement.names if alias.name not in _START_PROGRAMS]
+                harmless |= {alias.asname or alias.name.partition(".")[0] for alias in names}
         elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and any(
-            isinstance(node, ast.Call) and _first_name(node.func) not in harmless for node in ast.walk(statement)
+            isinstance(node, ast.Call) and not _is_harmless_call(node, harmless) for node in ast.walk(statement)
         ):
             return
 
 
+def _changes_path(source: bytes) -> bool:
+    return b"sys.path" in source or b"site." in source
+
+
+def _own_sources(statement: ast.Import | ast.ImportFrom, folders: Sequence[Path]) -> Iterator[bytes]:
+    """Yield the texts of the modules in *folders* that a statement loads, the packages around them included."""
+    names = [alias.name for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom):
+        names = [f"{statement.module}.{name}" for name in names] if statement.module and not statement.level else []
+    for parts in dict.fromkeys(tuple(name.split(".")[: 1 + at]) for name in names for at in range(1 + name.count("."))):
+        places = [folder.joinpath(*parts) for folder in folders]
+        files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
+        yield from (text for text in map(_text_of, files) if text is not None)
+
+
 def _is_harmless(module: str) -> bool:
-    return module in sys.stdlib_module_names and module not in _LOOK_FOR_MODULES
+    return module in sys.stdlib_module_names and module not in _BRING_MODULES
+
+
+def _is_harmless_call(call: ast.Call, harmless: Collection[str]) -> bool:
+    starts = isinstance(call.func, ast.Attribute) and call.func.attr in _START_PROGRAMS
+    return not starts and _first_name(call.func) in harmless
 
 
 def _modules(statement: ast.Import | ast.ImportFrom) -> list[str]:
