@@ -101,6 +101,33 @@ def test_a_large_file_of_weights_is_copied_for_each_run_and_other_large_ones_are
     assert names_of(tree) == {"small.pt"}
 
 
+def test_a_large_file_in_a_folder_of_data_is_shared_though_a_package_of_python_has_it(
+    project: Path, read: Read
+) -> None:
+    fill(project, "data/__init__.py", "net/datasets/__init__.py", "model.h5")
+    fill(project, "data/train.h5", "net/datasets/coco.pkl", "model.h5", size_bytes=65 << 20)
+
+    tree = read()
+
+    if "data" in tree.shared:  # git ignores the whole of it
+        assert "net" in tree.shared
+    else:
+        large = ("data/train.h5", "net/datasets/coco.pkl")
+        assert tree.shared == {name: str(project / name) for name in large}
+    assert tree.copied == {"model.h5": str(project / "model.h5")}
+
+
+def test_a_large_file_of_data_that_git_ignores_beside_code_is_shared(project: Path, places: Places) -> None:
+    fill(project, "data/loader.py", "net.py")
+    fill(project, "data/train.h5", "net.h5", size_bytes=65 << 20)
+    under_git(project, "*.h5\n")
+
+    tree = read_work_tree(project, places)
+
+    assert tree.shared == {"data/train.h5": str(project / "data/train.h5")}
+    assert tree.copied == {"net.h5": str(project / "net.h5")}
+
+
 def test_a_checkpoint_that_git_ignores_is_nobodys_beginning(project: Path, places: Places) -> None:
     fill(project, "ckpt.pt", "checkpoint.pth.tar", "mlflow.db", "mlruns.db", "ckpt_tools.py")
     under_git(project, "*\n!train.py\n")

@@ -7,7 +7,8 @@ entries that git ignores, and those of a folder without git, are decided one by 
   of Python that is called so is none;
 - a folder of outputs (out*, results*, runs, logs, checkpoint*, ...) begins empty, a file of that kind is left out;
 - everything else is copied for each run, up to 64 MiB and 2,000 files together;
-- what is larger is shared, but for files of weights and databases, which are copied for each run whatever their size.
+- what is larger is shared, but for files of weights and databases outside of folders of data, which are copied for each
+  run whatever their size.
 
 What hpcml keeps in a home, this one's or another that lies in the tree, is left out, whether or not git keeps it.
 
@@ -243,7 +244,7 @@ class _Sorter:
             self.files_left -= 1
             executable = bool(status.st_mode & stat.S_IXUSR)
             self.tree.files.append(File(path=str(path), source=place, is_executable=executable, size=status.st_size))
-        elif _WRITTEN_WHOLE & {suffix.lower() for suffix in path.suffixes}:
+        elif _WRITTEN_WHOLE & {suffix.lower() for suffix in path.suffixes} and not _lies_in_data(path):
             self.tree.copied[str(path)] = str(place)
         else:
             self.tree.shared[str(path)] = str(place)
@@ -281,6 +282,10 @@ def _size(entry: os.DirEntry[str]) -> int:
         return entry.stat().st_size
     except OSError:
         return 0
+
+
+def _lies_in_data(path: PurePosixPath) -> bool:
+    return any(_is_like(folder, _DATA) for folder in path.parent.parts)
 
 
 def _is_like(name: str, patterns: Sequence[str]) -> bool:
