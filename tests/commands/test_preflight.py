@@ -109,7 +109,16 @@ def test_an_array_of_a_job_script_is_none_on_this_machine_either(
 
 
 @pytest.mark.parametrize("sweep", ["--lr 0.1,0.2", "--seed 0,1"])
-@pytest.mark.parametrize(("uses", "lines"), [("$1  # was $SLURM_ARRAY_TASK_ID", 0), ("$SLURM_ARRAY_TASK_ID", 2)])
+@pytest.mark.parametrize(
+    ("uses", "lines"),
+    [
+        ("$1  # was $SLURM_ARRAY_TASK_ID", 0),
+        ("$1\n# SLURM_ARRAY_TASK_ID", 0),
+        ("$SLURM_ARRAY_TASK_ID", 2),
+        ("$(( SLURM_ARRAY_TASK_ID % ${#RATES[@]} ))", 2),
+        ("of ${#RATES[@]}: ${RATES[$SLURM_ARRAY_TASK_ID]}", 2),
+    ],
+)
 def test_an_array_whose_values_have_become_a_sweep_needs_no_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweep: str, uses: str, lines: int
 ) -> None:

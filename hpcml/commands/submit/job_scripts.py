@@ -36,7 +36,7 @@ _LONG = {
     "SBATCH": {"a": "array", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus"},
     "PBS": {"J": "array", "t": "array"},  # the latter is Torque's
 }
-_NAMES_INDEX = re.compile(r"^[^#\n]*(SLURM_ARRAY_TASK|PBS_ARRAY)", re.MULTILINE)
+_NAMES_INDEX = re.compile(r"^(?:[^#\n]|(?<=\S)#)*?(SLURM_ARRAY_TASK|PBS_ARRAY)", re.MULTILINE)  # in no comment
 _GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _INDEX = "values in place of the array's index are a list behind the --, with -m"
