@@ -14,7 +14,18 @@ import pytest
 
 from tests.cli.command_line import Hpcml, program
 from tests.cluster.pbs.double import PbsDouble
-from tests.schedulers.pbs.site import SALOMON, SLEEPS, age, age_journals, status, submit, until, until_running, user_of
+from tests.schedulers.pbs.site import (
+    SALOMON,
+    SLEEPS,
+    age,
+    age_journals,
+    status,
+    stopped_agent,
+    submit,
+    until,
+    until_running,
+    user_of,
+)
 
 
 @pytest.fixture
@@ -121,10 +132,11 @@ def test_a_forgotten_job_whose_agent_gives_signs_of_life_goes_on_though_its_prog
     age_journals(run)
 
     before = status(hpcml)[0]["state"]
-    age(run)
+    with stopped_agent(run):
+        age(run)
+        after = status(hpcml)[0]["state"]
 
-    assert before == "RUNNING"
-    assert status(hpcml)[0]["state"] == "LOST"
+    assert (before, after) == ("RUNNING", "LOST")
 
 
 @pytest.mark.parametrize("words", [[], ["-m", "seed=0,1"]], ids=["a job", "an array"])
