@@ -40,6 +40,10 @@ ROOT = Path(__file__).resolve().parents[1]
 _LONGEST = 1 << 17  # bytes of a request: the kernel takes a message whole, up to about 200 KiB
 _OF_PYTHON = ("PYTHON", "LD_", "LC_", "LANG")  # read when a Python starts: who changes these needs a new one
 _MET_LATER = ("psycopg", "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite", "plotly.graph_objects")
+_OVERRIDES = [  # of each kind one
+    *("a=1", "a=1.5", "a=null", "a=true", "a=x-y_z:%.w/u", "a.b='x y'", "+a=[1,2]", "++a={b:1,c:d}", "~a"),
+    *("a/b=c", "a@b.c=d", "a=0,1,2", "a=range(3)", "a='[{pattern: x, name: x}]'"),
+]
 _one_at_a_time = threading.Lock()  # tests ask from threads, too
 
 
@@ -206,6 +210,20 @@ def _import_all() -> None:
     for name in _MET_LATER:
         if importlib.util.find_spec(name.partition(".")[0]):
             importlib.import_module(name)
+    _prepare_hydra()
+
+
+def _prepare_hydra() -> None:
+    """Have done once what each process of `hpcml run` does anew, and which depends on nothing but the code.
+
+    That is a third of composing: the schema of a run, and what the parsers of Hydra and of OmegaConf learn of their
+    grammars from the first words that they read.
+    """
+    importlib.import_module("hpcml.config.compose")._register_schema()
+    parsers = importlib.import_module("hydra.core.override_parser.overrides_parser")
+    parsers.OverridesParser.create().parse_overrides(_OVERRIDES)
+    for value in ("${a.b}", "${a}-${b.c}", "x${oc.env:HOME,/x}"):
+        importlib.import_module("omegaconf.grammar_parser").parse(value)
 
 
 def _serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
