@@ -1000,6 +1000,35 @@ def test_a_file_that_several_trainings_add_to_is_told_of(
     assert told["facts"] == [{"mixed_trainings": "loss"}]
 
 
+def test_a_history_in_the_place_of_another_trainings_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json"
+    reader = JsonFile(tmp_path, path)
+    found = []
+    for first in (0.9, 0.8):
+        path.write_text(json.dumps({"log_history": [{"step": 5, "loss": first}, {"step": 10, "loss": first / 2}]}))
+        found.append(read_all(reader))
+
+    assert found == [{"loss": [(5, 0.9), (10, 0.45)]}, {"loss": [(5, 0.8), (10, 0.4)]}]
+
+
+def test_a_history_that_each_checkpoint_repeats_is_one_training(
+    tmp_path: Path, follow: Callable[..., MetricsFollower]
+) -> None:
+    rows = [{"step": step, "loss": 10 - step, "grad_norm": math.nan} for step in range(1, 9)]
+    follower = follow()
+    for of in (4, 8, 12):  # checkpoint-12 is read first
+        folder = tmp_path / "work" / "out" / f"checkpoint-{of}"
+        folder.mkdir(parents=True)
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": rows[:of]}))
+
+    follower.stop(within_s=10, has_completed=True)
+
+    points, told = journalled(tmp_path)
+    assert points["loss"] == [(step, 10 - step) for step in range(1, 9)]
+    assert len(points["grad_norm"]) == 8
+    assert told.keys() == {"metrics_read"}
+
+
 @pytest.mark.parametrize(
     ("printed", "problems"),
     [

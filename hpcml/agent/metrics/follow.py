@@ -82,6 +82,7 @@ class MetricsFollower:
     _streams: dict[MetricFiles, list[str]] = field(default_factory=dict)
     _counts: dict[MetricFiles, Counter[str]] = field(default_factory=dict)  # values, by kind and name
     _trainings: dict[str, Trainings] = field(default_factory=dict)  # by stream
+    _histories: dict[str, set[tuple[str, int, str]]] = field(default_factory=dict)  # what was given, by stream
     _left_to_others: set[str] = field(default_factory=set)
     _told: set[tuple[str, str]] = field(default_factory=set)  # problems: the file, and how their words begin
     _reported: dict[Path, Growing] = field(default_factory=dict)
@@ -210,7 +211,16 @@ class MetricsFollower:
         if readings:
             followed.has_given = True
             self._look_at_reports()
-            self._write(followed.source, readings)
+            self._write(followed.source, self._not_given(followed.source, readings))
+
+    def _not_given(self, source: Source, readings: Sequence[Reading]) -> Sequence[Reading]:
+        """Leave out what another file of the same history had too: each checkpoint of a Trainer repeats all of it."""
+        if source.kind is not MetricFiles.trainer:
+            return readings
+        given = self._histories.setdefault(source.stream, set())
+        new = [one for one in readings if (one.name, one.step, repr(one.value)) not in given]
+        given.update((one.name, one.step, repr(one.value)) for one in new)
+        return new
 
     def _write(self, source: Source, readings: Sequence[Reading]) -> None:
         """Journal *readings*, one line for those of the same step and time."""

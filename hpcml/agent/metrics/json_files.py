@@ -155,7 +155,7 @@ class JsonFile:
             return
         if self.path.name == _STATE or isinstance(whole.get("log_history"), list):
             history = whole.get("log_history")
-            yield from self._new(_Table(rows=history if isinstance(history, list) else []))
+            yield from self._new(_Table(rows=history if isinstance(history, list) else [], has_steps=True))
             return
         unread: list[str] = []
         tables = list(_tables_in(whole, unread))
@@ -176,7 +176,8 @@ class JsonFile:
         """Yield the numbers in the rows of *table* that were not there before."""
         seen, rows = self._tables.setdefault(table.place, _Seen()), table.rows
         begins = repr(rows[0]) if rows else ""
-        if seen.is_of_before and (len(rows) <= seen.n or begins != seen.begins):  # written anew, and not added to
+        is_another = begins != seen.begins  # training's, not added to
+        if (table.has_steps and is_another) or (seen.is_of_before and (is_another or len(rows) <= seen.n)):
             seen.n = 0
         seen.is_of_before = False
         for number, row in enumerate(rows[seen.n :], seen.n):
@@ -203,6 +204,7 @@ class _Table:
     rows: Sequence[object]
     place: str = ""
     is_one: bool = False  # of one metric, which is called as the place
+    has_steps: bool = False  # in each row, so that none is numbered
 
 
 def _objects_on_lines(content: bytes) -> Sequence[object] | None:
