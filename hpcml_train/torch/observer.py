@@ -190,6 +190,9 @@ class Observer:
         if self._is_on:
             depth = self._depths.get(id(optimizer), 0)
             self._depths[id(optimizer)] = depth + 1 if depth < _DEEPEST else 1  # the last ones have raised
+            if self._hooks is not None and self._depths[id(optimizer)] == 1:
+                with traces.step_mark():
+                    pass
 
     def stepped(self, optimizer: Any, _: Any, __: Any) -> None:  # noqa: ANN401 - as torch calls it
         """Know that *optimizer* has made a step just now."""

@@ -17,7 +17,7 @@ import torch
 from hpcml_train.torch import operations
 
 _SCHEMAS = ("1.0", "1.1")  # of traces that are known, by how they begin
-_LAYER, _PRODUCT, _OWN = "hpcml:layer:", "hpcml:product:", "hpcml:own"
+_LAYER, _PRODUCT, _OWN, _STEP = "hpcml:layer:", "hpcml:product:", "hpcml:own", "hpcml:step"
 TRACE_IS_CALLED = ("trace", "graph")  # by torch; in 2.0 the latter
 _CHUNK = 1 << 20  # characters of a trace that are read at once
 _MOST_ROWS = 64  # of a window: the others are summed up without their layers
@@ -75,7 +75,6 @@ _HARMLESS_NAMESPACES = (
 _UNSEEN_FORWARD = "the forward pass, by kernels that are none of torch's operations"
 _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = "Optimizer.step#"
-_THREAD = tuple(f"[pytorch|profiler|execution_{called}|" for called in TRACE_IS_CALLED)
 
 
 class Product(NamedTuple):
@@ -165,6 +164,11 @@ def layer_mark(name: str) -> Mark:
 def own_mark() -> Mark:
     """Return a range whose operations are an observer's and not the program's."""
     return Mark(_OWN)
+
+
+def step_mark() -> Mark:
+    """Return a range that says where an optimizer's step begins: the window ends in it, before the step's own does."""
+    return Mark(_STEP)
 
 
 def tracing(what: str) -> Any:  # noqa: ANN401
@@ -276,7 +280,8 @@ class _Trace:
     """All nodes of a trace, of which little is kept."""
 
     def __init__(self) -> None:
-        self._nodes: Dict[int, _Node] = {}
+        self._nodes: Dict[int, _Node] = {}  # in the order in which they ended
+        self._steps: Dict[int, int] = {}  # the last optimizer's step that began, by thread
 
     def add(self, node: Mapping[str, Any]) -> None:
         if "attrs" not in node:
@@ -292,7 +297,27 @@ class _Trace:
             _leaf_of(name, node),
         )
 
+    def _nest(self) -> None:
+        """Put each node whose parent is not known to have been there all the while into the one that was.
+
+        Where an operation ends by an exception, as a checkpoint stops computing again, torch writes no node of it, and
+        takes it for the parent of what comes later.
+        """
+        ended = {at: order for order, at in enumerate(self._nodes)}
+        open_ones: Dict[int, List[int]] = {}  # of each thread, the outermost first
+        for at in sorted(self._nodes):
+            node = self._nodes[at]
+            around = open_ones.setdefault(node.thread, [])
+            while around and ended[around[-1]] < ended[at]:
+                around.pop()
+            if node.parent is None or ended.get(node.parent, -1) < ended[at]:
+                self._nodes[at] = node._replace(parent=around[-1] if around else None)
+            around.append(at)
+            if node.name == _STEP:
+                self._steps[node.thread] = at
+
     def found(self) -> Found:
+        self._nest()
         inner = self._products()
         layers = self._forward_layers(inner)
         products: List[Product] = []
@@ -307,7 +332,7 @@ class _Trace:
                 continue
             if leaf.format == "meta":
                 continue
-            phase = _phase(up)
+            phase = self._phase(at, up)
             layer = _layer(up) if phase != "backward" else self._layer_of_backward(up, layers)
             kind = _kind(self._nodes[at].name)
             # cuDNN's operation lies in torch's general one
@@ -359,12 +384,15 @@ class _Trace:
         return self._nodes[at].leaf or _Leaf(None, None)
 
     def _forward_layers(self, products: Sequence[int]) -> Dict[Tuple[int, int], str]:
-        """Return the layer of each number that autograd gave to a product in the forward pass, by thread."""
+        """Return the layer of each number that autograd gave to a product in the forward pass, by thread.
+
+        It may be computed again in the backward pass, which has no layers else.
+        """
         layers: Dict[Tuple[int, int], str] = {}
         for at in products:
             up = list(self._up(at))
             layer = _layer(up)
-            if layer is None or _phase(up) == "backward":
+            if layer is None:
                 continue
             for node in up:
                 if node.name.startswith(_LAYER):
@@ -372,6 +400,23 @@ class _Trace:
                 if node.seq >= 0:
                     layers[node.thread, node.seq] = layer
         return layers
+
+    def _phase(self, at: int, up: Sequence[_Node]) -> str:
+        """Return where a product ran; ``evaluation`` is what nothing is differentiated of.
+
+        What an optimizer's closure computes is no work of the optimizer. A window ends inside of an optimizer's step:
+        its range, which is not over, is no node of the trace.
+        """
+        has_graph = False
+        for node in up:
+            if node.name.startswith(_BACKWARD):
+                return "backward"
+            has_graph = has_graph or node.seq >= 0
+            if node.name.startswith(_OPTIMIZER) and not has_graph:
+                return "optimizer"
+        if has_graph:
+            return "forward"
+        return "optimizer" if at > self._steps.get(up[0].thread, at) else "evaluation"
 
     @staticmethod
     def _layer_of_backward(up: Sequence[_Node], layers: Mapping[Tuple[int, int], str]) -> Optional[str]:
@@ -394,25 +439,6 @@ def _kind(operation: str) -> str:
 
 def _layer(up: Sequence[_Node]) -> Optional[str]:
     return next((node.name[len(_LAYER) :] for node in up if node.name.startswith(_LAYER)), None)
-
-
-def _phase(up: Sequence[_Node]) -> str:
-    """Return where a product ran; ``evaluation`` is what nothing is differentiated of.
-
-    What an optimizer's closure computes is no work of the optimizer.
-    """
-    has_graph = False
-    # A window ends inside of an optimizer's step: its range, which is not over, is no node of the trace.
-    is_cut = up[-1].parent is not None and not up[-1].name.startswith(_THREAD)
-    for node in up:
-        if node.name.startswith(_BACKWARD):
-            return "backward"
-        has_graph = has_graph or node.seq >= 0
-        if node.name.startswith(_OPTIMIZER) and not has_graph:
-            return "optimizer"
-    if has_graph:
-        return "forward"
-    return "optimizer" if is_cut else "evaluation"
 
 
 def _leaf_of(full: str, node: Mapping[str, Any]) -> Optional[_Leaf]:

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from hpcml_train.precision.observed import Window, name_observed, read_window
 from hpcml_train.torch import layers, observer, switches, traces
@@ -174,6 +175,34 @@ def test_half_of_a_model_is_told_with_its_layers() -> None:
     told = with_arithmetic("amp_bf16", loss)
 
     assert told.word("amp_bf16") == "mixed(60 % fp32, 40 % bf16: Linear)"
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_products_keep_their_layers_and_phases_where_a_checkpoint_is_computed_again(*, reentrant: bool) -> None:
+    """It stops computing again by an exception, within an operation that torch's trace then never has the end of."""
+
+    class Checkpointed(Net):
+        def forward(self, x: Any) -> Any:
+            with torch.autocast("cpu", torch.bfloat16):
+                hidden = checkpoint(self.body, x, use_reentrant=reentrant)
+            return self.head(hidden.float())
+
+    def twice(model: Any) -> Any:
+        one, other = (model(data().requires_grad_()).square().mean() for _ in range(2))
+        one.backward()
+        return other
+
+    with watching() as told:
+        train(twice, Checkpointed())
+
+    one_product = 2.0 * 32 * 64 * 64
+    assert {(row["phase"], row["layer"], row["format"]): row["flops"] for row in told.details[0]["rows"]} == {
+        ("forward", "body", "bf16"): 2 * one_product,
+        ("forward", "head", "fp32"): 2 * one_product,
+        # computed again, whole, or until the exception, which comes before the product
+        ("backward", "body", "bf16"): 2 * (3 if reentrant else 2) * one_product,
+        ("backward", "head", "fp32"): 2 * 2 * one_product,
+    }
 
 
 def test_a_backward_pass_outside_of_the_emulation_is_told() -> None:
