@@ -83,6 +83,8 @@ _OF_FIELDS = re.compile(
 )
 _DATA = r"(?:val|valid|validation|test|eval|evaluation|dev)"
 _HELD_OUT = re.compile(rf"(?<![A-Za-z]){_DATA}(?![A-Za-z])", re.IGNORECASE)
+_TEST = re.compile(r"(?<![A-Za-z])test(?![A-Za-z])", re.IGNORECASE)
+_VALIDATION = re.compile(r"(?<![A-Za-z])(?:val|valid|validation|dev)(?![A-Za-z])", re.IGNORECASE)
 _BEST = re.compile(r"(?<![A-Za-z])(?:best|lowest|highest|minimum|maximum)(?![a-z])", re.IGNORECASE)  # of all steps
 _LOSS_OF = re.compile(r"(?<![A-Za-z])(\w*loss_[a-z]{1,12})\W*$", re.IGNORECASE)  # loss_cls: a part, or loss_scale
 # "train: 0.52 | valid: 0.57", of which the loss is understood
@@ -335,13 +337,21 @@ def _last_of(kind: re.Pattern[str], lines: Sequence[str]) -> re.Match[str] | Non
     """
     of_rank: dict[tuple[bool, bool, bool], re.Match[str]] = {}
     for line in reversed(lines):
-        found = max(filter(_is_meant, kind.finditer(line)), key=_is_of_interest, default=None)
+        found = _most_telling([one for one in kind.finditer(line) if _is_meant(one)])
         if found is not None:
             is_part = kind is _RATES and _OF_EACH.search(found["before"]) is not None
             of_rank.setdefault((_is_held_out(found), not _is_best(found), not is_part), found)
         if (True, True, True) in of_rank:
             break
     return of_rank[max(of_rank)] if of_rank else None
+
+
+def _most_telling(found: Sequence[re.Match[str]]) -> re.Match[str] | None:
+    """Return what tells most of what a line has: of a test and a validation the latter, by which one chooses."""
+    most = max(found, key=_is_of_interest, default=None)
+    if most is None or not _TEST.search(most["before"]):
+        return most
+    return max((one for one in found if _VALIDATION.search(one["before"])), key=_is_of_interest, default=most)
 
 
 def _is_held_out(found: re.Match[str]) -> bool:

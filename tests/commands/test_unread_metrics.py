@@ -249,7 +249,7 @@ def test_no_rule_is_suggested_for_other_tables(printed: str) -> None:
         (BEST_LAST, "val_acc", ["0.9", "0.85"]),
         ("Epoch 1 val_loss 0.9\nEpoch 2 val_loss 0.8\nBest val_loss 0.8\n", "val_loss", ["0.9", "0.8"]),
         ("Epoch 1 loss 0.9\nBest val_loss 0.8\n", "best_val_loss", ["0.8"]),
-        (PYG, "test", ["0.45", "0.55"]),
+        (PYG, "val", ["0.4,", "0.5,"]),  # beside a test, by which no setting is chosen
         ("loss 0.5 | Time train: 1.25 eval: 0.31\n", "loss", ["0.5"]),
         ("loss 0.5 eval: 0.31 s\n", "loss", ["0.5"]),
         ("loss 0.5 eval: 0.31, time: 2.5\n", "eval", ["0.31,"]),
