@@ -75,7 +75,11 @@ _MEASURED = (
 _MEASURED_TOO = r"cost|nll|elbo|cross.?entropy|likelihood|[wc]er|psnr|ssim|fid|dice|recall"  # after all of these
 # What benchmarks are judged by.
 _EACH = r"(?:/(?:gpu|device|node|rank|thread|process))?"
-_RATE = rf"fom|[kmgtpe]?flops?(?:/s)?{_EACH}|bandwidth|throughput|performance|[a-z]+/s(?:ec|econd)?{_EACH}(?: +total)?"
+_WORK = r"(?!(?-i:[kKMGTPE]?FLOPs|flops)(?! *(?:/|per)))"  # of a model, which its summary counts, and no rate
+_RATE = (
+    rf"fom|{_WORK}[kmgtpe]?flops?(?:/s)?{_EACH}|bandwidth|throughput|performance"
+    rf"|[a-z]+/s(?:ec|econd)?{_EACH}(?: +total)?"
+)
 _RESIDUAL = r"resid(?:ual)?s?(?: norm)?"  # of solvers
 _OF_FIELDS = re.compile(
     r"(?P<words>\b[Ss]olving for +)(?P<field>\w[\w.]{0,40})(?P<rest>,? +(?:[A-Za-z]+ +){0,2}[Rr]esiduals? *[=:]? *)"

@@ -476,6 +476,15 @@ def test_a_comment_may_name_the_columns_that_are_printed() -> None:
     ]
 
 
+def test_the_work_of_a_model_is_no_rate() -> None:
+    printed = "┃ Name ┃ Params ┃ FLOPs ┃\nTotal FLOPs: 0   \nGFLOPs: 4\nflops = 12\n"
+
+    assert suggested_rules(printed) == []
+    assert suggested_rules(f"{printed}loss: 0.5\n")[0][1] == "loss"
+    assert suggested_rules(f"{printed}FLOPs/s: 12\n")[0][1] == "flops_per_s"
+    assert suggested_rules(f"{printed}gflops: 12\n")[0][1] == "gflops"
+
+
 NPB = """ Error is    0.1659688947021E-12
  CG Benchmark Completed.
  Time in seconds =                     0.04
