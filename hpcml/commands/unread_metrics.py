@@ -98,7 +98,7 @@ _OF_DATA = re.compile(
     re.IGNORECASE,
 )
 _TIMES = re.compile(r"(?<![a-z])(?:times?|took|elapsed|duration)(?![a-z])[^|,;]{0,40}$", re.IGNORECASE)
-_BEFORE_NUMBER = rf"(?:{IN_CALL})?\[?[\"']?"
+_BEFORE_NUMBER = rf"(?:{IN_CALL})?(?P<list>\[)?[\"']?"
 _NUMBER_ALONE = r"nan|[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"  # matches in one way alone
 _LEAST_ROWS = 3
 _UNNAMED = re.compile(  # a step, and numbers that nothing names
@@ -113,7 +113,7 @@ _OF_TRIALS = (
     r'Best is trial \d+ with value: (?P<best_value>\S*\d)"}'
 )
 _NAME_BEFORE = r"(?<!\w)[A-Za-z_](?:[A-Za-z_/.-]|(?<=[A-Za-z])\d{1,3}(?=[A-Za-z_])){0,60}"  # val_, charts/, f1_, a2c_
-_OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w ]{0,60}?)? *(?:[:=|│┃║]|\bis\b:?|\bwas\b:?)"
+_OF_WHAT = r"(?: +(?:rating +)?(?:of|on|for|over|at|after)\b[\w' ]{0,60}?)? *(?:[:=|│┃║]|\bis\b:?|\bwas\b:?)"
 
 
 def _line(measured: str) -> re.Pattern[str]:
@@ -127,7 +127,8 @@ def _line(measured: str) -> re.Pattern[str]:
         rf"(?:{_NAME_BEFORE})?(?:{measured})(?:@\d+(?:\.\d+)?)?[\"']?(?:{_OF_WHAT})? *)"
         r"(?:(?<=\W)|(?=\d*\.\d))"  # "loss0.5" is one, "mAP50" none
         rf"{_BEFORE_NUMBER}[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?%?"
-        r"(?![\w.]|\] {0,3}[:=])",  # of "loss [10] : (0.5, 1.0)" it is how many there were
+        r"(?![\w.]|\] {0,3}[:=])"  # of "loss [10] : (0.5, 1.0)" it is how many there were
+        r"(?(list)(?! {0,3},))",  # of "loss: [0.9, 0.5]", a history, it is the first
         re.IGNORECASE,
     )
 
