@@ -19,7 +19,7 @@ def precision_words(run: RunRecord, events: Sequence[StoredEvent]) -> Iterator[t
     """Yield what is known of the precision of *run*, by name; None for what does not concern it."""
     told = [event for event in events if event.name == "precision_observed"]
     windows = [window for window in (read_window(event.details) for event in told) if window is not None]
-    yield from _precision(run, windows, _steps(events))
+    yield from _precision(run, windows, _none_seen(events))
     yield from _observed(events, told, windows)
 
 
@@ -29,12 +29,21 @@ def _steps(events: Sequence[StoredEvent]) -> int | None:
     return max((steps for steps in closed if isinstance(steps, int)), default=None)
 
 
-def _precision(run: RunRecord, windows: Sequence[Window], steps: int | None) -> Iterator[tuple[str, object]]:
+def _none_seen(events: Sequence[StoredEvent]) -> str:
+    """Return why no step was seen, where none was: what was seen is told at an observer's end, at the latest."""
+    steps = _steps(events)
+    if steps is None and any(event.name == "precision_observer" for event in events):
+        return "its program made no step, or was killed before what was seen of its steps was read"
+    one = "its program made one step, and what is seen lies between two"
+    return one if steps == 1 else "none of its program's steps was seen"
+
+
+def _precision(run: RunRecord, windows: Sequence[Window], none_seen: str) -> Iterator[tuple[str, object]]:
     is_left = run.precision == PrecisionName.own.name
     yield "requested", f"{run.precision}{'  (nothing: left to the program)' * is_left}"
     differs = contradicts(run.precision, run.precision_effective)
     yield "effective", f"{run.precision_effective or 'not proven'}{'  (not what was requested)' * differs}"
-    yield "evidence", _evidence(run, windows, steps)
+    yield "evidence", _evidence(run, windows, none_seen)
     probed = run.facts.get(PROBED_AS)
     if run.facts.get(EVIDENCE) == OBSERVED and probed is not None:
         yield "probed", f"{probed}  (what the device does when asked; the program may do otherwise)"
@@ -48,15 +57,13 @@ def _precision(run: RunRecord, windows: Sequence[Window], steps: int | None) -> 
     yield "numerics", run.numerics if is_native(run) else f"{run.numerics}  ({''.join(doubts)})"
 
 
-def _evidence(run: RunRecord, windows: Sequence[Window], steps: int | None) -> str | None:
+def _evidence(run: RunRecord, windows: Sequence[Window], none_seen: str) -> str | None:
     """Return in words what tells the effective precision of *run*, and how far."""
     if run.precision_effective == NOT_OBSERVED:
         return "nothing: no observer was there (python -I, a cleared environment, or a program without PyTorch)"
     if run.precision_effective == UNKNOWN:
         if not windows:
-            none = "none of its program's steps was seen"
-            one = "its program made one step, and what is seen lies between two"
-            return f"nothing: {one if steps == 1 else none}"
+            return f"nothing: {none_seen}"
         if any(window.unknown for window in windows):
             return "its program's products, of which a part is unknown"
         return "its program's products: less than half of what was allowed to be TF32 shows that it was"

@@ -378,6 +378,15 @@ def test_that_one_step_is_too_few_to_see_a_precision_is_told() -> None:
     assert "nothing: its program made one step, and what is seen lies between two" in " ".join(said.split())
 
 
+def test_that_a_killed_program_may_have_made_steps_that_nobody_read_is_told() -> None:
+    hello = event(name="precision_observer", details={"framework": "torch", "how": "injected", "version": "2.13.0"})
+
+    said = details(run(precision="tf32", precision_effective="unknown"), events=[hello], is_all=False)
+
+    why = "nothing: its program made no step, or was killed before what was seen of its steps was read"
+    assert why in " ".join(said.split())
+
+
 def test_the_time_for_which_a_run_stood_still_is_told_beside_its_wall_time() -> None:
     end = {"state": "COMPLETED", "wall_s": 63.0}
     started = event(writer="agent", name="attempt_started", details={"node": 0})
