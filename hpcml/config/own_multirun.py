@@ -21,6 +21,7 @@ _MODE = re.compile(r"\+{0,2}hydra\.mode=MULTIRUN", re.IGNORECASE)
 _OVERRIDE = re.compile(r"(?s)(?P<key>(?:\+{1,2}|~)?[A-Za-z_][\w./@-]*)=(?P<value>.*)")
 _CHOICE = re.compile(r"choice\((?P<values>[^()]+)\)")
 _RANGE = re.compile(r"range\((?P<first>\d+),(?P<end>\d+)(?:,(?P<step>\d+))?\)")
+_OF_A_SWEEP = re.compile(r"\{[\w.-]+\}")  # of hpcml's, which has taken the list
 _OF_HYDRAS_OWN = re.compile(r"\+{0,2}hydra[./]")
 _FUNCTION = re.compile(r"(?:choice|range|interval|glob|shuffle|sort|tag)\(")
 
@@ -50,6 +51,12 @@ def own_multirun(words: Sequence[str], project: Path) -> OwnMultirun | None:
         return None
     told = " ".join([flags[0], *(found[0] for found in swept)])
     lists = {found[0]: _as_list(found) for found in swept}
+    if not lists and any(_OF_A_SWEEP.fullmatch(found["value"]) for found in given):
+        return OwnMultirun(
+            said=f"{told} behind the -- may be left out: hpcml makes a run of each value already, and each would be a "
+            "sweep of the program's own besides",
+            is_certain=False,
+        )
     if not lists or None in lists.values() or any("sweeper" in word for word in rest):
         return OwnMultirun(
             said=f"{told} behind the -- is the program's own sweep: all its trainings are one run, with one time and "

@@ -40,6 +40,14 @@ def test_a_multirun_of_the_programs_own_is_answered_by_the_sweep_that_makes_a_ru
     assert f"write hpcml run -m -- {instead} for a run of each" in found.said
 
 
+def test_a_multirun_beside_a_sweep_of_hpcmls_is_said_to_be_of_no_use(project: Path) -> None:
+    found = own_multirun(["python", "prog.py", "-m", "model=small", "lr={lr}"], project)
+
+    assert found is not None
+    assert not found.is_certain
+    assert found.said.startswith("-m behind the -- may be left out: hpcml makes a run of each value already")
+
+
 @pytest.mark.parametrize(
     "line",
     [
