@@ -34,8 +34,9 @@ _NESTED = ("model", "precision", "cluster")  # what every run.json has as object
 _RESERVED = ("experiment", "name", "tags", "cluster.scheduler")  # say something else in a run.json
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 _SAFE_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
-_INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
-_REAL = re.compile(r"-?(\d+(\.\d*)?|\.\d+)(e[-+]?\d{1,3})?", re.IGNORECASE)
+_INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})", re.ASCII)
+# Has a point or an exponent: a text of more digits than `_INTEGER`, or of zeros and digits, is a code, not a number
+_REAL = re.compile(r"-?((0|[1-9]\d*)(\.\d*|(?=e))|\.\d+)(e[-+]?\d{1,3})?", re.IGNORECASE | re.ASCII)
 _WORDS: Mapping[str, bool | None] = {
     "True": True,
     "False": False,
@@ -167,8 +168,8 @@ def _settings(run: MlflowRun, names: Mapping[str, str], remarks: list[str]) -> d
 def typed(text: str) -> str | int | float | bool | None:
     """Return the value that Python or JSON wrote as *text*; what is no number, boolean or None stays text.
 
-    >>> typed("0.001"), typed("True"), typed("resnet50")
-    (0.001, True, 'resnet50')
+    >>> typed("0.001"), typed("True"), typed("resnet50"), typed("007")
+    (0.001, True, 'resnet50', '007')
     """
     if text in _WORDS:
         return _WORDS[text]

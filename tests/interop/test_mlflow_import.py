@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hpcml.interop.mlflow_import import typed
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.interop.exchanging import EVIL, OPEN, PLAIN, real
 from tests.store.building import Journal, make_run_dir
@@ -187,6 +188,25 @@ def test_only_one_experiment_is_imported_and_settings_get_our_names(hpcml: Hpcml
     done = hpcml("import", str(store.path), "--experiment", "visoin")
     assert (done.returncode, "it has Default, speech, vision" in said_in_one_line(done)) == (2, True)
     assert "write it as THEIRS=OURS" in said_in_one_line(hpcml("import", str(store.path), "--map", "lr"))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12", 12),
+        ("-0.5", -0.5),
+        ("1e-3", 0.001),
+        ("0.", 0.0),
+        ("12E2", 1200.0),
+        ("007", "007"),
+        ("00.5", "00.5"),
+        ("0012e3", "0012e3"),
+        ("12345678901234567890", "12345678901234567890"),
+        ("٣", "٣"),
+    ],
+)
+def test_a_parameter_is_a_number_only_where_no_digit_of_it_gets_lost(text: str, value: object) -> None:
+    assert (typed(text), type(typed(text))) == (value, type(value))
 
 
 def test_odd_words_are_kept_and_what_has_no_place_is_said(hpcml: Hpcml, store: Mlflow) -> None:
