@@ -11,6 +11,7 @@ from typing import Any, Literal
 from hpcml.analysis.compare.factor import differing_settings
 from hpcml.analysis.compare.fairness import differing, setting, settings_of
 from hpcml.analysis.compare.objective import Yardstick, find_yardstick
+from hpcml.analysis.statistics import average
 from hpcml.errors import ComparisonError
 from hpcml.model.divergence import diverged
 from hpcml.model.query_results import Ranked, Ranking
@@ -105,7 +106,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
-    found = math.fsum(value / len(known) for value in known)
+    found = average(known)
     return found if math.isfinite(found) else None
 
 

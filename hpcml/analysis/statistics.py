@@ -111,6 +111,18 @@ def sd(values: Sequence[float]) -> float | None:
     return float(np.std([value / widest for value in moved], ddof=1)) * widest * unit  # else squares over- or underflow
 
 
+def average(values: Sequence[float]) -> float:
+    """Return the mean of *values*, of which there is one at least, rounded once; near the largest number, too.
+
+    >>> average([0.1, 0.2, 0.3]), average([1.5e308, 1.5e308])
+    (0.2, 1.5e+308)
+    """
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:  # a C program's "best so far" begins with the largest number that there is
+        return math.fsum(value / len(values) for value in values)
+
+
 def mean(values: Sequence[float], *, floor: float = 0.0) -> Contrast:
     """Return the mean of one arm with its standard error ``sd / sqrt(n)`` and n - 1 degrees of freedom.
 
@@ -123,7 +135,7 @@ def mean(values: Sequence[float], *, floor: float = 0.0) -> Contrast:
     if spread is None:
         return Contrast(value=float(values[0]), standard_error=0.0, df=None)
     n = len(values)
-    return Contrast(value=math.fsum(values) / n, standard_error=max(spread, floor) / math.sqrt(n), df=n - 1)
+    return Contrast(value=average(values), standard_error=max(spread, floor) / math.sqrt(n), df=n - 1)
 
 
 def paired(arm: Sequence[float], reference: Sequence[float], *, floor: float = 0.0) -> Contrast:

@@ -6,6 +6,7 @@ They use the block elements and box-drawing characters of Unicode, or ASCII alon
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -85,6 +86,7 @@ def interval_bars(chart: IntervalChart, *, width: int, marks: Marks) -> list[Int
         span = max(chart.margin * _ROOM, min(span, chart.margin * _MOST_MARGINS))
     if span <= 0:
         return []
+    span = min(span, sys.float_info.max)  # ends may be infinite
     return [
         IntervalBar(level=level, text=_drawn(value, interval, chart.margin, span, width, marks))
         for level, value, interval in intervals
@@ -95,7 +97,7 @@ def _drawn(value: float, interval: Interval, margin: float | None, span: float, 
     """Return *width* characters from -*span* to *span*, with the interval, zero, the margins and the value in them."""
 
     def at(number: float) -> int:
-        return max(0, min(width - 1, round((number / span + 1) / 2 * (width - 1))))
+        return round((max(-1.0, min(1.0, number / span)) + 1) / 2 * (width - 1))
 
     cells = [" "] * width
     for place in range(at(interval.low), at(interval.high) + 1):

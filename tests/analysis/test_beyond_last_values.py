@@ -172,6 +172,16 @@ def test_numbers_of_any_size_stay_short(scale: float, shown: str) -> None:
     assert len(said) < 160
 
 
+def test_curves_that_begin_with_the_largest_number_are_compared() -> None:
+    runs = two_arms()
+    curves = {run.uid: [Point(1, 1.0, 1.79769e308), Point(2, 2.0, 1.79769e308), Point(3, 3.0, 0.5)] for run in runs}
+
+    row = judged(runs, curves, margin=0.05)
+
+    assert row.curve is not None
+    assert row.curve.area == 0.0
+
+
 def test_differences_without_spread_or_step_say_why_there_is_no_verdict() -> None:
     runs = [*arm("fp32", [0.9] * 5), *arm("tf32", [0.9 + 1e-9] * 5)]
     found = compare(runs, {}, ComparisonRequest(margin=0.01))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels_said import said
 
+from hpcml.analysis.planning.seeds import pooled
 from hpcml.analysis.statistics import correlation, mean, paired, ratio, sd, share_not_worse, verdict, welch
 from hpcml.model.comparison import Interval
 
@@ -139,6 +140,16 @@ def test_huge_and_tiny_values_neither_overflow_nor_vanish() -> None:
     assert sd(tiny) == pytest.approx(1e-300)
     assert welch(tiny, [1e-300, 1e-300, 2e-300]).standard_error > 0
     assert correlation(huge, tiny) == pytest.approx(1.0)
+
+
+def test_the_largest_number_that_a_c_program_prints_as_the_best_so_far_has_a_mean() -> None:
+    largest = 1.79769e308
+
+    assert mean([largest] * 5).value == largest
+    assert welch([largest, 0.1, largest], [largest, largest, 0.3]).value == pytest.approx(0.0)
+    spread = pooled([[1e200, 2e200]])
+    assert spread is not None
+    assert spread.sd == pytest.approx(1e200 / math.sqrt(2))
 
 
 @pytest.mark.parametrize("offset", [1e9, -1e9, 1e6, 0.0])

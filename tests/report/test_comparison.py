@@ -271,6 +271,16 @@ def test_bars_of_a_cell_share_one_axis(half: float) -> None:
     assert ("<" in bars[0].text) == (half > 0.05)  # ten margins
 
 
+def test_an_interval_without_ends_is_drawn_from_edge_to_edge() -> None:
+    rows = (row("fp32", 0.9), row("tf32", 0.9, difference=difference(0.0, math.inf)))
+    parts = comparison_document(comparison(rows=rows), explain=True).sections[0].parts
+    chart = next(part for part in parts if isinstance(part, IntervalChart))
+
+    (bar,) = interval_bars(chart, width=11, marks=PLAIN)
+
+    assert (bar.text[0], bar.text[5], bar.text[-1]) == ("<", "o", ">")
+
+
 def test_no_color_is_honoured() -> None:
     console = Console(
         file=io.StringIO(), width=100, force_terminal=True, color_system="standard", _environ={"NO_COLOR": "1"}

@@ -14,6 +14,7 @@ from statistics import fmean, median
 from typing import Any
 
 from hpcml.analysis.compare.nodes import places_of
+from hpcml.analysis.statistics import average
 from hpcml.analysis.steady import SteadyState
 from hpcml.analysis.utilization.rates import samples_of
 from hpcml.model.choices import Numerics
@@ -295,4 +296,4 @@ def by_seed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]
 
 def _means(values: Mapping[int, Sequence[float]]) -> BySeed:
     """Return the mean of the values of each seed, by ascending seed."""
-    return {seed: fmean(of) for seed, of in sorted(values.items())}
+    return {seed: average(of) for seed, of in sorted(values.items())}

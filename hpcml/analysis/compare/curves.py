@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hpcml.analysis.compare.arms import Arm, BySeed
 from hpcml.analysis.compare.contrasts import match
 from hpcml.analysis.compare.grid import LINEAR
-from hpcml.analysis.statistics import LEAST_SEEDS
+from hpcml.analysis.statistics import LEAST_SEEDS, average
 from hpcml.model.comparison import CurveDifference
 from hpcml.model.records import Point
 
@@ -94,5 +94,6 @@ def _mean_over(curves: Sequence[_Curve], first: float, last: float) -> float:
         inner = x[(x > first) & (x < last)]
         steps = np.array([first, *inner, last])
         values = np.interp(steps, x, y)
-        means.append(float(np.diff(steps) @ (values[1:] + values[:-1])) / 2 / (last - first))
-    return math.fsum(means) / len(means)
+        shares = np.diff(steps) / (last - first)  # divided before they are added: the largest numbers overflow else
+        means.append(float(shares @ (values[1:] / 2 + values[:-1] / 2)))
+    return average(means)

@@ -12,10 +12,9 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from hpcml.analysis import statistics
-from hpcml.analysis.statistics import Contrast
+from hpcml.analysis.statistics import Contrast, average
 from hpcml.model.comparison import ENOUGH_NODES, Interval, Unit
 from hpcml.model.records import RunRecord
 
@@ -128,12 +127,12 @@ def difference_over_places(
     shared = tuple(sorted(above.keys() & below.keys()))
     out = sum(len(of) for own in (above, below) for place, of in own.items() if place not in shared)
     if len(shared) >= ENOUGH_NODES:
-        contrast = statistics.mean([fmean(above[place]) - fmean(below[place]) for place in shared])
+        contrast = statistics.mean([average(above[place]) - average(below[place]) for place in shared])
         return PlacedContrast(contrast=contrast, unit="nodes", paired=True, shared=shared, left_out=out)
     if shared:
         contrast = _blocked(above, below)
         return PlacedContrast(contrast=contrast, unit="these nodes", paired=True, shared=shared, left_out=out)
-    contrast = statistics.welch([fmean(of) for of in above.values()], [fmean(of) for of in below.values()])
+    contrast = statistics.welch([average(of) for of in above.values()], [average(of) for of in below.values()])
     if min(len(above), len(below)) >= ENOUGH_NODES:
         return PlacedContrast(contrast=contrast, unit="node means")
     return PlacedContrast(contrast=Contrast(value=contrast.value, standard_error=0.0, df=None), unit="none")
@@ -177,12 +176,12 @@ def by_seed_of(runs: Sequence[Placed]) -> dict[int, float]:
     values: defaultdict[int, list[float]] = defaultdict(list)
     for run in runs:
         values[run.seed].append(run.value)
-    return {seed: fmean(of) for seed, of in values.items()}
+    return {seed: average(of) for seed, of in values.items()}
 
 
 def by_place_of(runs: Sequence[Placed]) -> dict[str, float]:
     """Return the mean value of each place of *runs*, all of which are known."""
-    return {place: fmean(of) for place, of in _by_place(runs, float).items()}
+    return {place: average(of) for place, of in _by_place(runs, float).items()}
 
 
 def _by_place(runs: Sequence[Placed], scale: Callable[[float], float]) -> dict[str, list[float]]:
@@ -201,12 +200,12 @@ def _blocked(above: Mapping[str, Sequence[float]], below: Mapping[str, Sequence[
     for place in below.keys() & above.keys():
         a, b = below[place], above[place]
         weights.append(len(a) * len(b) / (len(a) + len(b)))
-        differences.append(fmean(b) - fmean(a))
+        differences.append(average(b) - average(a))
     total = math.fsum(weights)
     value = math.fsum(w * d for w, d in zip(weights, differences, strict=True)) / total
-    squares = [w * (d - value) ** 2 for w, d in zip(weights, differences, strict=True)]
-    squares += [(x - fmean(of)) ** 2 for own in (below, above) for of in own.values() for x in of]
+    moved = [math.sqrt(w) * (d - value) for w, d in zip(weights, differences, strict=True)]
+    moved += [x - average(of) for own in (below, above) for of in own.values() for x in of]
     df = sum(len(of) for own in (below, above) for of in own.values()) - len(below.keys() | above.keys()) - 1
     if df < 1:
         return Contrast(value=value, standard_error=0.0, df=None)
-    return Contrast(value=value, standard_error=math.sqrt(math.fsum(squares) / df / total), df=df)
+    return Contrast(value=value, standard_error=math.hypot(*moved) / math.sqrt(df * total), df=df)

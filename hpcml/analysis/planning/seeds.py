@@ -234,7 +234,7 @@ def _paired_spread(arms: Mapping[str, Arm], reference: str) -> Spread | None:
 
 
 def _centred(values: Sequence[float]) -> list[float]:
-    mean = sum(values) / len(values)
+    mean = statistics.average(values)
     return [value - mean for value in values]
 
 
@@ -413,9 +413,9 @@ def pooled(groups: Sequence[Sequence[float]], *, rho: float | None = None) -> Sp
     df = sum(len(group) - 1 for group in groups)
     if not df:
         return None
-    means = [math.fsum(group) / len(group) for group in groups]
-    squares = [(value - mean) ** 2 for group, mean in zip(groups, means, strict=True) for value in group]
-    sd = math.sqrt(math.fsum(squares) / df)
+    means = [statistics.average(group) for group in groups]
+    moved = (value - mean for group, mean in zip(groups, means, strict=True) for value in group)
+    sd = math.hypot(*moved) / math.sqrt(df)  # squares may over- or underflow
     scale = max(abs(value) for group in groups for value in group)
     if sd <= 1e-12 * scale:  # rounding, as in equivalence.sd
         sd = 0.0
