@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +13,7 @@ from hpcml.model.hardware import PEAKS, Basis, GpuModel
 from hpcml.model.mig import mig_profiles
 from hpcml.report.render.data import csv_text, json_text
 from hpcml.report.render.markdown import markdown_table, safe_markdown
-from hpcml.report.render.terminal import that_fit
+from hpcml.report.render.terminal import bare_table, that_fit
 from hpcml.report.text import safe
 
 FOOTNOTE = "TFLOP/s (integers: TOP/s), dense; ~ no data sheet of the vendor settles it"
@@ -41,7 +40,7 @@ def gpus_table(models: Sequence[GpuModel], *, console: Console) -> Table:
     Rates are in TFLOP/s (integers: TOP/s) without sparsity, bandwidth in GB/s, power in W. ``~`` marks a number that no
     data sheet of the vendor settles; `FOOTNOTE` says so below the table. A narrow console leaves out columns.
     """
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
+    table = bare_table(console)
     rows = [[safe(word) for word in _words(model)] for model in models]
     shown = that_fit(_HEADINGS, rows, width=console.width, dispensable=_DISPENSABLE)
     for column in shown:

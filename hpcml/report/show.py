@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -27,6 +26,7 @@ from hpcml.report.asked_used import used_line
 from hpcml.report.files import written_words
 from hpcml.report.precision import precision_words
 from hpcml.report.render.data import json_ready, json_text
+from hpcml.report.render.terminal import bare_table, that_fit
 from hpcml.report.runs import (
     job_words,
     key_metric,
@@ -40,6 +40,10 @@ from hpcml.report.telemetry import cores_busy, timelines_table, usage_words, wor
 from hpcml.report.text import duration, number, safe, shortened
 from hpcml.runs.event_words import counted, left_words
 from hpcml.runs.state import AttemptFold, EventName, RunFold, told_by
+
+_METRIC_COLUMNS = ("metric", "last", "at step", "min", "at step", "max", "at step", "n", "not finite")
+_SPARE = ("at step", "at step", "n", "max", "min")  # of them, where a terminal is narrow
+_INDENT = 2  # of a section's lines
 
 
 def run_details(
@@ -259,7 +263,7 @@ def _moment(at: float, zone: tzinfo | None) -> str:
 
 
 def _attempts(attempts: Sequence[Attempt], console: Console) -> Table:
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
+    table = bare_table(console)
     for heading in ("attempt", "began", "lasted", "host", "job", "state", "checkpoints", "why"):
         table.add_column(heading, overflow="fold")
     for one in attempts:
@@ -281,14 +285,19 @@ def _attempts(attempts: Sequence[Attempt], console: Console) -> Table:
 
 
 def _metrics(run: RunRecord, console: Console) -> Table:
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
-    table.add_column("metric", overflow="fold")
-    for heading in ("last", "at step", "min", "at step", "max", "at step", "n", "not finite"):
-        table.add_column(heading, justify="right", overflow="fold")
+    lines: list[list[str]] = []
     for name, summary in sorted(run.metrics.items()):
         words = [shortened(safe(name)), metric_words(summary.last_or_nan), summary.last_step, number(summary.min)]
         words += [summary.min_step, number(summary.max), summary.max_step, summary.n, summary.n_nonfinite or None]
-        table.add_row(*(Text("" if word is None else str(word)) for word in words))
+        lines.append(["" if word is None else str(word) for word in words])
+    is_finite = not any(line[-1] for line in lines)
+    spare = [*_METRIC_COLUMNS[-1:], *_SPARE] if is_finite else _SPARE
+    table = bare_table(console)
+    shown = that_fit(_METRIC_COLUMNS, lines, width=console.width - _INDENT, dispensable=spare)
+    for at in shown:
+        table.add_column(_METRIC_COLUMNS[at], justify="right" if at else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*(Text(line[at]) for at in shown))
     return table
 
 
@@ -338,7 +347,7 @@ def _title(name: str) -> Text:
 
 
 def _indent(renderable: RenderableType) -> Padding:
-    return Padding(renderable, (0, 0, 0, 2))
+    return Padding(renderable, (0, 0, 0, _INDENT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,22 @@ def details(
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
+@pytest.mark.parametrize("width", [40, 60, 100])
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_on_a_narrow_terminal_metrics_of_a_run_lose_columns_and_no_digit_is_broken(
+    width: int, *, is_terminal: bool
+) -> None:
+    record = run(metrics={name: summary(name, 0.9123) for name in ("val_accuracy", "loss")})
+    console = Console(file=io.StringIO(), width=width, force_terminal=is_terminal, _environ={"NO_COLOR": "1"})
+    console.print(run_details(record, [], console=console, zone=UTC))
+
+    assert isinstance(console.file, io.StringIO)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
+    (line,) = re.findall(r"^  loss .*$", shown, re.MULTILINE)
+    assert line.split()[:2] == ["loss", "0.9123"]
+    assert ("not finite" in shown) == (width == 100)
+
+
 def test_a_run_is_one_line() -> None:
     lines = table(run(), run(uid="20261121-080001-ghijkl", state=State.FAILED, wall_s=None, precision_effective="fp32"))
 

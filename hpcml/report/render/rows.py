@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +13,7 @@ from hpcml.codec import encode
 from hpcml.moments import local_time
 from hpcml.report.render.data import csv_text, json_text
 from hpcml.report.render.markdown import markdown_table, safe_markdown
-from hpcml.report.render.terminal import table_width, that_fit
+from hpcml.report.render.terminal import bare_table, table_width, that_fit
 from hpcml.report.text import duration, number, safe
 
 _MOMENTS = ("t_start", "t_end", "at")  # unix seconds
@@ -46,7 +45,7 @@ def value_table(
         words = [[_cut(word) for word in line] for line in words]
         if table_width(titles, words) > console.width:
             return _blocks(titles, _in_words(headings, rows, digits))
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
+    table = bare_table(console)
     for at, title in enumerate(titles):
         is_number = all(isinstance(row[shown[at]], int | float | None) for row in rows)
         table.add_column(Text(title), justify="right" if is_number and rows else "left", overflow="fold")

@@ -66,8 +66,8 @@ def that_fit(
 ) -> list[int]:
     """Return the indices of the columns that fit into *width*, with two blanks between them.
 
-    Columns with *dispensable* titles are left out where needed, the first of them first; the others stay, even where
-    they do not fit. *words* are the cells, row by row.
+    Columns with *dispensable* titles are left out where needed, the first of them first, and of two with one title the
+    last; the others stay, even where they do not fit. *words* are the cells, row by row.
 
     >>> that_fit(["run", "name"], [["a1b2", "resnet50"]], width=10, dispensable=["name"])
     [0]
@@ -75,9 +75,16 @@ def that_fit(
     shown = list(range(len(titles)))
     for title in dispensable:
         taken = table_width([titles[at] for at in shown], [[line[at] for at in shown] for line in words])
-        if taken > width and title in titles:
-            shown.remove(titles.index(title))
+        if taken > width and (called_so := [at for at in shown if titles[at] == title]):
+            shown.remove(called_so[-1])
     return shown
+
+
+def bare_table(console: Console) -> RichTable:
+    """Return a table without a frame and two blanks between columns; on a terminal a line is below its heading."""
+    if not console.is_terminal:
+        return RichTable(box=None, pad_edge=False, show_edge=False)
+    return RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)  # the box adds one
 
 
 def table_width(titles: Sequence[str], words: Sequence[Sequence[str]]) -> int:
@@ -133,7 +140,7 @@ def _fitted(table: Table, console: Console) -> RichTable:
     titles = [_title(column) for _, column in columns]
     lines = [[_word(row[at], column, is_plain=is_plain) for at, column in columns] for row in table.rows]
     spare = sorted((column for _, column in columns if column.spare), key=lambda column: column.spare)
-    drawn = RichTable(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
+    drawn = bare_table(console)
     shown = that_fit(titles, lines, width=console.width, dispensable=[_title(column) for column in spare])
     for at in shown:
         drawn.add_column(Text(titles[at]), justify="right" if columns[at][1].is_number else "left", overflow="fold")
