@@ -8,7 +8,10 @@ from pathlib import Path
 
 from hpcml.commands.selection import find
 from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.records import RunRecord
 from hpcml.paths import Places
+from hpcml.runs.layout import RunDir
+from hpcml.runs.run_json import IMPORTED
 from hpcml.runs.working_directory import WrittenFile, written_files
 
 
@@ -28,9 +31,15 @@ def files_of(places: Places, reference: str) -> RunFiles:
     """
     ((record, run_dir),) = find(places, [reference])
     if not run_dir.staged.exists():
-        why = "it has not started" if not record.state.is_final else "a recipe and schedule.snapshot=none have none"
+        why = _why_none(record, run_dir)
         raise ConfigError(f"run {record.uid} has no working directory of its own: {why}")
     try:
         return RunFiles(work=run_dir.work, files=written_files(run_dir))
     except OSError as error:
         raise HpcmlError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _why_none(record: RunRecord, run_dir: RunDir) -> str:
+    if record.scheduler == IMPORTED:
+        return f"it was imported; its files lie in {run_dir.path} where hpcml import --artifacts copied them"
+    return "a recipe and schedule.snapshot=none have none" if record.state.is_final else "it has not started"

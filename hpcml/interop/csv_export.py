@@ -23,7 +23,7 @@ def write_csv(export: Export, folder: Path) -> None:
     with _open(folder / "runs.csv") as file:
         _write(file, columns, rows)
     with _open(folder / "metrics.csv") as file:
-        _write(file, tables.METRICS, tables.metrics_rows(export.records))
+        _write(file, tables.METRICS, tables.metrics_rows(export))
     with _open(folder / "points.csv") as points, _open(folder / "events.csv") as events:
         _write(points, tables.POINTS, ())
         _write(events, tables.EVENTS, ())

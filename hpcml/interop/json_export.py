@@ -7,7 +7,7 @@ with the lists `step`, `t_s` and `value` of each metric, and `events`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import IO
 
 from hpcml.codec import Json, encode
@@ -23,7 +23,7 @@ def write_json(export: Export, file: IO[str]) -> None:
     The number is that of the format. One run at a time is in memory.
     """
     file.write(f'{_BEGINNING}{FORMAT}, "runs": [')
-    for line in _separated(export.runs):
+    for line in _separated(export):
         file.write(line)
     file.write("\n]}\n")
 
@@ -33,20 +33,21 @@ def is_json_export(head: bytes) -> bool:
     return head.startswith(_BEGINNING.encode())
 
 
-def _separated(runs: Iterable[WholeRun]) -> Iterable[str]:
+def _separated(export: Export) -> Iterable[str]:
     separator = "\n"
-    for run in runs:
-        yield separator + json.dumps(json_ready(_run(run)), allow_nan=False)
+    for run in export.runs:
+        last = {name: export.last_value(run.record, name) for name in run.record.metrics}
+        yield separator + json.dumps(json_ready(_run(run, last)), allow_nan=False)
         separator = ",\n"
 
 
-def _run(run: WholeRun) -> Json:
+def _run(run: WholeRun, last: Mapping[str, float | None]) -> Json:
     record = run.record
     plain = encode(record)
     return {
         **plain,
         **{key: {name: encode(value) for name, value in getattr(record, key).items()} for key in ("params", "facts")},
-        "metrics": {name: encode(summary) for name, summary in record.metrics.items()},
+        "metrics": {name: {**encode(summary), "last": last[name]} for name, summary in record.metrics.items()},
         "t_zero": run.t_zero,
         "curves": {
             name: {

@@ -24,7 +24,7 @@ def write_parquet(export: Export, folder: Path) -> None:
     with _Table(folder / "runs.parquet", columns) as runs:
         runs.add(rows)
     with _Table(folder / "metrics.parquet", tables.METRICS) as metrics:
-        metrics.add(tables.metrics_rows(export.records))
+        metrics.add(tables.metrics_rows(export))
     with (
         _Table(folder / "points.parquet", tables.POINTS) as points,
         _Table(folder / "events.parquet", tables.EVENTS) as events,

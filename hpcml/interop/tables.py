@@ -8,8 +8,8 @@ Times named ``t_s`` are in seconds and count from the run's ``t_zero``, which is
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from hpcml.codec import encode
@@ -100,12 +100,12 @@ def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
     return columns, rows()
 
 
-def metrics_rows(records: Sequence[RunRecord]) -> Iterator[list[Any]]:
-    """Return the rows of ``metrics``, in the columns of `METRICS`."""
-    for record in records:
+def metrics_rows(export: Export) -> Iterator[list[Any]]:
+    """Return the rows of ``metrics``, in the columns of `METRICS`; the last value as it was where it is not finite."""
+    for record in export.records:
         for name, summary in record.metrics.items():
-            values = [getattr(summary, column.name) for column in METRICS[2:]]
-            yield [record.uid, clean(name), *values]
+            told = replace(summary, last=export.last_value(record, name))
+            yield [record.uid, clean(name), *(getattr(told, column.name) for column in METRICS[2:])]
 
 
 def points_rows(run: WholeRun) -> Iterator[list[Any]]:

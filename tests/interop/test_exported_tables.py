@@ -168,6 +168,8 @@ def test_a_last_value_that_is_not_finite_is_exported_as_it_was(hpcml: Hpcml, las
     told = hpcml("export", "--to", "openmetrics", "xxxxxx").stdout
 
     (row,) = read_csv(hpcml.cwd / "tables" / "runs.csv")
-    assert row["metrics.loss"] == str(last)
+    (summary,) = read_csv(hpcml.cwd / "tables" / "metrics.csv")
+    (run,) = json.loads(hpcml("export", "--to", "json", "xxxxxx").stdout)["runs"]
+    assert row["metrics.loss"] == summary["last"] == run["metrics"]["loss"]["last"] == str(last)
     words = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}[str(last)]
     assert [line.split()[-1] for line in told.splitlines() if line.startswith("hpcml_metric_loss{")] == [words]

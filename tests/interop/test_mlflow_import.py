@@ -318,6 +318,16 @@ def test_deleted_runs_stay_away(hpcml: Hpcml, store: Mlflow) -> None:
     assert set(known(hpcml)) == {kept}
 
 
+def test_files_of_an_imported_run_are_said_to_lie_beside_its_record(hpcml: Hpcml, store: Mlflow) -> None:
+    store.run("vision", 1)
+    imported(hpcml, store)
+    (run,) = known(hpcml).values()
+
+    told = said_in_one_line(hpcml("files", run["uid"]))
+
+    assert f"it was imported; its files lie in {run['path']}" in told
+
+
 @IN_EITHER
 def test_artifacts_are_copied_when_asked_for(hpcml: Hpcml, store: Mlflow, tmp_path: Path) -> None:
     run_id = store.run("vision", 1)

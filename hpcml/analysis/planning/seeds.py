@@ -94,7 +94,7 @@ def plan_seeds(
         waiting = not_ended(runs)
         raise ComparisonError(
             f"the spread of {terms.yardstick.metric} cannot be told: {unusable[0]}"
-            f"{f' (and {len(unusable) - 1} cells more)' if len(unusable) > 1 else ''}"
+            f"{f' (and {len(unusable) - 1} more)' if len(unusable) > 1 else ''}"
             f"{f'; {waiting}' if waiting else ''}; it takes two seeds of one "
             "configuration at least, better five: hpcml run -m 'seed=range(5)'"
         )
