@@ -37,6 +37,8 @@ from hpcml.store.loading import COLUMNS, YES_OR_NO, load_measured
 from hpcml.store.reading import StoreReader
 from hpcml.store.settings import known_settings, values_of
 
+# What tables call a key: headings of `hpcml runs` and `hpcml status`
+_HEADED: Mapping[str, str] = {"run": "uid", "wall": "wall_s", "job": "job_id", "why": "reason"}
 _COUNTED = ("bad_lines", "lost_records")  # over all journals of a run
 # a total too large for a float is no mean
 _MEAN = "CASE WHEN abs(total) <= 1.7976931348623157e308 THEN total END / nullif(n - n_nonfinite, 0)"
@@ -96,7 +98,8 @@ class Keyed:
         known = known_keys(reading)
         if key.startswith("metrics."):
             known = {f"metrics.{name}" for name in reading.column("SELECT name FROM metric")}
-        raise StoreError("; ".join(filter(None, (f"no run has anything called {key!r}", maybe_meant(key, known)))))
+        meant = f"did you mean {_HEADED[key]}?" if key in _HEADED else maybe_meant(key, known)
+        raise StoreError("; ".join(filter(None, (f"no run has anything called {key!r}", meant))))
 
     def _incomplete(self) -> Values:
         lost, bad = self("lost_records"), self("bad_lines")

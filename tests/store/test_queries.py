@@ -166,6 +166,8 @@ def test_a_flag_of_ones_own_program_is_found_by_the_name_that_it_was_typed_with(
                 assert value_of(record, key, now=0.0) == values(key)[ids[record.uid]]
     with pytest.raises(StoreError, match=r"no run has anything called 'args.rate'"):
         found(store, "args.rate=1")
+    with pytest.raises(StoreError, match=r"no run has anything called 'run'; did you mean uid\?"):
+        found(store, sort="run")  # as a table's first column is headed
 
 
 @pytest.mark.parametrize("value", ["20261126034436123", "1" * 400, "1" * 5000], ids=len)
