@@ -35,6 +35,15 @@ def test_a_law_without_noise_gives_its_share_back(kind: Kind, share: float) -> N
         assert fit.most_speedup is None
 
 
+@pytest.mark.parametrize("numbers", [(1, 2, 4), (1, 3, 5), (1, 2, 4, 8), (1, 3, 7)])
+@pytest.mark.parametrize("whole_s", [0.1, 0.3, 0.7, 10.0])
+def test_times_that_divide_without_a_rest_leave_no_rounding(whole_s: float, numbers: tuple[int, ...]) -> None:
+    fit = fit_serial_share("strong", 1, {n: dict.fromkeys(range(3), whole_s / n) for n in numbers})
+
+    assert fit is not None
+    assert (fit.share, fit.most_speedup) == (0.0, None)
+
+
 def test_the_share_is_of_the_time_on_the_reference_also_where_that_is_not_one_device() -> None:
     costs = {n: values for n, values in exact("strong", 0.1).items() if n > 1}
 

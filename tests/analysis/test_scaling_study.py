@@ -282,6 +282,8 @@ def test_where_nothing_scales_the_line_says_what_to_launch() -> None:
         ComparisonError, match=r"all 5 runs have 1 GPU: nothing scales; launch others, e.g. hpcml run -m"
     ):
         study(sweep)
+    with pytest.raises(ComparisonError, match="the only run has 1 GPU: nothing scales"):
+        study_scaling(sweep.runs[:1], sweep.curves, ScalingRequest())
     with pytest.raises(ComparisonError, match="none matches the selection"):
         study(Sweep())
     odd = Sweep()
@@ -371,6 +373,16 @@ def test_no_more_than_all_of_the_work_is_said_not_to_divide(gpus: Sequence[int],
 
     assert "of the work does not divide" not in told
     assert f"Amdahl's law does not describe these times: {said}" in told
+
+
+def test_without_a_speed_the_metric_that_would_give_one_is_named() -> None:
+    silent = Sweep()
+    for gpus in (1, 2):
+        silent.add(gpus, None)
+
+    (told,) = only(study(silent)).sentences
+
+    assert "have a speed, which the metric step_time_s gives, the seconds of each step: nothing is shown" in told
 
 
 def test_of_a_user_s_own_program_no_batch_and_no_layout_is_told_that_it_need_not_know() -> None:

@@ -190,7 +190,7 @@ def find_levels(factor: Factor, runs: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return the levels of *runs*, sorted; raises `ComparisonError` where there is only one."""
     levels = tuple(sorted(set(factor.levels(runs)), key=factor.sort_key))
     if len(levels) == 1:
-        alike = f"{_all(runs)} {factor.name}={levels[0]}: nothing to compare"
+        alike = f"{all_have(runs)} {factor.name}={levels[0]}: nothing to compare"
         if differ := _differing(runs):
             raise ComparisonError(f"{alike}; what differs is {', '.join(differ)}: --by {differ[0]}")
         if levels[0] == PrecisionName.own.name:
@@ -203,7 +203,8 @@ def find_levels(factor: Factor, runs: Sequence[RunRecord]) -> tuple[str, ...]:
     return levels
 
 
-def _all(runs: Sequence[RunRecord]) -> str:
+def all_have(runs: Sequence[RunRecord]) -> str:
+    """Return the beginning of a sentence that tells what *runs* have alike."""
     return "the only run has" if len(runs) == 1 else f"all {len(runs)} runs have"
 
 

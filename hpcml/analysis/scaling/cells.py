@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from hpcml.analysis.compare import fairness
-from hpcml.analysis.compare.factor import Factor, natural
+from hpcml.analysis.compare.factor import Factor, all_have, natural
 from hpcml.errors import ComparisonError
 from hpcml.model.mig import gpus_of_run
 from hpcml.model.own_program import says_nothing
@@ -262,7 +262,7 @@ def choose_over(runs: Sequence[RunRecord], wanted: Over | None) -> Over:
     if not known:
         what = f"no run of {len(runs)} says on how many {over.value} it ran"
     else:
-        what = f"all {len(runs)} runs have {known[0]} {one_or_many(known[0], over.value)}: nothing scales"
+        what = f"{all_have(runs)} {known[0]} {one_or_many(known[0], over.value)}: nothing scales"
     cure = f"--over {others[0].name}" if others else f"launch others, e.g. hpcml run -m {_MORE[over]}"
     raise ComparisonError(f"{what}; {cure}")
 

@@ -53,7 +53,8 @@ def sentences(cell: Evidence, thresholds: Thresholds) -> list[str]:
     """Return the conclusions of one cell, in the order in which they are shown."""
     said = _failures(cell)
     if len(cell.costs_s) < 2:
-        return [*said, f"no two numbers of {cell.over} have a speed: nothing is shown"]
+        source = "which the metric step_time_s gives, the seconds of each step"
+        return [*said, f"no two numbers of {cell.over} have a speed, {source}: nothing is shown"]
     said += _fastest(cell)
     said.append(_helping(cell, thresholds.least_gain))
     said += _paying(cell, thresholds.least_efficiency)

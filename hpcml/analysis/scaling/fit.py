@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from hpcml.model.comparison import Interval
 from hpcml.model.scaling import Kind, SerialShare
 
 _FEWEST_FOR_AN_INTERVAL = 3  # numbers of devices: two points lie on any such line, so that nothing is tested
+_ROUNDING = 1e-12
 BySeed = Mapping[int, float]
 _Array = npt.NDArray[np.float64]
 
@@ -57,7 +58,7 @@ def fit_serial_share(kind: Kind, reference: int, costs_s: Mapping[int, BySeed]) 
     if reference not in used or not others or any(min(values.values()) <= 0 for values in used.values()):
         return None
     places = _places(kind, reference, used, others)
-    share = sum(place.coefficient * _ordinate(kind, place.slowdown) for place in places.values())
+    share = _settled(sum(place.coefficient * _ordinate(kind, place.slowdown) for place in places.values()))
     interval = None
     if len(others) + 1 >= _FEWEST_FOR_AN_INTERVAL:
         seeds = {frozenset(values) for values in used.values()}
@@ -65,6 +66,8 @@ def fit_serial_share(kind: Kind, reference: int, costs_s: Mapping[int, BySeed]) 
             interval = _by_seed(kind, reference, used, places)
         else:
             interval = _by_delta(kind, reference, used, places, share)
+    if interval is not None:
+        interval = replace(interval, low=_settled(interval.low), high=_settled(interval.high))
     is_amdahl = kind == "strong"
     noise = _noise(used)
     p = None if noise is None else _p_lack_of_fit(_deviations(kind, share, places), noise, used, reference)
@@ -81,6 +84,11 @@ def fit_serial_share(kind: Kind, reference: int, costs_s: Mapping[int, BySeed]) 
         per_doubling=None if beside is None else beside[1],
         serial_beside=None if beside is None else beside[0],
     )
+
+
+def _settled(share: float) -> float:
+    """Return 0 for a *share* that is rounding alone: times that divide without a rest, say."""
+    return share if abs(share) > _ROUNDING else 0.0
 
 
 def _places(kind: Kind, reference: int, used: Mapping[int, BySeed], others: list[int]) -> dict[int, _Place]:
