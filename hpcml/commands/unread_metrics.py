@@ -149,7 +149,7 @@ _NAMED = re.compile(
 )
 _NO_RESULT = re.compile(  # what it uses, and settings
     r"(?<![a-z])(?:version|memory|mem|rss|used|gi?b|mi?b|tol\w*|eps\w*|dt|cfl|lr|learning.?rate|lambda|alpha|beta|gamma"
-    r"|momentum|dropout|decay|step.?size|seed)(?![a-z])",
+    r"|momentum|dropout|decay|step.?size|seed|[kmgtpe]?(?:flops|macs)|params|parameters)(?![a-z])",
     re.IGNORECASE,
 )
 _LOSS = _line(r"loss(?:_[a-z]{1,12})?|nll|perplexity|ppl")

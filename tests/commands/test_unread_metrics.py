@@ -486,6 +486,7 @@ def test_the_work_of_a_model_is_no_rate() -> None:
     printed = "┃ Name ┃ Params ┃ FLOPs ┃\nTotal FLOPs: 0   \nGFLOPs: 4\nflops = 12\n"
 
     assert suggested_rules(printed) == []
+    assert rule_of_name("Total FLOPs: 1.5 M\nTotal params: 0.5 M\n") is None
     assert suggested_rules(f"{printed}loss: 0.5\n")[0][1] == "loss"
     assert suggested_rules(f"{printed}FLOPs/s: 12\n")[0][1] == "flops_per_s"
     assert suggested_rules(f"{printed}gflops: 12\n")[0][1] == "gflops"
