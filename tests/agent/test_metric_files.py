@@ -796,6 +796,23 @@ def journalled(tmp_path: Path) -> tuple[Points, dict[str, list[dict[str, Any]]]]
     return points, told
 
 
+def test_of_runs_in_mlruns_the_one_that_logged_first_has_the_plain_names_whatever_its_folder_is_called(
+    tmp_path: Path, follow: Callable[..., MetricsFollower]
+) -> None:
+    follower = follow()
+    for at_ms, run in enumerate(("ffff", "cccc", "aaaa", "eeee")):
+        metrics = tmp_path / "work" / "mlruns" / "0" / run / "metrics"
+        metrics.mkdir(parents=True)
+        (metrics / "loss").write_text(f"{1795411133634 + at_ms} {at_ms / 4} 3\n")
+    (tmp_path / "work" / "mlruns" / "0" / "aaaa" / "metrics" / "acc").write_text("1795411133999 1.0 3\n")
+
+    follower.stop(within_s=10, has_completed=True)
+
+    points, _ = journalled(tmp_path)
+    plain = {"loss": [(3, 0.0)], "acc": [(3, 1.0)]}
+    assert points == {**plain, "run2/loss": [(3, 0.25)], "run3/loss": [(3, 0.5)], "run4/loss": [(3, 0.75)]}
+
+
 def test_values_come_while_the_program_runs_and_the_last_at_its_end(
     tmp_path: Path, follow: Callable[..., MetricsFollower]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ _KIND_OF_NAME = {
 }
 _ENVIRONMENTS = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
 _FIT = ("train", "training", "fit", "val", "valid", "validation", "test", "eval", "evaluation", "dev")
+_LONGEST_TIME = 20  # characters of milliseconds
 _MLRUNS_METRIC = 4  # mlruns/EXPERIMENT/RUN/metrics/NAME: so many parts before the name
 
 
@@ -76,6 +78,20 @@ def sources_in(root: Path, wanted: Sequence[str], *, start: str = ".") -> list[S
     found = [_source(kind, place, with_events) for kind, place in kinds if kind is not None]
     order = list(MetricFiles)
     return sorted(found, key=lambda source: (order.index(source.kind), source.place))
+
+
+def first_logged_ms(source: Source, root: Path) -> float:
+    """Return when the first value of a file of mlruns was logged, in unix milliseconds; 0 for other files.
+
+    Its runs lie in folders with random names, which would have a nested run stand for the one around it.
+    """
+    if source.kind is not MetricFiles.mlflow or not _is_mlruns_metric(PurePath(source.place).parts):
+        return 0.0
+    try:
+        with (root / source.place).open("rb") as file:
+            return float(file.read(_LONGEST_TIME).split(b" ")[0])
+    except (OSError, ValueError):
+        return math.inf  # nothing is in it yet
 
 
 def is_wanted_by(wanted: Sequence[str], place: str) -> bool:
