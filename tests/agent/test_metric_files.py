@@ -9,6 +9,7 @@ import math
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from hpcml.agent.metrics.json_files import JsonFile, JsonLines
 from hpcml.agent.metrics.mlflow_files import MlflowDatabase
 from hpcml.agent.metrics.printed import FoundMetrics
 from hpcml.agent.metrics.reading import Damaged
-from hpcml.agent.metrics.sources import reader_of, sources_in
+from hpcml.agent.metrics.sources import begun_at, reader_of, sources_in
 from hpcml.agent.metrics.tables import CsvTable
 from hpcml.agent.metrics.wandb_log import WandbLog
 from hpcml.errors import ConfigError
@@ -811,6 +812,19 @@ def test_of_runs_in_mlruns_the_one_that_logged_first_has_the_plain_names_whateve
     points, _ = journalled(tmp_path)
     plain = {"loss": [(3, 0.0)], "acc": [(3, 1.0)]}
     assert points == {**plain, "run2/loss": [(3, 0.25)], "run3/loss": [(3, 0.5)], "run4/loss": [(3, 0.75)]}
+
+
+def test_of_files_of_tensorboard_the_one_begun_first_comes_first_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    for at, folder in enumerate(("zebra", "mole", "ant")):
+        (tmp_path / folder).mkdir()
+        event = b"\x09" + struct.pack("<d", 1795411133.5 + at / 100)
+        (tmp_path / folder / f"events.out.tfevents.1795411133.host.1.{at}").write_bytes(bytes(12) + event)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "events.out.tfevents.1795411133.host.1.9").touch()
+
+    found = sorted(sources_in(tmp_path, ["auto"]), key=lambda source: begun_at(source, tmp_path))
+
+    assert [source.label for source in found] == ["zebra", "mole", "ant", "begun"]
 
 
 def test_values_come_while_the_program_runs_and_the_last_at_its_end(

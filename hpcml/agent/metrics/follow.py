@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reading
-from hpcml.agent.metrics.sources import Source, first_logged_ms, reader_of, sources_in
+from hpcml.agent.metrics.sources import Source, begun_at, reader_of, sources_in
 from hpcml.agent.metrics.trainings import Trainings, counted_beside
 from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
 from hpcml.runs.state import EventName
@@ -165,7 +165,7 @@ class MetricsFollower:
     def _search(self) -> None:
         order = list(MetricFiles)
         new = [source for source in self._sources() if source.place not in self._followed]
-        new.sort(key=lambda source: (order.index(source.kind), first_logged_ms(source, self.root)))
+        new.sort(key=lambda source: (order.index(source.kind), begun_at(source, self.root)))
         for source in new:
             if len(self._followed) >= _MOST_FILES:
                 self._tell(source.place, f"more than {_MOST_FILES} files of metrics: it is not read")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -28,7 +29,8 @@ _KIND_OF_NAME = {
 }
 _ENVIRONMENTS = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
 _FIT = ("train", "training", "fit", "val", "valid", "validation", "test", "eval", "evaluation", "dev")
-_LONGEST_TIME = 20  # characters of milliseconds
+_WALL_TIME = struct.Struct("<12x1xd")  # of the first event, behind its length, a checksum and the field's tag
+_HEAD = _WALL_TIME.size
 _MLRUNS_METRIC = 4  # mlruns/EXPERIMENT/RUN/metrics/NAME: so many parts before the name
 
 
@@ -80,17 +82,19 @@ def sources_in(root: Path, wanted: Sequence[str], *, start: str = ".") -> list[S
     return sorted(found, key=lambda source: (order.index(source.kind), source.place))
 
 
-def first_logged_ms(source: Source, root: Path) -> float:
-    """Return when the first value of a file of mlruns was logged, in unix milliseconds; 0 for other files.
+def begun_at(source: Source, root: Path) -> float:
+    """Return the unix time at which a file of mlruns or TensorBoard was begun, as it says itself; 0 for other files.
 
-    Its runs lie in folders with random names, which would have a nested run stand for the one around it.
+    Folders of several trainings may have random names, by which a nested run would stand for the one around it.
     """
-    if source.kind is not MetricFiles.mlflow or not _is_mlruns_metric(PurePath(source.place).parts):
+    is_events = source.kind is MetricFiles.tensorboard
+    if not is_events and not _is_mlruns_metric(PurePath(source.place).parts):
         return 0.0
     try:
         with (root / source.place).open("rb") as file:
-            return float(file.read(_LONGEST_TIME).split(b" ")[0])
-    except (OSError, ValueError):
+            head = file.read(_HEAD)
+        return float(_WALL_TIME.unpack(head)[0]) if is_events else float(head.split(b" ")[0]) / 1000
+    except (OSError, ValueError, struct.error):
         return math.inf  # nothing is in it yet
 
 
