@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.python_start import PythonStart
-from hpcml.commands.submit.startable import check_startable
+from hpcml.commands.submit.startable import PythonStart, check_startable
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.errors import ConfigError
 from hpcml.model.precision import CPU
@@ -295,3 +294,31 @@ def test_a_script_that_the_commands_own_python_reads_is_left_alone(compose_one: 
     newer.chmod(0o755)
 
     check(compose_one(), "./python3 newer.py", folder, is_exact=True)
+
+
+PARSES = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--epochs', type=int)\np.parse_args()\n"
+
+
+@pytest.mark.parametrize("command", ["python", "python -u", "torchrun --nproc_per_node 2", "srun -n 2 python"])
+def test_an_option_that_the_script_has_not_is_refused(compose_one: ComposeOne, folder: Path, command: str) -> None:
+    (folder / "train.py").write_text(PARSES)
+    for name in ("torchrun", "srun"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    command = command if command.startswith("python") else f"./{command}"
+
+    check(compose_one(), f"{command} train.py --epochs 3", folder)
+    with pytest.raises(ConfigError, match=r"^train.py: --eposch is no option of its parser \(line 2\): did you mean"):
+        check(compose_one(), f"{command} train.py --eposch 3", folder)
+    with pytest.raises(ConfigError, match=r"^train.py: --epochs few: it is to be a whole number \(line 3\)"):
+        check(compose_one(), f"{command} train.py --epochs few", folder)
+
+
+def test_the_options_of_a_script_in_an_image_are_known_where_it_lies_in_the_project(
+    compose_one: ComposeOne, folder: Path
+) -> None:
+    (folder / "train.py").write_text(PARSES)
+
+    check(compose_one(), f"python {folder}/train.py --eposch 3", folder, is_inside=True)
+    with pytest.raises(ConfigError, match="no option of its parser"):
+        check(compose_one(), "python train.py --eposch 3", folder, is_inside=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import functools
 import os
 import re
 import subprocess
@@ -42,7 +41,7 @@ _MOST_BYTES = 1 << 20  # of a script
 _PATIENCE_S = 20.0
 _READ = "import ast, sys; ast.parse(open(sys.argv[1], 'rb').read())"
 _OF_SYNTAX = re.compile(r"^(?:Syntax|Indentation|Tab)Error", re.MULTILINE)
-_TOO_DEEP = (ValueError, RecursionError, MemoryError)  # for this Python, maybe not for another
+TOO_DEEP = (ValueError, RecursionError, MemoryError)  # for this Python, maybe not for another
 _FIND = """
 import importlib.util, os, sys
 sys.path[:1] = sys.argv[1].split(os.pathsep)  # not before: it loads nothing from there
@@ -54,14 +53,6 @@ for name in sys.argv[2:]:
     if not is_there:
         print(name)
 """
-
-
-class PythonStart:
-    """What is asked below, each question once: of the thousands of runs of a sweep most start the same script."""
-
-    def __init__(self) -> None:
-        self.no_module = functools.cache(no_module)
-        self.no_python = functools.cache(no_python)
 
 
 def no_module(name: str, program: str, cwd: Path, path: str, *, is_inside: bool, is_here: bool) -> str | None:
@@ -141,17 +132,17 @@ def _is_package(folder: Path) -> bool:
 
 def no_python(script: Path, program: str, cwd: Path) -> str | None:
     """Return where *script* is no Python, to this one and to that of *program*; None where one of them can read it."""
-    if (source := _text_of(script)) is None:
+    if (source := text_of(script)) is None:
         return None
     try:
-        _parsed(source)
+        parsed(source)
     except SyntaxError as error:
         python = interpreter_of(program, cwd)
         asked = None if python is None else _asked(python, _READ, str(script), cwd=cwd)
         if asked is not None and asked.returncode and _OF_SYNTAX.search(asked.stderr):
             where = os.path.relpath(script, cwd) if script.is_relative_to(cwd) else str(script)
             return f"{where}{f', line {error.lineno}' if error.lineno else ''}: {error.msg}"
-    except _TOO_DEEP:
+    except TOO_DEEP:
         pass
     return None
 
@@ -164,13 +155,13 @@ def imports_of_nothing(script: Path, program: str, cwd: Path, path: str) -> list
     (`_init_paths`), of imports behind that, of imports that may fail or that are made under a condition, and of those
     that the script's imports make in turn.
     """
-    source = _text_of(script)
+    source = text_of(script)
     if source is None or _changes_path(source):
         return []
     folders = [script.parent, *(cwd / folder for folder in path.split(os.pathsep) if folder)]
     try:
-        names = dict.fromkeys(_imported(_parsed(source), folders))
-    except (SyntaxError, *_TOO_DEEP):
+        names = dict.fromkeys(_imported(parsed(source), folders))
+    except (SyntaxError, *TOO_DEEP):
         return []
     asked = [name for name in names if name not in _OURS and name not in sys.stdlib_module_names]
     if not asked:
@@ -192,14 +183,16 @@ def _lost(program: str, folder: Path, names: Sequence[str], path: str, *, cwd: P
     return asked.stdout.split() if asked is not None and asked.returncode == 0 else []
 
 
-def _text_of(script: Path) -> bytes | None:
+def text_of(script: Path) -> bytes | None:
+    """Return the bytes of *script*; None where it cannot be read, is long, or is no text."""
     with suppress(OSError):
         source = read_whole(script, most=_MOST_BYTES)
         return source if b"\0" not in source else None
     return None
 
 
-def _parsed(source: bytes) -> ast.Module:
+def parsed(source: bytes) -> ast.Module:
+    """Return what *source* says; raises `SyntaxError`, and one of `TOO_DEEP` where this Python cannot tell."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a program's own odd escapes
         return ast.parse(source)
@@ -238,7 +231,7 @@ def _own_sources(statement: ast.Import | ast.ImportFrom, folders: Sequence[Path]
     for parts in dict.fromkeys(tuple(name.split(".")[: 1 + at]) for name in names for at in range(1 + name.count("."))):
         places = [folder.joinpath(*parts) for folder in folders]
         files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
-        yield from (text for text in map(_text_of, files) if text is not None)
+        yield from (text for text in map(text_of, files) if text is not None)
 
 
 def _is_harmless(module: str) -> bool:

@@ -6,6 +6,7 @@ would fail in the job, or do something else without a word.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -14,7 +15,8 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from hpcml.commands.submit.python_start import PythonStart, module_of
+from hpcml.commands.submit.argparse_options import misfit, options_of
+from hpcml.commands.submit.python_start import module_of, no_module, no_python
 from hpcml.config.guess import did_you_mean
 from hpcml.config.program import PINNING
 from hpcml.errors import ConfigError
@@ -60,6 +62,15 @@ _RUNS_NONE = frozenset({"-", "--version", "--help", "--module", "-V", "-h"})
 _LOOKED_AT = 4096  # bytes of a program's beginning
 
 
+class PythonStart:
+    """What is asked of Python and of scripts, each question once: most of a sweep's thousands start the same one."""
+
+    def __init__(self) -> None:
+        self.no_module = functools.cache(no_module)
+        self.no_python = functools.cache(no_python)
+        self.options_of = functools.cache(options_of)
+
+
 def check_startable(plan: Plan, run: Run, asked: PythonStart, *, is_inside: bool) -> None:
     """Raise `ConfigError`, with what to write instead, where *run*'s own command could not start as planned.
 
@@ -94,6 +105,7 @@ def _problems(words: Sequence[str], cwd: Path, run: Run, asked: PythonStart, *, 
     script = python_script(words, cwd)
     if script is not None and is_known and (wrong := asked.no_python(script, words[0], cwd)):
         yield f"{wrong}, says Python {platform.python_version()} here, and so does that of the command"
+    yield from _no_option(words, cwd, asked, is_inside=is_inside)
 
 
 def has_known_python(run: Run) -> bool:
@@ -291,6 +303,15 @@ def _no_script(words: Sequence[str], cwd: Path, *, is_inside: bool) -> Iterator[
     is_known = not PurePath(script).is_absolute() or (not is_inside and _is_dir(path.parent))
     if is_known and not os.path.lexists(path):
         yield f"{script!r} is not there, seen from {cwd}: mend its name, or start in the folder where it is"
+
+
+def _no_option(words: Sequence[str], cwd: Path, asked: PythonStart, *, is_inside: bool) -> Iterator[str]:
+    script = _script(words, cwd, is_sought=True)
+    if script is None or not script.endswith(".py") or (is_inside and PurePath(script).is_absolute()):
+        return
+    options = asked.options_of(cwd / script)
+    if options is not None and (wrong := misfit(options, words[words.index(script) + 1 :])):
+        yield f"{script}: {wrong}"
 
 
 def _notebook(file: str) -> str:

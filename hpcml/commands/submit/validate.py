@@ -19,9 +19,8 @@ from hpcml.commands.submit.containers import check_binds, fitted, lacks_fuse
 from hpcml.commands.submit.data_path import check_exists
 from hpcml.commands.submit.frameworks import check_framework, check_version
 from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.python_start import PythonStart
 from hpcml.commands.submit.queues import asked_of, completed, refuse_impossible, routed
-from hpcml.commands.submit.startable import check_startable
+from hpcml.commands.submit.startable import PythonStart, check_startable
 from hpcml.commands.submit.strategy_fit import processes_per_node
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.config.compose import Composed
