@@ -440,7 +440,7 @@ def _meant_by(key: str, known: Sequence[str], *, is_own: bool) -> str:
     if not is_own or "." in key:
         return did_you_mean(key, known, KEYS) or "hpcml run --help lists the keys"
     guess = did_you_mean(key, [each for each in known if not each.startswith(_OF_RECIPES)], KEYS)
-    option = f"an option of your program stands behind the --: hpcml run -- python train.py --{key} VALUE"
+    option = f"an option of your program stands behind the --: hpcml run [-m] -- python train.py --{key} VALUE[,VALUE]"
     return option if guess is None else f"{guess} {option[0].upper()}{option[1:]}"
 
 

@@ -260,8 +260,8 @@ TYPED = {
     "images rm --nosuch": "hpcml images rm --help lists what it takes",
     "run -n --json": "--dry-run submits nothing: leave one of them out",
     "run account=x": "did you mean resources.account?",
-    "run lr=1 -- ls": "option of your program stands behind the --: hpcml run -- python train.py --lr VALUE",
-    "run -m +lr=1,2 'workload.command=ls ${lr}'": "option of your program stands behind the --: hpcml run -- ",
+    "run lr=1 -- ls": "of your program stands behind the --: hpcml run [-m] -- python train.py --lr VALUE[,VALUE]",
+    "run -m +lr=1,2 'workload.command=ls ${lr}'": "option of your program stands behind the --: hpcml run [-m] -- ",
     "run gpus=2 -- ls": "did you mean resources.gpus_per_node? An option of your program stands behind the --",
     "run resources.gpus=2 -- ls": "unknown key resources.gpus: did you mean resources.gpus_per_node?",
 }
