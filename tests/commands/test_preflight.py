@@ -277,6 +277,37 @@ def test_a_file_of_settings_that_cannot_be_read_is_said(
     assert all(line.startswith(str(said)) for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--config cnof.yaml", "cnof.yaml is not there, seen from {}: did you mean conf.yaml?"),
+        ("--config=sub/basee.toml", "sub/basee.toml is not there, seen from {}: did you mean sub/base.toml?"),
+        ("sbu/base.toml", "sbu/base.toml is not there, seen from {}: did you mean sub/base.toml?"),
+        ("--deepspeed dss.json", "dss.json is not there, seen from {}: did you mean ds.json?"),
+        ("--config conf.yaml --deepspeed=ds.json sub/base.toml", None),
+        ("--config other.yaml", None),  # nothing is like it
+        ("--config conf.yml", None),  # another kind of file
+        ("sbu/other.toml", None),
+        ("--out cnof.yaml", None),
+        ("--log-config=cnof.yaml", None),
+        ("--predictions dss.json dss.json", None),
+        ("--config /sbu/base.toml", None),
+    ],
+)
+def test_a_file_of_settings_that_is_not_there_is_said_where_another_may_be_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for name in ("conf.yaml", "ds.json", "sub/base.toml"):
+        (tmp_path / name).write_text("{}")
+    planned = plan_all(compose_from_cli((f"workload.command='cat {words}'",), project=tmp_path), MACHINE)
+
+    found = all_warnings(planned, Places(home=tmp_path / "home", store_url=""), MACHINE)
+
+    assert [line for line in found if "is not there" in line] == ([] if said is None else [said.format(tmp_path)])
+
+
 def test_git_is_asked_no_more_often_for_many_runs_than_for_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, asked = shutil.which("git"), tmp_path / "asked"
     (tmp_path / "bin").mkdir()

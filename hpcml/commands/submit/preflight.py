@@ -6,7 +6,8 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePath
 
 import yaml
 
@@ -17,15 +18,20 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.python_start import imports_of_nothing
 from hpcml.commands.submit.queues import unknown_queue
 from hpcml.commands.submit.startable import has_known_python, named_files, python_script
+from hpcml.config.guess import nearest
 from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import StoreError
 from hpcml.model.cluster import SchedulerName
+from hpcml.model.container import ContainerKind
 from hpcml.mounts import file_system_of, is_local
 from hpcml.paths import Places
 from hpcml.runs.files import read_whole
 
 # How many threads a process begins: of OpenMP, and of libraries that ask their own first.
 _MOST_OF_SETTINGS = 1 << 18  # bytes
+_SETTINGS = (".yaml", ".yml", ".toml", ".ini", ".cfg", ".gin", ".json")
+_SETTINGS_OPTION = re.compile(r"conf|cfg|param|setting|args|spec|deepspeed", re.IGNORECASE)
+_OUTPUT_OPTION = re.compile(r"out|save|log|result|write|export|dump|report|record", re.IGNORECASE)
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "JULIA_NUM_THREADS")
 
 
@@ -42,7 +48,7 @@ def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -
         (item.plan.argv[0], item.plan.cwd, *named_files(item.plan.argv, Path(item.plan.cwd))): item for item in own
     }
     found |= {text for item in commands.values() for text in syntax_errors(item.plan.argv, Path(item.plan.cwd))}
-    found |= set(_import_warnings(own)) | set(_settings_warnings(own))
+    found |= set(_import_warnings(own)) | set(_settings_warnings(own)) | set(_missing_settings(own))
     return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned, places)))
 
 
@@ -74,6 +80,60 @@ def _settings_warnings(planned: Sequence[Planned]) -> Iterator[str]:
             continue  # it is not there yet, or large
         if b"{{" not in text and b"{%" not in text and (error := _error_in(text)) is not None:
             yield why_unreadable(name, error)
+
+
+def _missing_settings(planned: Sequence[Planned]) -> Iterator[str]:
+    """Yield which files of settings that the words of a program name are not there, where one of a like name is.
+
+    Without one it may be what the program makes, or finds in another folder.
+    """
+    asked = {
+        (item.plan.cwd, *named)
+        for item in planned
+        for named in _named_settings(item.plan.argv)
+        if item.run.container.kind is ContainerKind.none or not os.path.isabs(named[1])  # noqa: PTH117 - a text
+    }
+    for cwd, option, name in sorted(asked):
+        is_read = _SETTINGS_OPTION.search(option) if name.endswith(".json") else not _OUTPUT_OPTION.search(option)
+        if is_read and (near := _like_named(Path(cwd), PurePath(name))):
+            yield f"{name} is not there, seen from {cwd}: did you mean {near}?"
+
+
+def _named_settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the files of settings that *words* name, each with the option that it is given to ("" without one)."""
+    for before, word in pairwise(words):
+        option, _, name = word.rpartition("=")
+        if name.endswith(_SETTINGS):
+            yield option or (before if before.startswith("-") else ""), name
+
+
+def _like_named(cwd: Path, name: PurePath) -> str | None:
+    """Return the file that somebody may have meant who wrote *name*, a path that is not there; None: nobody knows."""
+    folder = cwd
+    for at, part in enumerate(name.parts):
+        try:
+            (folder / part).lstat()
+        except FileNotFoundError:
+            rest = name.parts[at + 1 :]
+            if name.is_absolute() and rest:  # of another machine, maybe
+                return None
+            near = _like(folder, part, "" if rest else name.suffix)
+            meant = None if near is None else PurePath(*name.parts[:at], near, *rest)
+            return str(meant) if meant is not None and os.path.isfile(cwd / meant) else None  # noqa: PTH113 - raises none
+        except OSError:
+            return None
+        folder /= part
+    return None
+
+
+def _like(folder: Path, part: str, end: str) -> str | None:
+    """Return what is called like *part* in *folder*, of that which ends in *end*."""
+    try:
+        stems = [name.removesuffix(end) for name in os.listdir(folder) if name.endswith(end)]  # noqa: PTH208 - texts
+    except OSError:
+        return None
+    near = nearest(part.removesuffix(end), stems)
+    return near[0] + end if near else None
 
 
 def _error_in(settings: bytes) -> Exception | None:
