@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "srun", "mpirun", "mpiexec"})
-_LAUNCHING_MODULES = {  # python -m MODULE
+LAUNCHING_MODULES = {  # python -m MODULE
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
@@ -28,5 +28,5 @@ def launcher_in(command: str) -> str | None:
         return first if first in _LAUNCHERS else None
     script = next((at for at, word in enumerate(rest) if not word.startswith("-") or word == "-m"), len(rest))
     return (
-        _LAUNCHING_MODULES.get(rest[script + 1]) if rest[script : script + 1] == ["-m"] and rest[script + 1 :] else None
+        LAUNCHING_MODULES.get(rest[script + 1]) if rest[script : script + 1] == ["-m"] and rest[script + 1 :] else None
     )

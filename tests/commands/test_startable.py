@@ -54,6 +54,7 @@ def folder(tmp_path: Path) -> Path:
         ("python -u nosuch.py --epochs 3", "'nosuch.py' is not there"),
         ("python -X importtime nosuch.py", "'nosuch.py' is not there"),
         ("python3.12 sub/nosuch.py", "'sub/nosuch.py' is not there"),
+        ("python -m torch.distributed.launch --nproc_per_node=2 nosuch.py", "'nosuch.py' is not there"),
         ("python nosuch", "'nosuch' is not there"),
         ("bash nosuch.sh", "'nosuch.sh' is not there"),
         ("env A=1 nice -n 5 python nosuch.py", "'nosuch.py' is not there"),
@@ -299,13 +300,22 @@ def test_a_script_that_the_commands_own_python_reads_is_left_alone(compose_one: 
 PARSES = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--epochs', type=int)\np.parse_args()\n"
 
 
-@pytest.mark.parametrize("command", ["python", "python -u", "torchrun --nproc_per_node 2", "srun -n 2 python"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("python", "python -u", "torchrun --nproc_per_node 2", "srun -n 2 python"),
+        "python -m torch.distributed.run --rdzv_endpoint localhost:0",
+    ],
+)
 def test_an_option_that_the_script_has_not_is_refused(compose_one: ComposeOne, folder: Path, command: str) -> None:
     (folder / "train.py").write_text(PARSES)
+    (folder / "torch" / "distributed").mkdir(parents=True)
+    for name in ("__init__", "distributed/__init__", "distributed/run"):
+        (folder / "torch" / f"{name}.py").touch()
     for name in ("torchrun", "srun"):
         (folder / name).write_text("#!/bin/sh\n")
         (folder / name).chmod(0o755)
-    command = command if command.startswith("python") else f"./{command}"
+    command = f"./{command}" if command.startswith(("torchrun", "srun")) else command
 
     check(compose_one(), f"{command} train.py --epochs 3", folder)
     with pytest.raises(ConfigError, match=r"^train.py: --eposch is no option of its parser \(line 2\): did you mean"):

@@ -22,6 +22,7 @@ from hpcml.config.program import PINNING
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.container import ContainerKind
+from hpcml.model.launcher import LAUNCHING_MODULES
 from hpcml.model.run import Run
 from hpcml.paths import home_of_user
 from hpcml.runs.plan import Plan
@@ -360,6 +361,8 @@ def _interpreted(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
         return (), []
     if PurePath(rest[0]).name == "accelerate":
         return suffixes, rest[2:] if rest[1:2] == ["launch"] else []
+    if (module := module_of(rest)) in LAUNCHING_MODULES:
+        return suffixes, rest[rest.index(module) + 1 :]
     return suffixes, rest[1:]
 
 
