@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.commands.submit.python_start import TOO_DEEP, parsed, text_of
-from hpcml.config.guess import did_you_mean
+from hpcml.config.guess import did_you_mean, nearest
 
 _OF_PARSERS = frozenset({"description", "prog", "usage", "epilog", "formatter_class", "add_help", "allow_abbrev"})
 _GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group"})
@@ -32,6 +32,7 @@ _ONE_VALUE = frozenset({"store", "append"})
 _NUMBER = re.compile(r"-\.?\d")  # a negative one, or what argparse may take for it
 _LIST = re.compile(r",|\.\.")  # of values, in hpcml's words
 _TYPES: Mapping[str, type] = {"int": int, "float": float}
+_HELP = ("-h", "--help")
 _MOST_TOLD = 12
 _ABSENT = object()
 
@@ -95,11 +96,13 @@ def _meant(options: Options, word: str, flag: str) -> list[str]:
 
 
 def _unknown(options: Options, flag: str) -> str:
-    shown = [name for name in sorted(options.known) if name not in ("-h", "--help")]
-    near = did_you_mean(flag, shown)
+    bare = {name.lstrip("-"): name for name in options.known}  # dashes alone make two names alike
+    hidden = {*_HELP, *(f"--no-{name}" for name in bare)}
+    shown = [name for name in sorted(options.known) if name not in hidden]
+    near = " or ".join(bare[name] for name in nearest(flag.lstrip("-"), bare))
     more = f" and {len(shown) - _MOST_TOLD} more" if len(shown) > _MOST_TOLD else ""
     has = f"it has {', '.join(shown[:_MOST_TOLD])}{more}" if shown else "it has none"
-    return f"{flag} is no option of its parser (line {options.line}): {near or has}"
+    return f"{flag} is no option of its parser (line {options.line}): {f'did you mean {near}?' if near else has}"
 
 
 def _wrong_value(option: _Option, value: str) -> str | None:
@@ -142,7 +145,7 @@ class _Reading:
         if len(parser.args) > 1 or not settings.keys() <= _OF_PARSERS or not self._is_argparses(parser.func):
             raise _UncertainError
         self._follow(parser)
-        for name in ("-h", "--help"):
+        for name in _HELP:
             self._known.setdefault(name, None)
         is_exact = "allow_abbrev" in settings and _literal(settings["allow_abbrev"]) is False
         return Options(line=parser.lineno, known=self._known, may_be_short=not is_exact)
