@@ -138,7 +138,6 @@ def test_what_is_wrong_is_said_with_what_was_meant(tmp_path: Path) -> None:
         BEGIN + "import sys\nsys.argv.remove('--x')\n" + END,
         BEGIN + "import sys\nsys.argv = sys.argv[:1]\n" + END,
         BEGIN + "import sys\ndel sys.argv[1]\n" + END,
-        BEGIN + "from absl import app\n" + END,
         BEGIN + "def get(p):\n    p.add_argument('--y')\n" + END,
         BEGIN + "def never_called():\n    return p.parse_args()\n",
         BEGIN + "print(p.prefix_chars)\n" + END,
@@ -150,12 +149,40 @@ def test_what_is_wrong_is_said_with_what_was_meant(tmp_path: Path) -> None:
         "from mine import ArgumentParser\np = ArgumentParser()\n" + END,
         "from mine import argparse as argparse\np = mine.ArgumentParser()\n" + END,
         "import argparse\ndef f():\n    return argparse.ArgumentParser()\ng = f\np = g()\n" + END,
+        "from mine import argparse\np = argparse.ArgumentParser()\n" + END,
+        "import mine as argparse\np = argparse.ArgumentParser()\n" + END,
+        "try:\n    from mine import ArgumentParser\nexcept ImportError:\n    from argparse import ArgumentParser\n"
+        "p = ArgumentParser()\n" + END,
+        BEGIN + "def parse_args():\n    return p.parse_args()\n",
+        BEGIN + "def get():\n    return p.parse_args()\ndef get():\n    return None\nget()\n",
+        BEGIN + "async def main():\n    p.parse_args()\nmain()\n",
+        BEGIN + "def main():\n    p.parse_args()\nif 'WORKER' in os.environ:\n    work()\nelse:\n    main()\n",
+        BEGIN + "def main():\n    if 'WORKER' in os.environ:\n        return\n    p.parse_args()\nmain()\n",
+        BEGIN + "if __name__ == '__main__' and not is_worker():\n    p.parse_args()\n",
+        BEGIN + "if __name__ == '__main__':\n    pass\nelse:\n    p.parse_args()\n",
+        BEGIN + "all_args = [p.parse_args() for _ in range(N)]\n",
+        BEGIN + "if '--worker' in sys.argv:\n    sys.exit(work())\n" + END,
+        BEGIN + "words = sys.argv\nwords.remove('--x')\n" + END,
+        BEGIN + "cleaned(sys.argv)\n" + END,
+        BEGIN + "setattr(sys, 'argv', [])\n" + END,
+        BEGIN + "exec(open('more.py').read())\n" + END,
+        BEGIN + "p.add_argument('--x', action=OnOff)\n" + END,
+        BEGIN + "class OnOff(argparse.Action):\n    def __init__(self, names, **more):\n        pass\n"
+        "p.add_argument('--x', action=OnOff)\n" + END,
+        "import argparse\ndef get():\n    p = argparse.ArgumentParser()\n    return p\nbase.get().parse_args()\n",
+        "from mine import p\nimport argparse\ndef f():\n    p = argparse.ArgumentParser()\n" + END,
         "import argparse\np = argparse.ArgumentParser(\n",
         "",
     ],
 )
 def test_nothing_is_known_where_something_else_has_a_say(tmp_path: Path, text: str) -> None:
     assert options_of(written(tmp_path, text)) is None
+
+
+def test_nothing_is_known_of_a_script_whose_own_module_changes_the_words(tmp_path: Path) -> None:
+    (tmp_path / "words.py").write_text("import sys\nsys.argv = sys.argv[:1]\n")
+
+    assert options_of(written(tmp_path, "import words\n" + BEGIN + END)) is None
 
 
 @pytest.mark.parametrize(
@@ -165,6 +192,7 @@ def test_nothing_is_known_where_something_else_has_a_say(tmp_path: Path, text: s
         "from argparse import ArgumentParser\np = ArgumentParser()\ndef main():\n    a = p.parse_args()\nmain()\n",
         BEGIN + "import sys\nif __name__ == '__main__':\n    args = p.parse_args(sys.argv[1:])\n",
         "import argparse\nargs: argparse.Namespace = argparse.ArgumentParser().parse_args()\n",
+        "import argparse as a\np = a.ArgumentParser()\ndef main():\n    return vars(p.parse_args())\nexit(main())\n",
     ],
 )
 def test_a_parser_without_options_takes_help_alone(tmp_path: Path, text: str) -> None:
@@ -195,3 +223,21 @@ def test_the_script_is_not_executed(tmp_path: Path) -> None:
     options_of(written(tmp_path, f"{BEGIN}open({str(tmp_path / 'made')!r}, 'w')\n{END}"))
 
     assert not (tmp_path / "made").exists()
+
+
+def test_a_type_that_is_called_int_and_is_the_scripts_own_takes_what_it_takes(tmp_path: Path) -> None:
+    own = "def int(text):\n    return round(float(text))\np.add_argument('--n', type=int)\n"
+    options = options_of(written(tmp_path, BEGIN + own + END))
+
+    assert options is not None
+    assert misfit(options, ["--n", "1e3"]) is None
+
+
+def test_the_options_of_an_action_of_the_scripts_own_are_known_by_the_names_it_is_given(tmp_path: Path) -> None:
+    own = (
+        "class Pair(argparse.Action):\n    def __call__(self, *_):\n        pass\np.add_argument('--x', action=Pair)\n"
+    )
+    options = options_of(written(tmp_path, BEGIN + own + END))
+
+    assert options is not None
+    assert misfit(options, ["--y", "1"]) is not None

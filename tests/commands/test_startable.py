@@ -324,6 +324,16 @@ def test_an_option_that_the_script_has_not_is_refused(compose_one: ComposeOne, f
         check(compose_one(), f"{command} train.py --epochs few", folder)
 
 
+def test_behind_a_colon_mpirun_has_the_words_of_its_next_program(compose_one: ComposeOne, folder: Path) -> None:
+    (folder / "train.py").write_text(PARSES)
+    (folder / "mpirun").write_text("#!/bin/sh\n")
+    (folder / "mpirun").chmod(0o755)
+
+    check(compose_one(), "./mpirun -np 1 python train.py --epochs 1 : -np 1 python other.py --x", folder)
+    with pytest.raises(ConfigError, match="--eposch is no option"):
+        check(compose_one(), "./mpirun -np 1 python train.py --eposch 1 : -np 1 python other.py", folder)
+
+
 def test_the_options_of_a_script_in_an_image_are_known_where_it_lies_in_the_project(
     compose_one: ComposeOne, folder: Path
 ) -> None:

@@ -2,18 +2,20 @@
 
 The script is read and not executed. Nothing is said where anybody else may have a say in what is accepted: of a parser
 that is handed on, has commands of its own, takes options that are made up while the program runs, or leaves unknown
-ones to others, and where the script changes its words first.
+ones to others; and where the script looks into its words itself, or may end or go another way before the parser reads
+them.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.commands.submit.python_start import TOO_DEEP, parsed, text_of
+from hpcml.commands.submit.python_start import TOO_DEEP, own_sources, parsed, text_of
 from hpcml.config.guess import did_you_mean, nearest
 
 _OF_PARSERS = frozenset({"description", "prog", "usage", "epilog", "formatter_class", "add_help", "allow_abbrev"})
@@ -22,11 +24,13 @@ _HARMLESS = frozenset(
     {"set_defaults", "get_default", "print_help", "print_usage", "format_help", "format_usage", "error", "exit"}
 )
 _TOLD = frozenset({"description", "prog", "usage", "epilog", "formatter_class"})  # may be set later
-_CHANGES = frozenset({"append", "extend", "insert", "remove", "pop", "clear"})  # what a list of words does
-# Of those that read the command line, or what stands in for it; a script that has one may have its options from there
-_OTHER_READERS = frozenset(
-    {"absl", "click", "configargparse", "docopt", "fire", "gflags", "hydra", "jsonargparse", "sacred", "typer", "tyro"}
+_SHOW = frozenset({"print", "len", "str", "repr", "join", "debug", "info"})  # words, and change nothing by them
+_END = frozenset({"exit", "_exit", "quit", "abort", "SystemExit", "execv", "execve", "execvp", "execvpe"})
+_ALWAYS = (  # execute what is in them, wherever they are executed
+    *(ast.Expr, ast.Assign, ast.AnnAssign, ast.Return, ast.Raise),
+    *(ast.Call, ast.keyword, ast.Starred, ast.Attribute, ast.Tuple),
 )
+_IS_MAIN = "__name__ == '__main__'"
 _NO_VALUE = frozenset({"store_true", "store_false", "store_const", "append_const", "count", "help", "version"})
 _ONE_VALUE = frozenset({"store", "append"})
 _NUMBER = re.compile(r"-\.?\d")  # a negative one, or what argparse may take for it
@@ -60,7 +64,7 @@ def options_of(script: Path) -> Options | None:
     if source is None or b"ArgumentParser" not in source:
         return None
     try:
-        return _Reading(parsed(source)).options()
+        return _Reading(parsed(source), script.parent).options()
     except (_UncertainError, SyntaxError, *TOO_DEEP):
         return None
 
@@ -127,9 +131,18 @@ class _UncertainError(Exception):
 class _Reading:
     """Reads one script."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, folder: Path) -> None:
+        self._folder = folder
         self._nodes = list(ast.walk(tree))
         self._parents = {child: node for node in self._nodes for child in ast.iter_child_nodes(node)}
+        self._bound: defaultdict[str, list[ast.AST]] = defaultdict(list)  # by name: what gives it a meaning
+        self._read: defaultdict[str, list[ast.Name]] = defaultdict(list)  # by name: where it is used
+        for node in self._nodes:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                self._read[node.id].append(node)
+            elif (name := _bound_by(node)) is not None:
+                self._bound[name].append(node)
+        self._called: dict[ast.FunctionDef, bool] = {}
         self._names: set[str] = set()  # of parsers and of groups of one
         self._makers: set[str] = set()  # functions that return the parser
         self._known: dict[str, _Option | None] = {}
@@ -151,33 +164,40 @@ class _Reading:
         return Options(line=parser.lineno, known=self._known, may_be_short=not is_exact)
 
     def _refuse_others(self) -> None:
-        """Raise where something else than one parser reads the words, or where they are changed."""
+        """Raise where the words may be changed, or something depends on them, before the parser reads them."""
         for node in self._nodes:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-                if not _OTHER_READERS.isdisjoint(name.partition(".")[0] for name in names):
-                    raise _UncertainError
-            if _name_of(node) == "argv" and not self._is_only_read(node):
+            is_code = isinstance(node, ast.Call) and _name_of(node.func) in ("exec", "eval")
+            is_words = isinstance(node, ast.Constant) and node.value in ("argv", "sys.argv")  # of setattr, or a mock
+            if is_code or is_words or (_name_of(node) == "argv" and not self._is_only_shown(node)):
+                raise _UncertainError
+            if isinstance(node, ast.Import | ast.ImportFrom) and any(
+                b"argv" in source for source in own_sources(node, [self._folder])
+            ):
                 raise _UncertainError
 
-    def _is_only_read(self, argv: ast.AST) -> bool:
-        around = self._parents.get(argv)
-        while isinstance(around, ast.Subscript) and around.value is argv:
-            argv, around = around, self._parents.get(around)
-        if isinstance(around, ast.Attribute) and around.attr in _CHANGES:
-            return False
-        return isinstance(getattr(argv, "ctx", None), ast.Load) and not isinstance(around, ast.alias)
+    def _is_only_shown(self, argv: ast.AST) -> bool:
+        """Tell whether the words are given to the parser or to who reads the output, and to nothing else."""
+        around = self._parents[argv]
+        if isinstance(around, ast.Subscript) and around.value is argv and isinstance(around.ctx, ast.Load):
+            if _literal(around.slice) == 0:
+                return True
+            argv, around = around, self._parents[around]
+        if isinstance(around, ast.keyword):
+            around = self._parents[around]
+        is_given = isinstance(around, ast.Call) and _name_of(around.func) in (*_SHOW, "parse_args")
+        return is_given or isinstance(around, ast.FormattedValue)
 
     def _is_argparses(self, maker: ast.expr) -> bool:
         """Tell whether *maker* is what argparse calls so: no class of the same name of another module."""
-        if isinstance(maker, ast.Attribute):
-            return isinstance(maker.value, ast.Name) and maker.value.id == "argparse"
-        return any(
-            isinstance(node, ast.ImportFrom)
-            and node.module == "argparse"
-            and any(alias.name == "ArgumentParser" and alias.asname is None for alias in node.names)
-            for node in self._nodes
-        )
+        wanted = "argparse" if isinstance(maker, ast.Attribute) else "argparse.ArgumentParser"
+        made = self._bound[ast.unparse(maker).partition(".")[0]]
+        return bool(made) and all(isinstance(one, ast.alias) and self._origin(one) == wanted for one in made)
+
+    def _origin(self, alias: ast.alias) -> str:
+        statement = self._parents[alias]
+        if isinstance(statement, ast.ImportFrom):
+            return f"{'.' * statement.level}{statement.module or ''}.{alias.name}"
+        return alias.name
 
     def _follow(self, parser: ast.Call) -> None:
         """Follow the parser through its names, and take what is said of it."""
@@ -209,27 +229,33 @@ class _Reading:
         elif attribute.attr in _GROUPS:
             waiting.append(call)
         elif attribute.attr == "parse_args":
-            if not _takes_all_words(call) or self._may_not_happen(call):
+            if not _takes_all_words(call) or not self._is_executed(call):
                 raise _UncertainError
             return True
         elif attribute.attr not in _HARMLESS:
             raise _UncertainError
         return False
 
-    def _may_not_happen(self, node: ast.AST) -> bool:
-        """Whether *node* is done under a condition, may fail, or is in a function that the script does not call."""
-        while (around := self._parents.get(node)) is not None:
-            if isinstance(around, ast.If) and "__name__" not in ast.unparse(around.test):
-                return True
-            if isinstance(around, ast.Try | ast.With | ast.IfExp | ast.BoolOp | ast.Lambda | ast.ClassDef):
-                return True
-            if isinstance(around, ast.FunctionDef) and not self._is_called(around.name):
-                return True
-            node = around
-        return False
+    def _is_executed(self, node: ast.AST) -> bool:
+        """Tell whether *node* is executed whenever the script is: under no condition, behind nothing that ends it."""
+        around = self._parents[node]
+        while not isinstance(around, ast.Module | ast.FunctionDef):
+            if isinstance(around, ast.If):
+                if ast.unparse(around.test) != _IS_MAIN or not _is_reached(node, around.body):
+                    return False
+            elif not isinstance(around, _ALWAYS):
+                return False
+            node, around = around, self._parents[around]
+        is_called = isinstance(around, ast.Module) or self._is_called(around)
+        return is_called and _is_reached(node, around.body)
 
-    def _is_called(self, name: str) -> bool:
-        return any(isinstance(node, ast.Call) and _name_of(node.func) == name for node in self._nodes)
+    def _is_called(self, function: ast.FunctionDef) -> bool:
+        if function not in self._called:
+            self._called[function] = False  # by itself alone
+            calls = [call for name in self._read[function.name] if _is_call_of(call := self._parents[name], name)]
+            is_one = len(self._bound[function.name]) == 1
+            self._called[function] = is_one and any(map(self._is_executed, calls))
+        return self._called[function]
 
     def _named(self, assigned: ast.Assign | ast.AnnAssign) -> Iterator[ast.AST]:
         """Yield all places where the name that a parser gets is read; raises where it is also something else's."""
@@ -242,17 +268,12 @@ class _Reading:
             self._names.add(target.id)
             yield from self._places_of(target.id)
 
-    def _places_of(self, name: str) -> Iterator[ast.Name]:
-        for node in self._nodes:
-            if isinstance(node, ast.arg) and node.arg == name:
-                raise _UncertainError
-            if isinstance(node, ast.Name) and node.id == name:
-                if isinstance(node.ctx, ast.Load):
-                    yield node
-                elif not self._is_given_a_parser(node):
-                    raise _UncertainError
+    def _places_of(self, name: str) -> Sequence[ast.Name]:
+        if not all(map(self._is_given_a_parser, self._bound[name])):
+            raise _UncertainError
+        return self._read[name]
 
-    def _is_given_a_parser(self, target: ast.Name) -> bool:
+    def _is_given_a_parser(self, target: ast.AST) -> bool:
         around = self._parents[target]
         if not isinstance(around, ast.Assign | ast.AnnAssign) or not isinstance(around.value, ast.Call):
             return False
@@ -264,28 +285,50 @@ class _Reading:
         around: ast.AST | None = statement
         while around is not None and not isinstance(around, ast.FunctionDef):
             around = self._parents.get(around)
-        if around is None or around.decorator_list or not isinstance(self._parents[around], ast.Module):
+        if around is None or around.decorator_list or len(self._bound[around.name]) != 1:
             raise _UncertainError
         if around.name in self._makers:
             return
         self._makers.add(around.name)
-        for node in self._nodes:
-            if _name_of(node) == around.name and isinstance(node, ast.Name | ast.Attribute):
-                call = self._parents[node]
-                if not isinstance(call, ast.Call) or call.func is not node:
-                    raise _UncertainError
-                yield call
+        for name in self._read[around.name]:
+            if not _is_call_of(call := self._parents[name], name):
+                raise _UncertainError
+            yield call
 
     def _add(self, call: ast.Call) -> None:
         names = [_literal(name) for name in call.args]
         settings = _keywords(call)
-        if not all(isinstance(name, str) for name in names) or _may_take_all(settings):
+        action = settings.get("action")
+        if not all(isinstance(name, str) for name in names) or _may_take_all(settings) or not self._keeps_names(action):
             raise _UncertainError
-        option = _option(call.lineno, settings)
+        option = self._option(call.lineno, settings)
         for name in (name for name in names if isinstance(name, str) and name.startswith("-")):
             self._known[name] = None if name in self._known else option
             if name.startswith("--") and "action" in settings and _literal(settings["action"]) is _ABSENT:
                 self._known.setdefault(f"--no-{name[2:]}", None)  # argparse.BooleanOptionalAction makes it
+
+    def _keeps_names(self, action: ast.expr | None) -> bool:
+        """Tell whether an argument has the names alone that it is given: an *action* may make more of them."""
+        if action is None or _name_of(action) == "BooleanOptionalAction" or isinstance(_literal(action), str):
+            return True
+        made = self._bound[ast.unparse(action)]
+        return len(made) == 1 and isinstance(made[0], ast.ClassDef) and _is_plain_action(made[0])
+
+    def _option(self, line: int, settings: Mapping[str, ast.expr]) -> _Option:
+        action = _literal(settings["action"]) if "action" in settings else "store"
+        if action in _NO_VALUE or action not in _ONE_VALUE or "nargs" in settings:
+            return _Option(line)
+        kind = settings.get("type")
+        called = kind.id if isinstance(kind, ast.Name) and not self._bound[kind.id] else None
+        if kind is not None and called not in ("int", "float", "str"):
+            return _Option(line)
+        choices = _literal(settings["choices"]) if "choices" in settings else ()
+        return _Option(
+            line,
+            takes_one=True,
+            type=called if called in _TYPES else None,
+            choices=tuple(choices) if isinstance(choices, list | tuple) else (),
+        )
 
 
 def _takes_all_words(parse_args: ast.Call) -> bool:
@@ -304,23 +347,6 @@ def _may_take_all(settings: Mapping[str, ast.expr]) -> bool:
     return count is not None and _literal(count) in ("...", "A...", _ABSENT)
 
 
-def _option(line: int, settings: Mapping[str, ast.expr]) -> _Option:
-    action = _literal(settings["action"]) if "action" in settings else "store"
-    if action in _NO_VALUE or action not in _ONE_VALUE or "nargs" in settings:
-        return _Option(line)
-    kind = settings.get("type")
-    called = kind.id if isinstance(kind, ast.Name) else None
-    if kind is not None and called not in ("int", "float", "str"):
-        return _Option(line)
-    choices = _literal(settings["choices"]) if "choices" in settings else ()
-    return _Option(
-        line,
-        takes_one=True,
-        type=called if called in _TYPES else None,
-        choices=tuple(choices) if isinstance(choices, list | tuple) else (),
-    )
-
-
 def _keywords(call: ast.Call) -> dict[str, ast.expr]:
     """Return the keywords of *call*; those of ``**more`` have an empty name."""
     return {keyword.arg or "": keyword.value for keyword in call.keywords}
@@ -335,3 +361,39 @@ def _literal(node: ast.expr) -> object:
 
 def _name_of(node: ast.AST) -> str | None:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
+
+
+def _bound_by(node: ast.AST) -> str | None:
+    """Return the name to which *node* gives a meaning."""
+    match node:
+        case ast.Name(id=name) | ast.arg(arg=name):
+            return name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return name
+        case ast.alias(name=name, asname=other):
+            return other or name.partition(".")[0]
+    return None
+
+
+def _is_call_of(node: ast.AST, name: ast.Name) -> bool:
+    return isinstance(node, ast.Call) and node.func is name
+
+
+def _is_reached(node: ast.AST, body: Sequence[ast.stmt]) -> bool:
+    """Tell whether *node* is one of *body*, and no statement before it may end the script or its function."""
+    for statement in body:
+        if statement is node:
+            return True
+        waiting: list[ast.AST] = [statement]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, ast.Return) or _name_of(one) in _END:
+                return False
+            if not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                waiting += ast.iter_child_nodes(one)
+    return False
+
+
+def _is_plain_action(made: ast.ClassDef) -> bool:
+    is_init = (isinstance(one, ast.FunctionDef) and one.name == "__init__" for one in made.body)
+    return all(_name_of(base) == "Action" for base in made.bases) and not any(is_init)

@@ -208,7 +208,7 @@ def _imported(tree: ast.Module, folders: Sequence[Path]) -> Iterator[str]:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             modules = _modules(statement)
             yield from modules
-            if any(map(_changes_path, _own_sources(statement, folders))):
+            if any(map(_changes_path, own_sources(statement, folders))):
                 return
             if modules and all(map(_is_harmless, modules)):
                 names = [alias for alias in statement.names if alias.name not in _START_PROGRAMS]
@@ -223,7 +223,7 @@ def _changes_path(source: bytes) -> bool:
     return b"sys.path" in source or b"site." in source
 
 
-def _own_sources(statement: ast.Import | ast.ImportFrom, folders: Sequence[Path]) -> Iterator[bytes]:
+def own_sources(statement: ast.Import | ast.ImportFrom, folders: Sequence[Path]) -> Iterator[bytes]:
     """Yield the texts of the modules in *folders* that a statement loads, the packages around them included."""
     names = [alias.name for alias in statement.names]
     if isinstance(statement, ast.ImportFrom):

@@ -41,6 +41,7 @@ _WRAPPERS = frozenset(
         *("srun", "mpirun", "mpiexec", "horovodrun", "uv", "poetry", "pixi"),
     }
 )
+_COLON_DIVIDES = frozenset({"srun", "mpirun", "mpiexec"})  # start several programs, each with words of its own
 # Started in another folder; of what pins to cores, -C has cores behind it.
 _ELSEWHERE = frozenset({"-C", "--chdir", "-D", "--wdir", "-wdir", "--directory"})
 _INTERPRETERS: Mapping[str, tuple[str, ...]] = {
@@ -310,8 +311,12 @@ def _no_option(words: Sequence[str], cwd: Path, asked: PythonStart, *, is_inside
     script = _script(words, cwd, is_sought=True)
     if script is None or not script.endswith(".py") or (is_inside and PurePath(script).is_absolute()):
         return
+    at = words.index(script)
+    given = words[at + 1 :]
+    if ":" in given and any(PurePath(word).name in _COLON_DIVIDES for word in words[:at]):
+        given = given[: given.index(":")]
     options = asked.options_of(cwd / script)
-    if options is not None and (wrong := misfit(options, words[words.index(script) + 1 :])):
+    if options is not None and (wrong := misfit(options, given)):
         yield f"{script}: {wrong}"
 
 
