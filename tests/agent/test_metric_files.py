@@ -1042,6 +1042,37 @@ def test_a_history_in_the_place_of_another_trainings_is_read(tmp_path: Path) -> 
     assert found == [{"loss": [(5, 0.9), (10, 0.45)]}, {"loss": [(5, 0.8), (10, 0.4)]}]
 
 
+def test_a_history_in_the_place_of_another_that_began_alike_is_read(tmp_path: Path) -> None:
+    """The first loss is the same where only what acts later differs, as the weight decay."""
+    path = tmp_path / "trainer_state.json"
+    reader = JsonFile(tmp_path, path)
+    found = []
+    for last in (0.5, 0.25):
+        path.write_text(json.dumps({"log_history": [{"step": 5, "loss": 0.9}, {"step": 10, "loss": last}]}))
+        found.append(read_all(reader))
+
+    assert found == [{"loss": [(5, 0.9), (10, 0.5)]}, {"loss": [(5, 0.9), (10, 0.25)]}]
+
+
+def test_of_trainings_in_one_folder_whose_first_values_are_alike_it_is_said_that_they_are_two(
+    tmp_path: Path, follow: Callable[..., MetricsFollower]
+) -> None:
+    follower = follow()
+    for decay, ends in ((0, (4, 12)), (1, (5, 10))):  # checkpoint-10 is read first
+        rows = [{"step": n, "epoch": n / 4, "loss": 10 - n - decay * (n > 1) / 4} for n in range(1, 13)]
+        for of in ends:
+            folder = tmp_path / "work" / "out" / f"checkpoint-{of}"
+            folder.mkdir(parents=True)
+            (folder / "trainer_state.json").write_text(json.dumps({"log_history": rows[:of]}))
+
+    follower.stop(within_s=10, has_completed=True)
+
+    points, told = journalled(tmp_path)
+    assert [step for step, _ in points["loss"]] == [*range(1, 11), *range(1, 13)]
+    assert [step for step, _ in points["epoch"]] == [*range(1, 11), *range(1, 13)]
+    assert told["facts"] == [{"mixed_trainings": "loss"}]
+
+
 def test_a_history_that_each_checkpoint_repeats_is_one_training(
     tmp_path: Path, follow: Callable[..., MetricsFollower]
 ) -> None:

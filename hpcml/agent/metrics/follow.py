@@ -61,6 +61,14 @@ class _Followed:
 
 
 @dataclass(slots=True)
+class _History:
+    """What was given of the trainings whose checkpoints are in one folder."""
+
+    given: set[tuple[str, int, str]] = field(default_factory=set)  # name, step and value
+    step: int = 0  # the last
+
+
+@dataclass(slots=True)
 class MetricsFollower:
     """Reads the files that *wanted* (`workload.metrics_from`) asks for, from `look` and `start` until `stop`.
 
@@ -82,7 +90,7 @@ class MetricsFollower:
     _streams: dict[MetricFiles, list[str]] = field(default_factory=dict)
     _counts: dict[MetricFiles, Counter[str]] = field(default_factory=dict)  # values, by kind and name
     _trainings: dict[str, Trainings] = field(default_factory=dict)  # by stream
-    _histories: dict[str, set[tuple[str, int, str]]] = field(default_factory=dict)  # what was given, by stream
+    _histories: dict[str, _History] = field(default_factory=dict)  # of Trainers, by stream
     _left_to_others: set[str] = field(default_factory=set)
     _told: set[tuple[str, str]] = field(default_factory=set)  # problems: the file, and how their words begin
     _reported: dict[Path, Growing] = field(default_factory=dict)
@@ -215,13 +223,22 @@ class MetricsFollower:
             self._write(followed.source, self._not_given(followed.source, readings))
 
     def _not_given(self, source: Source, readings: Sequence[Reading]) -> Sequence[Reading]:
-        """Leave out what another file of the same history had too: each checkpoint of a Trainer repeats all of it."""
-        if source.kind is not MetricFiles.trainer:
+        """Leave out what another file of the same history had too: each checkpoint of a Trainer repeats all of it.
+
+        A history that goes back behind its last step, and differs in most of its steps, is that of another training.
+        """
+        if source.kind is not MetricFiles.trainer or not readings:
             return readings
-        given = self._histories.setdefault(source.stream, set())
-        new = [one for one in readings if (one.name, one.step, repr(one.value)) not in given]
-        given.update((one.name, one.step, repr(one.value)) for one in new)
-        return new
+        history = self._histories.setdefault(source.stream, _History())
+        told = [(one.name, one.step, repr(one.value)) for one in readings]
+        new = [one for one, key in zip(readings, told, strict=True) if key not in history.given]
+        history.given.update(told)
+        if not new:
+            return new
+        differ = {one.step for one in new}
+        is_another = new[0].step < history.step and 2 * len(differ) > len({one.step for one in readings})
+        history.step = new[-1].step
+        return readings if is_another else new
 
     def _write(self, source: Source, readings: Sequence[Reading]) -> None:
         """Journal *readings*, one line for those of the same step and time."""

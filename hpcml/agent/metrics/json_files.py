@@ -176,7 +176,7 @@ class JsonFile:
         """Yield the numbers in the rows of *table* that were not there before."""
         seen, rows = self._tables.setdefault(table.place, _Seen()), table.rows
         begins = repr(rows[0]) if rows else ""
-        is_another = begins != seen.begins  # training's, not added to
+        is_another = begins != seen.begins or (table.has_steps and repr(rows[: seen.n][-1:]) != seen.ends)  # training's
         if (table.has_steps and is_another) or (seen.is_of_before and (is_another or len(rows) <= seen.n)):
             seen.n = 0
         seen.is_of_before = False
@@ -184,15 +184,16 @@ class JsonFile:
             if isinstance(row, dict):
                 for reading in values_of(row, number=number, gaps=seen.gaps):
                     yield replace(reading, name=table.place[:-1] if table.is_one else f"{table.place}{reading.name}")
-        seen.n, seen.begins = max(seen.n, len(rows)), begins
+        seen.n, seen.begins, seen.ends = max(seen.n, len(rows)), begins, repr(rows[-1:])
 
 
 @dataclass(slots=True)
 class _Seen:
-    """How many rows of a table were read, and how the first was written."""
+    """How many rows of a table were read, and how the first and the last of them were written."""
 
     n: int = 0
     begins: str = ""
+    ends: str = ""
     is_of_before: bool = False  # they were there before the program started
     gaps: Gaps = field(default_factory=Gaps)
 
