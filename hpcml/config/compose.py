@@ -177,7 +177,7 @@ def compose_command(
     again = set_again(masked(words)) if points else []
     if said is None or not points:
         return points, again
-    several = own_multirun(said.words, project)
+    several = own_multirun(said.words, project, is_swept=len(points) > 1)
     if several is not None and several.is_certain and not is_literal:
         raise ConfigError(several.said)
     seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])

@@ -34,10 +34,11 @@ class OwnMultirun:
     is_certain: bool
 
 
-def own_multirun(words: Sequence[str], project: Path) -> OwnMultirun | None:
+def own_multirun(words: Sequence[str], project: Path, *, is_swept: bool = False) -> OwnMultirun | None:
     """Return what to say where *words*, a program and its arguments, ask the program's own Hydra for several trainings.
 
     Files among the words, seen from *project*, are looked through for Hydra. None where nothing looks like it.
+    *is_swept*: hpcml makes several runs.
     """
     places = [at for at, (word, after) in enumerate(pairwise([*words, ""])) if at and _asks(word, after)]
     if not places:
@@ -51,13 +52,14 @@ def own_multirun(words: Sequence[str], project: Path) -> OwnMultirun | None:
         return None
     told = " ".join([flags[0], *(found[0] for found in swept)])
     lists = {found[0]: _as_list(found) for found in swept}
-    if not lists and any(_OF_A_SWEEP.fullmatch(found["value"]) for found in given):
+    has_sweeper = any("sweeper" in word for word in rest)
+    if is_swept and not lists and not has_sweeper and any(_OF_A_SWEEP.fullmatch(found["value"]) for found in given):
         return OwnMultirun(
             said=f"{told} behind the -- may be left out: hpcml makes a run of each value already, and each would be a "
             "sweep of the program's own besides",
             is_certain=False,
         )
-    if not lists or None in lists.values() or any("sweeper" in word for word in rest):
+    if not lists or None in lists.values() or has_sweeper:
         return OwnMultirun(
             said=f"{told} behind the -- is the program's own sweep: all its trainings are one run, with one time and "
             "one result. hpcml run -m in front of the --, and lists with commas behind it, makes a run of each",

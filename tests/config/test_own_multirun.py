@@ -41,11 +41,15 @@ def test_a_multirun_of_the_programs_own_is_answered_by_the_sweep_that_makes_a_ru
 
 
 def test_a_multirun_beside_a_sweep_of_hpcmls_is_said_to_be_of_no_use(project: Path) -> None:
-    found = own_multirun(["python", "prog.py", "-m", "model=small", "lr={lr}"], project)
+    words = ["python", "prog.py", "-m", "model=small", "lr={lr}"]
+    found = own_multirun(words, project, is_swept=True)
 
     assert found is not None
     assert not found.is_certain
     assert found.said.startswith("-m behind the -- may be left out: hpcml makes a run of each value already")
+    for its_own in (own_multirun(words, project), own_multirun([*words, "hydra/sweeper=tpe"], project, is_swept=True)):
+        assert its_own is not None
+        assert its_own.said.startswith("-m behind the -- is the program's own sweep")
 
 
 @pytest.mark.parametrize(
