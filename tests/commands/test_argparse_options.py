@@ -192,6 +192,7 @@ def test_nothing_is_known_of_a_script_whose_own_module_changes_the_words(tmp_pat
         "from argparse import ArgumentParser\np = ArgumentParser()\ndef main():\n    a = p.parse_args()\nmain()\n",
         BEGIN + "import sys\nif __name__ == '__main__':\n    args = p.parse_args(sys.argv[1:])\n",
         "import argparse\nargs: argparse.Namespace = argparse.ArgumentParser().parse_args()\n",
+        BEGIN + END + "model.eval()\n",
         "import argparse as a\np = a.ArgumentParser()\ndef main():\n    return vars(p.parse_args())\nexit(main())\n",
     ],
 )

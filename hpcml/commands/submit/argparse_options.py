@@ -166,7 +166,7 @@ class _Reading:
     def _refuse_others(self) -> None:
         """Raise where the words may be changed, or something depends on them, before the parser reads them."""
         for node in self._nodes:
-            is_code = isinstance(node, ast.Call) and _name_of(node.func) in ("exec", "eval")
+            is_code = isinstance(node, ast.Name) and node.id == "exec"
             is_words = isinstance(node, ast.Constant) and node.value in ("argv", "sys.argv")  # of setattr, or a mock
             if is_code or is_words or (_name_of(node) == "argv" and not self._is_only_shown(node)):
                 raise _UncertainError
