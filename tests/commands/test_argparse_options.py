@@ -64,6 +64,7 @@ def as_program(words: list[str]) -> Iterator[io.StringIO]:
             "-lrd x",
             "-v",
             "-vl 0.5",
+            "-l2 data",
             "--no-amp",
             "--ep 3",
             "--arch vgg",

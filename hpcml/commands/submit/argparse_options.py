@@ -80,7 +80,10 @@ def misfit(options: Options, words: Sequence[str]) -> str | None:
         names = _meant(options, word, flag)
         if not names:
             return _unknown(options, flag)
-        option = options.known[names[0]] if len(names) == 1 else None
+        has_no_more = flag == names[0] or word.startswith(
+            "--"
+        )  # -j4 has its value, and the word behind it is another's
+        option = options.known[names[0]] if len(names) == 1 and has_no_more else None
         if option is not None and option.takes_one:
             behind = words[at + 1] if at + 1 < len(words) else "-"
             given = value if has_value else behind
