@@ -173,7 +173,8 @@ class MetricsFollower:
     def _search(self) -> None:
         order = list(MetricFiles)
         new = [source for source in self._sources() if source.place not in self._followed]
-        new.sort(key=lambda source: (order.index(source.kind), begun_at(source, self.root)))
+        if len(self._followed) < _MOST_FILES:  # else thousands would be opened again and again
+            new.sort(key=lambda source: (order.index(source.kind), begun_at(source, self.root)))
         for source in new:
             if len(self._followed) >= _MOST_FILES:
                 self._tell(source.place, f"more than {_MOST_FILES} files of metrics: it is not read")
