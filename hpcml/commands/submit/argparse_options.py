@@ -38,6 +38,7 @@ _LIST = re.compile(r",|\.\.")  # of values, in hpcml's words
 _TYPES: Mapping[str, type] = {"int": int, "float": float}
 _HELP = ("-h", "--help")
 _MOST_TOLD = 12
+_MOST_BYTES = 1 << 18  # of a script, which take two seconds
 _ABSENT = object()
 
 
@@ -61,7 +62,7 @@ class Options:
 def options_of(script: Path) -> Options | None:
     """Return the options that the parser of *script* takes; None where that is not certain."""
     source = text_of(script)
-    if source is None or b"ArgumentParser" not in source:
+    if source is None or len(source) > _MOST_BYTES or b"ArgumentParser" not in source:
         return None
     try:
         return _Reading(parsed(source), script.parent).options()
@@ -80,10 +81,8 @@ def misfit(options: Options, words: Sequence[str]) -> str | None:
         names = _meant(options, word, flag)
         if not names:
             return _unknown(options, flag)
-        has_no_more = flag == names[0] or word.startswith(
-            "--"
-        )  # -j4 has its value, and the word behind it is another's
-        option = options.known[names[0]] if len(names) == 1 and has_no_more else None
+        has_value_in_it = flag != names[0] and word[1] != "-"  # -j4: the word behind it is another's
+        option = options.known[names[0]] if len(names) == 1 and not has_value_in_it else None
         if option is not None and option.takes_one:
             behind = words[at + 1] if at + 1 < len(words) else "-"
             given = value if has_value else behind
