@@ -18,8 +18,10 @@ from hpcml.store.opening import open_store
 from tests.cluster.postgres.server import Server, missing, running
 from tests.composing import compose_run
 from tests.effort import times
+from tests.parts import NIGHTLY, absent, part_of, require
 
 ComposeOne = Callable[..., Run]
+TESTS = Path(__file__).parent
 EMPTY_STORE = "empty_store"  # a database to copy
 ORIGIN = Provenance(
     command_line=["hpcml", "run"],
@@ -50,19 +52,39 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a nightly part be named, "all" or "usual", which is what `make test` runs."""
+    parser.addoption("--part", choices=["usual", "all", *NIGHTLY], default="usual", help="which tests to run")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file that share a training, or a fixture of their module, in one process.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the tests of the part that was asked for, and keep those that share a fixture in one process.
 
     Each process that begins anew imports the framework, or makes the fixture, once more. Those of the Slurm cluster are
-    one group too, which is the largest but one and so begins at once: they wait for Slurm most of the time, in which
-    the others have the cores.
+    one group too, and come first: they wait for Slurm most of the time, in which the others have the cores.
     """
+    asked = config.getoption("--part")
+    chosen, others = [], []
     for item in items:
+        part = part_of(item, str(item.path.relative_to(TESTS)))
+        is_usual = part is None or item.get_closest_marker("story") is not None
+        (chosen if asked in ("all", part) or (asked == "usual" and is_usual) else others).append(item)
         if item.path.parent.name == "slurm":
             item.add_marker(pytest.mark.xdist_group("slurm"))
         elif not {item.path.name, item.path.parent.name}.isdisjoint(_OF_ONE_PROCESS) or _has_fixture_of_module(item):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    config.hook.pytest_deselected(items=others)
+    items[:] = chosen
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """End with the real parts that were not there, for which tests were skipped."""
+    reasons = [
+        report.longrepr[2] for report in terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)
+    ]
+    if found := absent(reasons):
+        terminalreporter.write_line(f"not there, so not tried (as root: make services): {'; '.join(found)}")
 
 
 def _has_fixture_of_module(item: pytest.Item) -> bool:
@@ -108,10 +130,7 @@ def hpcml_environ(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
     """A PostgreSQL server that has an empty store to copy."""
-    if reason := missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require("PostgreSQL", missing())
     with running() as server:
         server.sql(f"CREATE DATABASE {EMPTY_STORE}")
         open_store(server.url(EMPTY_STORE)).close()

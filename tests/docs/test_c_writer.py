@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 from pages import commands_of, files_of, on_path
 
 from hpcml.runs.journal import Metrics, read_journal
+from tests.parts import require
 
 
 def test_the_c_writer_writes_a_journal_that_hpcml_reads(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
-    if shutil.which("cc") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("there is no C compiler here")
-        pytest.skip("there is no C compiler here")
+    require("a C compiler", None if shutil.which("cc") else "no cc on PATH")
     (tmp_path / "report.c").write_text(files_of("journal.md")["report.c"], encoding="utf-8")
     shown = commands_of("journal.md")["compiled"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +13,7 @@ from tests.cluster.apptainer.registry import PATH, Registry, make_base, missing,
 from tests.cluster.slurm.account import Account, prepare
 from tests.cluster.slurm.cluster import Cluster
 from tests.images.user import ImageUser
+from tests.parts import require
 from tests.schedulers.slurm.conftest import lock
 
 _ROOT = Path("/srv/hpcml-images")
@@ -22,10 +22,7 @@ _ROOT = Path("/srv/hpcml-images")
 @pytest.fixture(scope="session")
 def account() -> Iterator[Account]:
     """An ordinary user, with a Python, the sources and Apptainer on PATH; no Slurm is started."""
-    if reason := missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require("Apptainer", missing())
     cluster = Cluster()
     cluster.root.mkdir(mode=0o755, parents=True, exist_ok=True)
     _ROOT.mkdir(mode=0o755, exist_ok=True)

@@ -22,6 +22,7 @@ from hpcml.model.container import RUNTIMES, Bind, ContainerGpu
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.commands.planning import planned_for
 from tests.images.inside import make_tree
+from tests.parts import require
 
 DOUBLE = Path(__file__).parents[1] / "cluster" / "runtimes" / "doubles.py"
 NAMED = "nvcr.io/nvidia/pytorch:24.12-py3"
@@ -49,10 +50,7 @@ def lacking() -> str | None:
 @pytest.fixture(scope="module")
 def squashfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An image of busybox as enroot keeps them, which sets variables of its own."""
-    if reason := lacking():
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require("squashfs", lacking())
     folder = tmp_path_factory.mktemp("squashfs")
     tree = make_tree(folder / "tree")
     (tree / "etc" / "environment").write_text("OF_IMAGE=yes\nWORD=of the image\nNVIDIA_TF32_OVERRIDE=1\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.parts import require
 from tests.report.browsing import Open, Opened
 
 PATIENCE_MS = 300_000
@@ -19,11 +19,7 @@ SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        reason = "no Chromium is installed (Debian: apt install chromium)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require("a browser", None if chromium else "no chromium or google-chrome on PATH")
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=chromium, args=SWITCHES)
         yield started

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ from hpcml.report.comparison import comparison_document
 from hpcml.report.document import Document, Entry, Remarks, Section, Table, TableColumn
 from hpcml.report.render.latex import as_latex, as_latex_report, escaped, tabular
 from hpcml.report.text import safe
+from tests.parts import require
 from tests.report.publication_values import cost, load
 
 HOSTILE = "\\input{/etc/passwd} 100% a_b & #1 $x$ ~ ^ {} -- '' ]] [x] \\\\ `\"<>|*"
@@ -260,11 +260,7 @@ def test_a_long_name_without_joints_may_be_broken_anywhere_and_prints_over_no_nu
 
 
 def test_a_report_is_typeset_without_a_word_beyond_the_paper(tmp_path: Path) -> None:
-    if shutil.which("pdflatex") is None:
-        reason = "no pdflatex is installed (Debian: apt install texlive-latex-recommended)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require("LaTeX", None if shutil.which("pdflatex") else "no pdflatex on PATH (texlive-latex-recommended)")
     running = " ".join(["one more word of a long answer, with /a/path/that/has/no/blank/in/it"] * 6)
     name = "cosine_warmup_restart_schedule_variant"
     tables = (

@@ -6,15 +6,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests.parts import require
 
 _SOURCE = Path(__file__).with_name("failing.c")
 
 
 def build_failing_disk(folder: Path) -> Path:
     """Compile it into *folder*; where there is no compiler, skip the test."""
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler (cc)")
+    require("a C compiler", None if shutil.which("cc") else "no cc on PATH")
     library = folder / "failing.so"
     flags = ["-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC"]
     subprocess.run(["cc", *flags, "-o", str(library), str(_SOURCE), "-ldl"], check=True)

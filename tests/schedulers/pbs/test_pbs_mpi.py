@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from hpcml.schedulers.contract import Job
 from hpcml.schedulers.pbs.submitter import PbsSubmitter
 from tests.cluster.mpi import building
 from tests.cluster.pbs.double import PbsDouble
+from tests.parts import require
 from tests.schedulers.pbs.runs import batch_of, events, output, until_final, wait_for_start, write_job
 
 TWO_NODES = ("strategy=mpi", "strategy.processes_per_node=2", "resources.nodes=2")
@@ -21,10 +21,7 @@ TWO_NODES = ("strategy=mpi", "strategy.processes_per_node=2", "resources.nodes=2
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    if reason := building.missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require("Open MPI", building.missing())
     return building.build(tmp_path)
 
 

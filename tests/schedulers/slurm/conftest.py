@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.slurm.account import Account, prepare
 from tests.cluster.slurm.cluster import Cluster, missing
 from tests.cluster.slurm.configuration import NODES
+from tests.parts import require
 
 
 @contextmanager
@@ -30,10 +31,7 @@ def lock(path: Path, *, alone: bool) -> Iterator[int]:
 @pytest.fixture(scope="session")
 def account() -> Iterator[Account]:
     """The user of a running cluster."""
-    if reason := missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require("Slurm", missing())
     cluster = Cluster()
     cluster.root.mkdir(mode=0o755, parents=True, exist_ok=True)
     ours = cluster.root / "started-by-tests"

@@ -6,7 +6,6 @@ step's task as the plugin would: namespaces, mounts, working directory, and whic
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.cluster.slurm.account import Account
 from tests.images.inside import make_tree
+from tests.parts import require
 from tests.schedulers.slurm.user import Hpcml, events
 
 pytestmark = pytest.mark.slurm
@@ -31,10 +31,8 @@ touch written-$RANK && test -x /bin/busybox && exit ${STATUS:-0}
 def squashfs(account: Account) -> Path:
     """An image of busybox that every node sees."""
     programs = ("/usr/bin/unshare", "/usr/bin/mksquashfs", "/usr/bin/unsquashfs", "/usr/bin/python3", "/bin/busybox")
-    if missing := [path for path in programs if not Path(path).exists()]:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"not installed: {', '.join(missing)}")
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    missing = [path for path in programs if not Path(path).exists()]
+    require("squashfs", f"not installed: {', '.join(missing)}" if missing else None)
     folder = account.new_folder()
     tree = make_tree(folder / "tree")
     (tree / "etc" / "environment").write_text("OF_IMAGE=yes\nWORD=of the image\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 from tests.cluster.apptainer import registry as registries
 from tests.cluster.apptainer.registry import KEY, PATH, Registry
 from tests.cluster.slurm.account import Account
+from tests.parts import require
 from tests.schedulers.slurm.user import Hpcml, events, torch_folder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.apptainer]
@@ -39,10 +39,7 @@ with hpcml_client.connect() as run:
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory, account: Account) -> Path:  # noqa: ARG001 - the cluster runs
-    if reason := registries.missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require("Apptainer", registries.missing())
     return registries.make_base(tmp_path_factory.mktemp("base"), words="the base of a run\n")
 
 

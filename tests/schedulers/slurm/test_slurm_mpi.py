@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.cluster.mpi import building
 from tests.cluster.slurm.account import Account
+from tests.parts import require
 from tests.schedulers.slurm.user import Hpcml, events
 
 pytestmark = pytest.mark.slurm
@@ -18,10 +18,7 @@ TWO_NODES = ("resources.nodes=2", "resources.partition=qgpu", "strategy=mpi", "s
 
 @pytest.fixture(scope="module")
 def program(account: Account) -> Path:
-    if reason := building.missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require("Open MPI", building.missing())
     return building.build(account.new_folder())
 
 
