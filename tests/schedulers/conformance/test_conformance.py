@@ -127,6 +127,7 @@ def test_an_id_that_means_no_job_or_another_one_is_forgotten_and_not_believed(se
     served.until_over(given)
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("what", ["lost", "mute", "banner"])
 def test_a_lost_or_buried_answer_does_not_queue_a_run_twice(served: Site, what: str) -> None:
     with served.troubled(what):
@@ -208,6 +209,7 @@ def test_a_run_waits_for_another_and_one_that_waits_in_vain_never_begins(served:
     served.cancel([in_vain])
 
 
+@pytest.mark.story
 def test_the_first_of_several_nodes_that_fails_ends_the_others(served: Site) -> None:
     text = 'echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR\nif [ "$RANK" = 1 ]; then exit 3; fi\nsleep 600'
     (given,) = served.submit([served.program(text)], *NODES, *served.for_two_nodes)
