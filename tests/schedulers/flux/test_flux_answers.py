@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hpcml.schedulers.flux.answers import (
     refusals_of_cancel,
     why_never_placed,
 )
+from hpcml.schedulers.flux.script import FluxAsk
 from hpcml.schedulers.flux.site import flux_site
 
 DONE = {
@@ -31,6 +33,12 @@ def failed(kind: str, note: str, **more: float) -> dict[str, Any]:
         "exception": {"occurred": True, "type": kind, "note": note},
         **more,
     }
+
+
+def test_each_of_several_jobs_has_a_log_in_the_same_folder_whatever_its_name() -> None:
+    asked = FluxAsk(name="sweep", options=(), log=Path("/home/job.logs/1/job.log"), count=2)
+
+    assert "--output=/home/job.logs/1/job-{cc}.log" in asked.argv(Path("job.sh"))
 
 
 def test_ids_are_plain_whatever_the_locale_and_stand_between_banners() -> None:
