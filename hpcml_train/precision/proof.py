@@ -25,7 +25,6 @@ class Asked(NamedTuple):
     local_rank: int
     rounding: str
     loss_scaling: bool
-    scale_rounding: str = "ceil"
 
 
 class PrecisionMismatchError(SystemExit):
@@ -54,7 +53,6 @@ def apply_to(run: Client, framework: Optional[str]) -> Any:  # noqa: ANN401 - th
         local_rank=run.local_rank,
         rounding=str(said("rounding", "rna")),
         loss_scaling=bool(said("loss_scaling", True)),  # noqa: FBT003 - a default
-        scale_rounding=str(said("scale_rounding", "ceil")),
     )
     chosen = framework or (settings.get("model") or {}).get("framework") or "torch"
     arithmetic, facts, proof = apply(chosen, asked)
@@ -126,7 +124,6 @@ def _apply_torch(asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
         numerics=asked.numerics,
         device=choose_device(asked.device, asked.local_rank),
         rounding=asked.rounding,
-        scale_rounding=asked.scale_rounding,
         loss_scaling=asked.loss_scaling,
     )
     return arithmetic, describe_framework(arithmetic), measure_precision(arithmetic)

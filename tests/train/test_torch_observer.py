@@ -139,7 +139,7 @@ def as_it_should_be(arithmetic: Arithmetic, model: Any) -> Any:
 
 @pytest.mark.parametrize(
     "asked",
-    ["fp32", "fp64", "tf32", "amp_bf16", "bf16", "amp_fp16", "fp16", "bf16x9", "fp8_e4m3", "fp8_hybrid", "nvfp4"],
+    ["fp32", "fp64", "tf32", "amp_bf16", "bf16", "amp_fp16", "fp16", "bf16x3", "fp8_e4m3", "fp8_hybrid"],
 )
 def test_a_program_that_does_as_it_was_asked_has_the_name_of_it(asked: str) -> None:
     told = with_arithmetic(asked, as_it_should_be)
