@@ -80,7 +80,11 @@ def _of_tensor(u: float, largest: float, subnormal: float) -> Envelope:
 
 _E4M3, _E5M2 = _of_tensor(2**-4, 448, 2**-10), _of_tensor(2**-3, 57344, 2**-17)
 # arithmetic -> envelopes of a factor of the forward pass, and of a gradient
-SCALED = {"fp8_e4m3": (_E4M3, _E4M3), "fp8_e5m2": (_E5M2, _E5M2), "fp8_hybrid": (_E4M3, _E5M2)}
+SCALED = {
+    "fp8_hybrid": (_E4M3, _E5M2),
+    # a scale that is a power of two brings the largest number to the format's, or to half of it
+    "fp8_e4m3": (_of_tensor(2**-4, 448 / 2, 2**-10),) * 2,
+}
 
 
 @pytest.mark.parametrize("arm", SCALED)
