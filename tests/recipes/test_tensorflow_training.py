@@ -59,7 +59,6 @@ def test_it_reports_what_the_torch_half_reports(recorded: dict[str, Recorded]) -
     # 354,002 and 1797 images, a fifth of each class held out: as in torch
     assert run.events["training"]["parameters"] == 354_002
     assert run.events["training"]["training_samples"] + run.events["training"]["validation_samples"] == 1797
-    assert run.events["training"]["is_synchronous"] is True
     assert run.events["work"]["devices"] == 1
     assert (run.events["work"]["flops_method"], run.events["work"]["flops_doubt"]) == ("graph", None)
     assert run.events["memory"] == {"device": "CPU:0", "peak_allocated_mb": None, "peak_reserved_mb": None}
