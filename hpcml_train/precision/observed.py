@@ -5,11 +5,11 @@ one event ``precision_observed`` (docs/journal.md):
 
     {"framework": "torch", "window": 0, "step": 2,
      "rows": [{"format": "bf16", "phase": "forward", "layer": "conv1", "flops": 1.2e9, "emulated": false}],
-     "unknown": [{"what": "flash_attn::fwd", "flops": null, "share": 0.2}],
+     "unknown": [{"what": "flash_attn::fwd", "flops": 2.5e8}],
      "parameters": {"float32": 1199882}, "switches": {...}, "autocast": {...}, "evidence": [...], "seconds": 0.01}
 
 ``emulated`` (false) and ``parameters`` (elements by dtype; absent: not known) may be left out. What is unknown has its
-FLOPs, or its share of the window from 0 to 1, or neither. ``format`` is of `SHOWS`, `TF32_ALLOWED`, or another word.
+FLOPs, or null. ``format`` is of `SHOWS`, `TF32_ALLOWED`, or another word.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ def effective(
         return name_observed(windows, requested, parameters), OBSERVED
     if has_observer:
         return UNKNOWN, OBSERVED
-    if is_expected:
-        return NOT_OBSERVED, None
-    return probed, None if probed is None else PROBED
+    if probed is not None:
+        return probed, PROBED
+    return (NOT_OBSERVED if is_expected else None), None
 
 
 def name_observed(windows: Sequence[Window], requested: str, parameters: Optional[str] = None) -> str:
@@ -183,14 +183,12 @@ def _number(value: object) -> Optional[float]:
 
 def _unknown_share(known: float, unknown: Sequence[Mapping[str, Any]]) -> float:
     """Return the part of the window that is unknown, beside *known* FLOPs."""
-    flops, share = 0.0, 0.0
+    flops = 0.0
     for one in unknown:
-        part, count = _number(one.get("share")), _number(one.get("flops"))
-        if part is None and count is None:
+        if (count := _number(one.get("flops"))) is None:
             return math.inf
-        share += part or 0.0
-        flops += (count or 0.0) if part is None else 0.0
-    return share + (flops / (known + flops) if flops > 0 else 0.0)
+        flops += count
+    return flops / (known + flops) if flops > 0 else 0.0
 
 
 def _flops(rows: Iterable[Row], **fields: object) -> float:

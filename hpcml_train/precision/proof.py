@@ -68,26 +68,16 @@ def apply_to(run: Client, framework: Optional[str]) -> Any:  # noqa: ANN401 - th
         if ends:
             raise PrecisionMismatchError(words)
         run.note(words)
-    if run.run_dir is not None and said("observe", "auto") != "never":
-        _observe(run, chosen, on_gpu=proof["device"] == "cuda")
+    if chosen == "torch" and run.run_dir is not None and said("observe", "auto") != "never":
+        _observe(run)
     return arithmetic
 
 
-def _observe(run: Client, framework: str, *, on_gpu: bool) -> None:
-    """Have what the program multiplies from now on reported, where *framework* can be observed."""
-    is_brief = run.rank >= _OBSERVED_RANKS
-    if framework == "torch":
-        from hpcml_train.torch.observer import observe
+def _observe(run: Client) -> None:
+    """Have what the program multiplies from now on reported."""
+    from hpcml_train.torch.observer import observe
 
-        run.watched_by(observe(run, how="client", is_brief=is_brief))
-    elif framework == "tensorflow":
-        from hpcml_train.tensorflow.observer import observe as observe_tensorflow
-
-        run.watched_by(observe_tensorflow(run, is_brief=is_brief, on_gpu=on_gpu))
-    elif framework == "jax":
-        from hpcml_train.jax.observer import observe as observe_jax
-
-        run.watched_by(observe_jax(run, is_brief=is_brief, on_gpu=on_gpu))
+    run.watched_by(observe(run, how="client", is_brief=run.rank >= _OBSERVED_RANKS))
 
 
 def apply(framework: str, asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:

@@ -376,7 +376,7 @@ class Observer:
                 **taken.details,
                 "rows": traces.rows(products),
                 "unknown": [
-                    {"what": what, "flops": flops, "share": None}
+                    {"what": what, "flops": flops}
                     for what, flops in {**unknown, **dict.fromkeys(taken.unknown)}.items()
                 ],
                 "evidence": evidence,
