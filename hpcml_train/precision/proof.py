@@ -69,15 +69,17 @@ def apply_to(run: Client, framework: Optional[str]) -> Any:  # noqa: ANN401 - th
             raise PrecisionMismatchError(words)
         run.note(words)
     if chosen == "torch" and run.run_dir is not None and said("observe", "auto") != "never":
-        _observe(run)
+        _observe(run, proof)
     return arithmetic
 
 
-def _observe(run: Client) -> None:
-    """Have what the program multiplies from now on reported."""
+def _observe(run: Client, proof: Mapping[str, Any]) -> None:
+    """Have what the program multiplies from now on reported; *proof* is what the probe has measured."""
     from hpcml_train.torch.observer import observe
 
-    run.watched_by(observe(run, how="client", is_brief=run.rank >= _OBSERVED_RANKS))
+    observer = observe(run, how="client", is_brief=run.rank >= _OBSERVED_RANKS)
+    observer.know_probe(proof["products"], proof["device"])
+    run.watched_by(observer)
 
 
 def apply(framework: str, asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
