@@ -36,7 +36,7 @@ ORIGIN = Provenance(
 # folders and files
 _OF_ONE_PROCESS = (
     *("recipes", "test_tensorflow_precision.py", "test_jax_precision.py"),
-    *("test_tensorflow_work.py", "test_jax_training.py", "test_jax_observer.py", "test_tensorflow_observer.py"),
+    *("test_tensorflow_work.py", "test_jax_training.py"),
 )
 
 

@@ -14,7 +14,6 @@ ABSENT_MEANS: Mapping[str, object] = {
     "container.dockerfile": None,
     "container.target": None,
     "model.options": {},
-    "precision.scale_rounding": "ceil",
     "profile.options": [],
     "profile.ranks": [0],
     "profile.steps": 5,

@@ -99,17 +99,12 @@ class Precision:
     name: PrecisionName
     numerics: Numerics = Numerics.auto
     rounding: str = "rna"  # of emulated TF32: nearest, ties away, is what PTX's cvt.rna.tf32 and CUTLASS do
-    scale_rounding: str = "ceil"  # of the blocks of mxfp8 and mxfp4: as NVIDIA's libraries do; floor: as OCP's text
     loss_scaling: bool = True  # GradScaler; only the FP16 arms use one
     on_mismatch: OnMismatch = OnMismatch.fail  # when a probe at the start shows another precision
     observe: Observe = Observe.auto  # whether what the program multiplies is recorded
 
     def __post_init__(self) -> None:
         require(self.rounding in ("rna", "rne", "rz"), f"precision.rounding={self.rounding}: choose rna, rne or rz")
-        require(
-            self.scale_rounding in ("ceil", "floor"),
-            f"precision.scale_rounding={self.scale_rounding}: choose ceil or floor",
-        )
 
 
 class LayoutName(Enum):
