@@ -2,8 +2,7 @@
 
 ``hpcml.agent.main`` starts this with its words: a run directory or a manifest in it, and nothing else is needed: no
 Hydra, no database, no network. With ``--batch FILE`` the runs are those that FILE lists for this job's array index, one
-after the other, or side by side on MIG slices (`lanes`). The exit status is that of the workload, or 2 where the
-arguments or manifests cannot be used.
+after the other. The exit status is that of the workload, or 2 where the arguments or manifests cannot be used.
 """
 
 from __future__ import annotations
@@ -43,11 +42,6 @@ def take_turns(words: Sequence[str]) -> int:
             element = read_element(words, os.environ)
         except (HpcmlError, OSError) as error:
             return _complain(error)
-        if len(element.sources) > 1:
-            from hpcml.agent.lanes import carry_out_beside, slices_of  # noqa: PLC0415 - most jobs are of one run
-
-            if slices := slices_of(element, os.environ):
-                return carry_out_beside(words, slices, inbox, os.environ)
         status = 0
         for number, source in enumerate(element.sources):
             if number == 1:
