@@ -22,7 +22,6 @@ from hpcml.errors import HpcmlError
 from hpcml.model.state import State
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.liveness import ProcessIdentity
-from hpcml.runs.rest import wake
 from hpcml.runs.state import EventName
 
 _USAGE = 2
@@ -75,8 +74,6 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
     if isinstance(hold, fence.Left):
         sys.stderr.write(f"hpcml agent: run {turn.run_dir.uid} is left alone: {hold.reason}\n")
         return Ended(status=hold.status, interrupted=hold.interrupted)
-    if hold.was_over:  # as the first node knows
-        wake(turn.run_dir)
     journal = turn.open_journal(hold.attempt)
     started = {
         **ProcessIdentity.of_this_process().as_details(),
