@@ -118,7 +118,9 @@ def read_turn(source: Path, pack: str | None, environ: Mapping[str, str]) -> Tur
         check(Path(orders.code), top=Path(orders.code).parent.parent)  # HOME/code/DIGEST
     if image is not None and image.key is not None:
         check_lent(Path(image.path))
-    return Turn(run_dir=run_dir_of(source), source=source, orders=orders, node=node_of(environ), pack=pack)
+    is_local = orders.settings.scheduler == "local"  # perhaps within somebody's job of several nodes
+    node = 0 if is_local else node_of(environ)
+    return Turn(run_dir=run_dir_of(source), source=source, orders=orders, node=node, pack=pack)
 
 
 def node_of(environ: Mapping[str, str]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from hpcml.errors import HpcmlError
 from hpcml.model.state import State
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.liveness import ProcessIdentity
-from hpcml.runs.state import EventName
+from hpcml.runs.state import EventName, read_fold
+from hpcml_client.journal import JournalWriter
 
 _USAGE = 2
 _FIRST_OF_SEVERAL = "HPCML_MASTER_ADDR"  # set by the job scripts of several nodes alone
@@ -100,7 +102,22 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
         raise
     gc.freeze()  # what is loaded is no garbage: it need not be looked at, now or ever
     gc.enable()  # which hpcml.agent.main had put off until all is loaded
-    return carry_out(turn, hold, inbox, environ, journal, sampler)
+    try:
+        return carry_out(turn, hold, inbox, environ, journal, sampler)
+    except (HpcmlError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - the program is dead by now, and the run would be lost
+        traceback.print_exc()
+        _tell_own_error(turn, hold.attempt, error, journal)
+        return Ended(status=_USAGE, interrupted=_FIRST_OF_SEVERAL in environ)
+
+
+def _tell_own_error(turn: Turn, attempt: int, error: Exception, journal: JournalWriter) -> None:
+    """Journal that the attempt ended by an *error* of hpcml, unless its end has been told."""
+    if not any(one.number == attempt and one.has_ended for one in read_fold(turn.run_dir)):
+        reason = " ".join(f"hpcml's own error: {type(error).__name__}: {error}".split())
+        journal.event(EventName.ATTEMPT_ENDED, {"state": State.FAILED.value, "reason": reason, "cause": "unknown"})
+    journal.close()
 
 
 def _is_over(turn: Turn, environ: Mapping[str, str]) -> bool:
