@@ -4,10 +4,6 @@ Run directories are written as `hpcml run` and its agent leave them (`store_at_s
 precisions, five seeds), and the store is made by the first command, which is measured too. Then each command is started
 REPEAT times in turns, and of each the smallest CPU time is taken: other work on the machine can only add to it.
 
-Runs that ended an hour ago or more are at rest (`hpcml.runs.rest`), and most runs of a year did. Here nobody waits for
-that hour: the commands are told that they were quiet for long enough. ``--awake`` leaves it as it is, which shows what
-the first look of a day costs.
-
 ``--runs 10 1000`` chooses other sizes; ``--home DIR`` keeps the run directories there, to be used again.
 ``--plot FILE`` draws how CPU time grows with the runs, as a picture (with Chromium, or what CHROMIUM names).
 """
@@ -26,10 +22,6 @@ REPEAT = 5
 METRICS = ["loss", "step_time_s"]
 STEPS = 20
 MAIN = "from hpcml.cli.start import main; main()"
-AT_REST = (  # as `hpcml.cli.start` begins
-    "import gc; gc.disable(); from hpcml.bundled_commands import use_commands; use_commands(); "
-    "from hpcml.runs import rest; rest.QUIET_S = 0.0; from hpcml.cli.main import main; main()"
-)
 CLICK = "python -c 'import click'"
 FIRST = "the first command, which reads all"
 COMMANDS = ("runs", "runs --limit 20", "status", "show @1", "sync", "compare --by precision")
@@ -100,14 +92,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, nargs="+", default=[10, 1000, 10_000], help="how many runs")
     parser.add_argument("--home", type=Path, help="where the run directories are kept, to be used again")
     parser.add_argument("--repeat", type=int, default=REPEAT, help="how often each command is started")
-    parser.add_argument("--awake", action="store_true", help="let commands look at all runs, as on the first of a day")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw how CPU time grows, as PNG")
     parser.add_argument("--only-fill", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.only_fill:
         fill(chosen.home, *chosen.runs)
         return
-    hpcml = [sys.executable, "-P", "-c", MAIN if chosen.awake else AT_REST]
+    hpcml = [sys.executable, "-P", "-c", MAIN]
     with tempfile.TemporaryDirectory() as name:
         found = {
             runs: table((chosen.home or Path(name)) / str(runs), runs, chosen.repeat, hpcml) for runs in chosen.runs

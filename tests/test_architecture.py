@@ -90,7 +90,6 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.agent.attempt", "hpcml.agent.staging"): "for runs with a working directory of their own",
     ("hpcml.agent.attempt", "hpcml.agent.history"): "for attempts that go on from another",
     ("hpcml.agent.turns", "hpcml.model.failure_causes"): "for an agent that cannot be loaded",
-    ("hpcml.agent.turns", "hpcml.agent.lanes"): "for jobs of several runs alone",
     ("hpcml.agent.metrics.numbers", "hpcml.model.metric_goal"): "for numbers in groups of three digits",
     ("hpcml.agent.metrics.printed", "hpcml.model.metric_goal"): "for losses that are no number, and rules of one name",
     ("hpcml.agent.metrics.follow", "hpcml.agent.metrics.json_files"): "for files with metrics, as where one is found",
@@ -164,9 +163,7 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.store.opening", "hpcml.store.sqlite.read_only"): "most stores are one's own",
     ("hpcml.store.sqlite.file", "hpcml.store.sqlite.engine"): "loads SQLAlchemy, which who only reads has no use for",
     ("hpcml.store.sqlite.published", "hpcml.store.sqlite.engine"): "as above",
-    ("hpcml.commands.collect", "hpcml.store.rest_rows"): "as above",
     ("hpcml.commands.status", "hpcml.store.scheduler_polls"): "as above",
-    ("hpcml.commands.sync", "hpcml.store.rest_rows"): "as above",
     ("hpcml.store.postgres", "hpcml.store.upgrade"): "loads Alembic, for a store that is to be made or upgraded",
     ("hpcml.store.sqlite.engine", "hpcml.store.upgrade"): "as above",
     ("hpcml.store.sqlite.read_only", "hpcml.store.upgrade"): "as above",
@@ -181,7 +178,6 @@ SMALL_TOPICS: dict[str, str] = {
     "hpcml.schedulers.pbs.rehearsal": "the counterpart of slurm/rehearsal: a scheduler's folders have the same files",
     "hpcml.schedulers.flux.site": "every backend has the same files, and a site is looked for here",
     "hpcml.schedulers.lsf.site": "as above",
-    "hpcml.agent.lanes": "packed runs side by side on MIG slices: why the agent starts itself again",
     "hpcml.commands.submit.import_paths": "asks a program's own Python from where it imports",
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
@@ -540,7 +536,7 @@ def test_a_program_waits_for_little_that_its_agent_loads() -> None:
     assert len({name for name in loaded if name.startswith("hpcml")}) <= 45
 
 
-@pytest.mark.parametrize("name", ["ending", "lanes", "attempt"])
+@pytest.mark.parametrize("name", ["ending", "attempt"])
 def test_an_agent_does_without_all_that_a_run_is(name: str) -> None:
     program = f"import json, sys, hpcml.agent.{name}; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, check=True, timeout=60)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _BATCH_FORMAT = 1
 _WAITS_FOR_ROOM_S = 30.0  # on a full disk, for how the attempt ended: without it the run is lost
-LANE = "HPCML_LANE"  # NUMBER/COUNT: of a pack, this agent takes every COUNT-th run (hpcml/agent/lanes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +101,9 @@ def read_element(words: Sequence[str], environ: Mapping[str, str]) -> Element:
     if not isinstance(jobs, list) or (index is None and len(jobs) != 1) or not 0 <= int(index or 0) < len(jobs):
         raise HpcmlError(f"{path} lists no run for array index {index}")
     sources = [Path(source) for source in jobs[int(index or 0)]]
-    first, _, step = environ.get(LANE, "0/1").partition("/")
     # The file lies in a folder that is named after the batch's token.
     pack = f"{path.parent.name}/{index or 0}" if len(sources) > 1 else None
-    return Element(sources=sources[int(first) :: int(step)], pack=pack)
+    return Element(sources=sources, pack=pack)
 
 
 def read_turn(source: Path, pack: str | None, environ: Mapping[str, str]) -> Turn:
@@ -120,7 +118,9 @@ def read_turn(source: Path, pack: str | None, environ: Mapping[str, str]) -> Tur
         check(Path(orders.code), top=Path(orders.code).parent.parent)  # HOME/code/DIGEST
     if image is not None and image.key is not None:
         check_lent(Path(image.path))
-    return Turn(run_dir=run_dir_of(source), source=source, orders=orders, node=node_of(environ), pack=pack)
+    is_local = orders.settings.scheduler == "local"  # perhaps within somebody's job of several nodes
+    node = 0 if is_local else node_of(environ)
+    return Turn(run_dir=run_dir_of(source), source=source, orders=orders, node=node, pack=pack)
 
 
 def node_of(environ: Mapping[str, str]) -> int:

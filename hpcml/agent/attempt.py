@@ -168,38 +168,32 @@ def _work(
     unharmed = Unharmed(journal.event)
     try:
         provide_client(turn.run_dir)
-        plan, shared, original = turn.plan, None, None
-        look_at: Callable[[Sequence[int]], object] = _look_nowhere
+        plan, shared = turn.plan, None
         if plan.staging is not None:
             from hpcml.agent import staging  # noqa: PLC0415 - for runs with a working directory of their own
 
             if (prevented := staging.make_ready(turn, hold, inbox)) is not None:
                 _tell_other_nodes(turn, hold.attempt, prevented, unharmed)
                 return prevented
-            shared, original = staging.shared_before(turn), staging.Original(turn)
-            look_at = original.look
+            shared = staging.shared_before(turn)
         with unharmed("facts"):
             given = {name: value for name, value in {**environ, **plan.environment}.items() if value is not None}
             own = {**host.facts(), **host.telling_variables(given), **_image_facts(plan, turn.run_dir)}
             journal.event("facts", {**own, **telemetry.take_facts(PATIENCE_S)})
         telemetry.begin()
-        outcome = _supervise(turn, hold, inbox, environ, journal, telemetry, look_at)
+        outcome = _supervise(turn, hold, inbox, environ, journal, telemetry)
         if telemetry.is_on:
             with unharmed("telemetry"):
                 journal.event("telemetry", {"node": turn.node, **telemetry.end(most_held_mb=outcome.most_held_mb)})
                 if facts := telemetry.take_facts():
                     journal.event("facts", facts)
-        if shared is not None and original is not None and not hold.superseded:  # the folder is the later attempt's
+        if shared is not None and not hold.superseded:  # the folder is the later attempt's
             with unharmed("files"):
-                staging.leave(turn, hold.attempt, shared, original, journal)
+                staging.leave(turn, hold.attempt, shared, journal)
         return outcome
     finally:
         with unharmed("telemetry"):
             telemetry.stop()
-
-
-def _look_nowhere(_: Sequence[int]) -> None:
-    """Let a program that has no folder of its own be where it is."""
 
 
 def _supervise(
@@ -209,26 +203,19 @@ def _supervise(
     environ: Mapping[str, str],
     journal: JournalWriter,
     telemetry: SamplerHandle,
-    look_at: Callable[[Sequence[int]], object],
 ) -> Outcome:
-    """Start the ranks and watch them to their end, reading metrics from the output of the first rank meanwhile.
-
-    *look_at* gets the ids of what was started, now and then.
-    """
+    """Start the ranks and watch them to their end, reading metrics from the output of the first rank meanwhile."""
     unharmed = Unharmed(journal.event)
     part = _part_of_mpi(turn, hold.attempt, environ)
     ranks = ranks_of(turn, hold.attempt, environ) if part is None else [part.process]
     first = ranks[0] if part is None else part.output
     found = cache(partial(_found_metrics, turn, hold.attempt, first, journal))
-    pids: list[int] = []
 
-    def begin(started: Sequence[int]) -> None:
-        pids.extend(started)
+    def begin() -> None:
         _begin_beside(telemetry, lambda: found().begin(), unharmed)
 
     def follow() -> None:
         hold.beat()
-        look_at(pids)
         with unharmed(_OF_THE_END):
             _settling()
         with unharmed("metrics from what is printed"):

@@ -45,7 +45,6 @@ _EARLY = (  # by an agent until the program starts, or its sampler does: of the 
 )
 _LATE = (  # by an agent, its sampler, a rank of MPI and a queue; what few of them need stays outside
     "hpcml.agent.ending",
-    "hpcml.agent.lanes",
     "hpcml.agent.metrics.event_files",
     "hpcml.agent.metrics.json_files",
     "hpcml.agent.metrics.mlflow_files",

@@ -40,7 +40,6 @@ from hpcml.runs.files import open_regular, parse_json
 from hpcml.runs.layout import RunDir, home_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import FILE, make_folder, read
-from hpcml.runs.rest import wake
 from hpcml.runs.state import RESTARTS_UNHEARD, EventName, RunEvent, RunFold, read_fold
 from hpcml_client.journal import JournalWriter
 
@@ -138,7 +137,6 @@ class Hold:
     pace: Pace = field(default_factory=Pace)
     _next_at: float = 0.0  # of the monotonic clock
     superseded: bool = False  # a later attempt has been claimed
-    was_over: bool = False  # the run had ended before, and goes on now
 
     def beat(self) -> None:
         """Touch this agent's log and look for a later claim, if it is time; to be called often."""
@@ -176,7 +174,7 @@ def enter(
         if turn.node == 0 and not entered.interrupted:
             gate.tell_left(entered)
         return entered
-    hold = Hold(turn.run_dir, entered, turn.node, gate.pace, was_over=gate.was_over)
+    hold = Hold(turn.run_dir, entered, turn.node, gate.pace)
     make_folder(turn.run_dir.logs)
     turn.run_dir.agent_log(entered, turn.node).touch(mode=FILE)
     return hold
@@ -214,13 +212,11 @@ class _Gate:
     is_asked_again: bool  # a completed run is wanted once more
     _waits_for: str | None = None  # what has been said of whom we wait for
     _dead: set[tuple[int, int]] = field(default_factory=set)  # attempt and node of agents that gave no sign of life
-    was_over: bool = False  # the run had ended when it was looked at last
 
     def lead(self) -> int | Left:
         """Decide for node 0, and so for all nodes of the job; return the attempt that was claimed."""
         while True:
             told = read_fold(self.turn.run_dir)
-            self.was_over = told.state.is_final
             if (done := self._is_done(told)) is not None:
                 return done
             claims = _claims(self.turn.run_dir)
@@ -256,8 +252,6 @@ class _Gate:
     def tell_left(self, left: Left) -> None:
         """Journal that this job leaves the run, in the attempt that was to be its own."""
         told = read_fold(self.turn.run_dir)
-        if told.state.is_final:
-            wake(self.turn.run_dir)
         directory, uid = str(self.turn.run_dir.journals), self.turn.uid
         with JournalWriter.open(directory, run=uid, attempt=told.attempt, writer="left") as journal:
             journal.event(EventName.LEFT, {"reason": left.reason, "status": left.status, **self.ours.as_details()})

@@ -111,7 +111,12 @@ def how(code: int) -> str:
     >>> how(1), how(-9)
     ('exit status 1', 'killed by SIGKILL')
     """
-    return f"exit status {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+    if code > 0:
+        return f"exit status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:  # most of the real-time signals have no name
+        return f"killed by signal {-code}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path, PurePath
 
-from hpcml.agent.assignment import LANE, Turn
+from hpcml.agent.assignment import Turn
 from hpcml.agent.processes import JOBS
 from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the job script
 JOB_END = "HPCML_JOB_END"  # the file in which the job script says why it ends the agents of all nodes
 PROFILE = "HPCML_PROFILE"  # where a profiler writes, without the end of the file's name
-_OURS = frozenset({REQUEUE, JOB_END, TIME_LIMIT, INSIDE_NAMES, LANE, PROFILE})  # an hpcml inside must not use our job
+_OURS = frozenset({REQUEUE, JOB_END, TIME_LIMIT, INSIDE_NAMES, PROFILE})  # an hpcml inside must not use our job
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below the range from which Linux takes ports by itself
 _TRIES = 100
 # What torchrun tells each process, and programs take for "there are several": none of it where there is one.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,8 +20,6 @@ from hpcml.agent.signals import Inbox
 from hpcml.errors import HpcmlError, why_not
 from hpcml.model.state import State
 from hpcml.runs.cancellation import is_cancelled
-from hpcml.runs.layout import home_of
-from hpcml.runs.original import changed_since, is_inside, names_folder
 from hpcml.runs.private import FILE
 from hpcml.runs.state import EventName
 from hpcml.runs.working_directory import changed, look_at_shared, settle, stage
@@ -60,32 +58,7 @@ def shared_before(turn: Turn) -> Mapping[str, object]:
     return {} if plan.staging is None or turn.node != 0 else look_at_shared(plan.staging)
 
 
-class Original:
-    """Watches whether the program leaves its copy for the folder that it is a copy of."""
-
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-        self._began_at_s = time.time()
-        self._was_seen = False
-
-    def look(self, pids: Sequence[int]) -> None:
-        """Note whether one of the program's processes is at work there."""
-        staging = self._turn.plan.staging
-        if staging is not None and staging.original is not None and not self._was_seen:
-            self._was_seen = any(is_inside(pid, staging.original, self._turn.run_dir.work) for pid in pids)
-
-    def changed(self) -> list[str]:
-        """Return the files there that changed meanwhile; none where the program neither names it nor was seen in it."""
-        plan = self._turn.plan
-        if plan.staging is None or plan.staging.original is None:
-            return []
-        original, shared = plan.staging.original, list(plan.staging.shared.values())
-        if not (self._was_seen or names_folder(plan.argv, Path(plan.cwd), original, shared)):
-            return []
-        return changed_since(original, self._began_at_s, [str(home_of(self._turn.run_dir.path)), *shared])
-
-
-def leave(turn: Turn, attempt: int, shared: Mapping[str, object], original: Original, journal: JournalWriter) -> None:
+def leave(turn: Turn, attempt: int, shared: Mapping[str, object], journal: JournalWriter) -> None:
     """Say that the processes of this node have ended; the last node to say so clears up and journals what was written.
 
     Raises `OSError` and `HpcmlError` where the working directory cannot be read.
@@ -93,7 +66,7 @@ def leave(turn: Turn, attempt: int, shared: Mapping[str, object], original: Orig
     plan, run_dir = turn.plan, turn.run_dir
     if plan.staging is None:
         return
-    touched = [] if turn.node else [*changed(shared, look_at_shared(plan.staging)), *original.changed()]
+    touched = [] if turn.node else changed(shared, look_at_shared(plan.staging))
     if touched:
         journal.event(EventName.SHARED_CHANGED, {"paths": touched[:_MOST_TOLD]})
     nodes = turn.settings.nodes

@@ -91,7 +91,7 @@ def supervise(
     limits: Limits,
     *,
     tell: Callable[..., None],
-    on_start: Callable[[Sequence[int]], None] = lambda _: None,
+    on_start: Callable[[], None] = lambda: None,
     on_tick: Callable[[], None] = lambda: None,
     is_unwanted: Callable[[], bool] = lambda: False,
     job: JobHooks | None = None,
@@ -121,7 +121,7 @@ def supervise(
             from hpcml.model.secrets import masked  # noqa: PLC0415 - once the program runs, which would wait for it
 
             tell("workload_started", argv=masked(ranks[0].argv), pids=[process.pid for process in processes])
-            on_start([process.pid for process in processes])
+            on_start()
             watch = _Watch(processes, inbox, limits, tell, started, job or JobHooks())
             return watch.until_the_end(on_tick, is_unwanted)
         except BaseException:  # nobody would watch it any more

@@ -2,8 +2,7 @@
 
 ``hpcml.agent.main`` starts this with its words: a run directory or a manifest in it, and nothing else is needed: no
 Hydra, no database, no network. With ``--batch FILE`` the runs are those that FILE lists for this job's array index, one
-after the other, or side by side on MIG slices (`lanes`). The exit status is that of the workload, or 2 where the
-arguments or manifests cannot be used.
+after the other. The exit status is that of the workload, or 2 where the arguments or manifests cannot be used.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from hpcml.errors import HpcmlError
 from hpcml.model.state import State
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.liveness import ProcessIdentity
-from hpcml.runs.rest import wake
-from hpcml.runs.state import EventName
+from hpcml.runs.state import EventName, read_fold
+from hpcml_client.journal import JournalWriter
 
 _USAGE = 2
 _FIRST_OF_SEVERAL = "HPCML_MASTER_ADDR"  # set by the job scripts of several nodes alone
@@ -43,11 +43,6 @@ def take_turns(words: Sequence[str]) -> int:
             element = read_element(words, os.environ)
         except (HpcmlError, OSError) as error:
             return _complain(error)
-        if len(element.sources) > 1:
-            from hpcml.agent.lanes import carry_out_beside, slices_of  # noqa: PLC0415 - most jobs are of one run
-
-            if slices := slices_of(element, os.environ):
-                return carry_out_beside(words, slices, inbox, os.environ)
         status = 0
         for number, source in enumerate(element.sources):
             if number == 1:
@@ -81,8 +76,6 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
     if isinstance(hold, fence.Left):
         sys.stderr.write(f"hpcml agent: run {turn.run_dir.uid} is left alone: {hold.reason}\n")
         return Ended(status=hold.status, interrupted=hold.interrupted)
-    if hold.was_over:  # as the first node knows
-        wake(turn.run_dir)
     journal = turn.open_journal(hold.attempt)
     started = {
         **ProcessIdentity.of_this_process().as_details(),
@@ -109,7 +102,22 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
         raise
     gc.freeze()  # what is loaded is no garbage: it need not be looked at, now or ever
     gc.enable()  # which hpcml.agent.main had put off until all is loaded
-    return carry_out(turn, hold, inbox, environ, journal, sampler)
+    try:
+        return carry_out(turn, hold, inbox, environ, journal, sampler)
+    except (HpcmlError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - the program is dead by now, and the run would be lost
+        traceback.print_exc()
+        _tell_own_error(turn, hold.attempt, error, journal)
+        return Ended(status=_USAGE, interrupted=_FIRST_OF_SEVERAL in environ)
+
+
+def _tell_own_error(turn: Turn, attempt: int, error: Exception, journal: JournalWriter) -> None:
+    """Journal that the attempt ended by an *error* of hpcml, unless its end has been told."""
+    if not any(one.number == attempt and one.has_ended for one in read_fold(turn.run_dir)):
+        reason = " ".join(f"hpcml's own error: {type(error).__name__}: {error}".split())
+        journal.event(EventName.ATTEMPT_ENDED, {"state": State.FAILED.value, "reason": reason, "cause": "unknown"})
+    journal.close()
 
 
 def _is_over(turn: Turn, environ: Mapping[str, str]) -> bool:

@@ -22,10 +22,10 @@ from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import mark_cancelled
-from hpcml.runs.copies import original_of
 from hpcml.runs.journal import events, read_journal
-from hpcml.runs.layout import RunDir, home_of
+from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import ProcessIdentity, pid_here
+from hpcml.runs.manifest import home_of_original
 from hpcml.runs.private import check
 from hpcml.runs.state import EventName
 from hpcml.schedulers.contract import Submitter, Ticket
@@ -126,9 +126,8 @@ def _check_directory(record: RunRecord, places: Places) -> None:
     run_dir = RunDir(Path(record.path))
     if run_dir.path.exists():  # its journals say which process is told to end
         check(run_dir.path, top=places.home)
-    if (original := original_of(run_dir)) is not None:
-        home = shlex.quote(str(home_of(RunDir(original).manifest)))
-        raise ConfigError(f"run {record.uid} is a copy of {original}, whose job this is: hpcml --home {home} cancel")
+    if (home := home_of_original(run_dir)) is not None:
+        raise ConfigError(f"run {record.uid} is a copy, whose job is that of: hpcml --home {shlex.quote(str(home))}")
 
 
 def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:

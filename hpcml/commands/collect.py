@@ -236,20 +236,13 @@ def collect(
     if store.is_shared:
         origin.mark(places.runs)
     roots = external_runs.roots(places)
-    news = find_news(store, *roots, is_anew=is_anew, is_brief=True)
+    news = find_news(store, *roots, is_anew=is_anew)
     report = news.report
     if news.changed:
         # Imported here: reading run directories loads half of hpcml, and most answers find nothing to read.
         from hpcml.store.ingest import read_news  # noqa: PLC0415
 
         report = read_news(store, news, *roots, is_anew=is_anew)
-    if news.seen:
-        from hpcml.store import rest_rows  # noqa: PLC0415 - as above
-
-        try:
-            rest_rows.keep(store, news.seen, news.now)
-        except StoreError as error:  # it saves the next look, and no answer depends on it
-            log.info("which runs are at rest was not written down: %s", error)
     if not is_silent:
         tell_left_out(report.problems)
     unfinished = open_runs(store, places.runs)  # what others have in the store is theirs to find out

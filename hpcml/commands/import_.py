@@ -30,7 +30,6 @@ from hpcml.runs.files import read_raw
 from hpcml.runs.journal import Event, Header, read_journal
 from hpcml.runs.layout import RunDir
 from hpcml.runs.private import make_folder, write_file
-from hpcml.runs.rest import wake
 from hpcml.runs.run_json import IMPORTED
 from hpcml.store.loading import clock_zeros
 
@@ -117,7 +116,6 @@ def _bring_in(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str], re
     report.remarks.update(dict.fromkeys(ours.remarks, 1))
     if is_dry:
         return
-    wake(run_dir)
     _copy(artifacts, run_dir)
     if news:
         _add_journal(run_dir, ours, news)

@@ -39,7 +39,6 @@ from hpcml.runs.journal import READ
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.private import FOLDER
-from hpcml.runs.rest import wake
 from hpcml.runs.state import PRINTED, EventName
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_run
@@ -139,7 +138,6 @@ def forget(places: Places, selection: Selection) -> list[str]:
         found = [writable(record, _WHAT) for record in select(store, selection) if record.state.is_final]
         found = [run_dir for run_dir in found if any(run_dir.journals.glob(_OURS))]
         for run_dir in found:
-            wake(run_dir)
             for journal in sorted(run_dir.journals.glob(_OURS)):
                 try:
                     journal.unlink()
@@ -241,7 +239,6 @@ def _add_files(found: _Found, record: RunRecord, run_dir: RunDir, files: Sequenc
 
 def _write(record: RunRecord, run_dir: RunDir, by_attempt: Mapping[int, _Found], sources: Sources) -> None:
     """Write a journal of what was found of each attempt; they appear once all are whole, however this ends."""
-    wake(run_dir)
     try:
         run_dir.journals.mkdir(mode=FOLDER, exist_ok=True)
         _clear_drafts(run_dir.path)

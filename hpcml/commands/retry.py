@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,9 +27,8 @@ from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import unmark
-from hpcml.runs.copies import can_be_seen, made_in
 from hpcml.runs.layout import RunDir
-from hpcml.runs.manifest import Manifest, read_to_execute, write_manifest
+from hpcml.runs.manifest import Manifest, home_of_original, read_to_execute, write_manifest
 from hpcml.runs.private import make_folder, write_file
 from hpcml.runs.run_json import IMPORTED
 from hpcml.runs.state import RunFold, told_by
@@ -233,11 +233,8 @@ def _why_not_at_all(store: Database, record: RunRecord) -> str | None:
 
 
 def _why_not_here(record: RunRecord) -> str | None:
-    made = made_in(RunDir(Path(record.path)))
-    is_there = made is not None and can_be_seen(made)
-    if made is not None and (record.scheduler == THIS_MACHINE or is_there):  # nodes may see other places
-        there = "it can be tried again there, or " if is_there else ""
-        return f"was made in {made}, which its plan names: {there}hpcml run submits it anew"
+    if (home := home_of_original(RunDir(Path(record.path)))) is not None:
+        return f"is a copy: try it again by hpcml --home {shlex.quote(str(home))}, or submit it anew by hpcml run"
     return None
 
 

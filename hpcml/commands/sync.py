@@ -19,7 +19,6 @@ from hpcml.commands.submit.code_store import clear_abandoned
 from hpcml.paths import Places
 from hpcml.runs.atomic import forgotten_drafts
 from hpcml.runs.layout import REMOVED, run_paths
-from hpcml.store import rests
 from hpcml.store.database import Database
 from hpcml.store.missing import Damage, damage, runs_below, without_directory
 from hpcml.store.news import IngestReport
@@ -63,8 +62,7 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     finished, waiting = _finish_submissions(places, backends)
     queues = start_queues_again(backends)
     with opened(places) as store:
-        clearing = rests.clearing_below(store, places.runs, began := time.time())
-        folders = list(_entries(places, clearing))
+        folders = list(_entries(places))
         cleared = _clear(places, folders)
         beside_scripts = [(folder, names) for folder, names in folders if folder != str(places.home)]
         removed = _finish_removals(places, store)
@@ -73,10 +71,6 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
         retried = _retry(places, backends, store, interval_s)
         looked = _look(places, backends, store)
         cleared += _clear_files_of_jobs(beside_scripts, store, time.time())
-        if clearing.due:
-            from hpcml.store import rest_rows  # noqa: PLC0415 - once a day
-
-            rest_rows.cleared(store, clearing.due, began)
         missing = [_in_words(damage(store)), *_gone(store, places)]
     lines = [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
     lines += [f"{removed} interrupted removal{'s' if removed != 1 else ''} finished"] if removed else []
@@ -184,14 +178,14 @@ def _clear_files_of_jobs(folders: Sequence[_Entries], store: Database, now: floa
     return count
 
 
-def _entries(places: Places, clearing: rests.Clearing) -> Iterator[_Entries]:
+def _entries(places: Places) -> Iterator[_Entries]:
     """Yield the folders in which processes and jobs write beside what is there, each listed once.
 
-    As texts: there are several for each run. Those of runs at rest are looked at once a day.
+    As texts: there are several for each run.
     """
     folders = [places.home, places.runs, places.submissions, *places.submissions.glob("*/")]
     yield from ((str(folder), names) for folder in folders if (names := _names_in(str(folder))))
-    for path in run_paths(str(places.runs)) if clearing.is_whole else clearing.paths:
+    for path in run_paths(str(places.runs)):
         names = _names_in(path)
         yield path, names
         if "retries" in names:

@@ -15,7 +15,6 @@ from hpcml.model.records import RunRecord, check_tag
 from hpcml.paths import Places
 from hpcml.runs.journal import USER
 from hpcml.runs.layout import RunDir
-from hpcml.runs.rest import wake
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_run
 from hpcml.store.query import get_run
@@ -112,8 +111,6 @@ def writable(record: RunRecord, what: str) -> RunDir:
 
 
 def _tell(store: Database, record: RunRecord, run_dir: RunDir, events: Sequence[_Told]) -> None:
-    if record.state.is_final:
-        wake(run_dir)
     # Attempt 0, whichever is on: this belongs to none, and must not begin one.
     with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=0, writer=USER) as journal:
         for name, details in events:

@@ -286,7 +286,7 @@ class Resources:
     queue: str | None = None  # PBS's word for partition, which it overrides
     qos: str | None = None
     nodes: int = 1
-    gpus_per_node: int | None = None  # with mig: slices of each node
+    gpus_per_node: int | None = None
     mig: str | None = None  # a slice of a GPU, by its profile: 1g.5gb
     cpus_per_task: int | None = None  # CPU cores of each process
     mem: str | None = None  # memory of each node: 64G
@@ -319,11 +319,6 @@ class Resources:
             parse_walltime_s(self.walltime)
         if self.mem is not None:
             parse_memory_mb(self.mem)
-
-    @property
-    def slices(self) -> int:
-        """How many MIG slices the job has, on which packed runs compute side by side; 1 without MIG."""
-        return 1 if self.mig is None else self.gpus_per_node or 1
 
     @property
     def partition_or_queue(self) -> str | None:

@@ -49,8 +49,8 @@ def gpus_of_run(params: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as the reco
     return 1 if params.get("resources.mig") else params.get("resources.gpus_per_node")
 
 
-def check_mig(wanted: str, *, cluster: str, gpu: str | None, offered: Sequence[str], is_asked_for: bool) -> MigProfile:
-    """Return the profile *wanted* of a GPU called *gpu*; raise `ConfigError` in one line where it is none.
+def check_mig(wanted: str, *, cluster: str, gpu: str | None, offered: Sequence[str], is_asked_for: bool) -> None:
+    """Raise `ConfigError` in one line where *wanted* is no profile of a GPU called *gpu*.
 
     *offered* are the profiles that the site says it has; none: all that the GPU can have. *is_asked_for* tells whether
     the profile of the *cluster* says how its scheduler is asked for slices.
@@ -62,15 +62,11 @@ def check_mig(wanted: str, *, cluster: str, gpu: str | None, offered: Sequence[s
     )
     known = mig_profiles(gpu or "")
     if not known and _NAME.fullmatch(wanted) and wanted in offered:
-        found = _NAME.fullmatch(wanted)
-        assert found is not None
-        return MigProfile(name=wanted, slices=int(found[1]), of=7, memory_gb=int(found[2]), most=1)
+        return
     valid = [profile for profile in known if not offered or profile.name in offered]
-    for profile in valid:
-        if profile.name == wanted:
-            return profile
-    names = ", ".join(map(str, valid)) or "none that is known"
-    raise ConfigError(f"resources.mig={wanted} is no MIG profile of cluster={cluster} ({gpu}): choose of {names}")
+    if all(profile.name != wanted for profile in valid):
+        names = ", ".join(map(str, valid)) or "none that is known"
+        raise ConfigError(f"resources.mig={wanted} is no MIG profile of cluster={cluster} ({gpu}): choose of {names}")
 
 
 def check_is_told(wanted: str, *, cluster: str, mig_type: str, gpu_request: str, directives: Sequence[str]) -> None:

@@ -30,7 +30,7 @@ from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.mig import check_mig
 from hpcml.model.precision import RECIPES_OWN, Device, PrecisionName, decide_numerics
 from hpcml.model.secrets import masked_settings
-from hpcml.model.strategy import Strategy, StrategyName
+from hpcml.model.strategy import Strategy
 from hpcml.model.telemetry import Telemetry
 from hpcml.model.training import Training
 from hpcml.units import parse_memory_mb, parse_wait_s, parse_walltime_s
@@ -377,8 +377,7 @@ class Run:
             f"precision=own leaves the arithmetic to a program of your own: model={self.model.name} needs one, e.g. "
             f"precision={RECIPES_OWN.name}",
         )
-        gpus = 1 if self._is_beside_others else self.resources.gpus_per_node
-        self.strategy.check(nodes=self.resources.nodes, gpus_per_node=gpus)
+        self.strategy.check(nodes=self.resources.nodes, gpus_per_node=self.resources.gpus_per_node)
         self._check_site()
         self._check_slice()
         self.profile.check(
@@ -422,12 +421,6 @@ class Run:
             f"resources.nodes={wanted.nodes}: cluster={site.name} is this one machine",
         )
 
-    @property
-    def _is_beside_others(self) -> bool:
-        """Whether the run has one of several MIG slices of its job, and runs of its pack have the others."""
-        is_one_process = self.strategy.name is StrategyName.single
-        return self.resources.slices > 1 and self.schedule.pack != "none" and is_one_process
-
     def _check_slice(self) -> None:
         """Raise `ConfigError` for a MIG slice that the site has not, and for more than a program can use of slices."""
         site, wanted = self.cluster, self.resources
@@ -438,7 +431,7 @@ class Run:
             f"resources.mig={wanted.mig} is asked of a scheduler: on this machine set CUDA_VISIBLE_DEVICES to the UUID "
             "of a slice (nvidia-smi -L) before hpcml run",
         )
-        profile = check_mig(
+        check_mig(
             wanted.mig,
             cluster=site.name,
             gpu=site.gpu_model,
@@ -448,15 +441,9 @@ class Run:
         gpus = 1 if wanted.gpus_per_node is None else wanted.gpus_per_node
         require(gpus > 0, f"resources.mig={wanted.mig} with resources.gpus_per_node=0: leave one of them out")
         require(
-            site.gpus_per_node is None or gpus <= profile.most * site.gpus_per_node,
-            f"resources.gpus_per_node={gpus}: {site.gpus_per_node} GPUs of a node of cluster={site.name} hold "
-            f"{profile.most * (site.gpus_per_node or 0)} slices {profile} at most",
-        )
-        require(
-            (gpus == 1 or self._is_beside_others) and wanted.nodes == 1,
+            gpus == 1 and wanted.nodes == 1,
             f"resources.mig={wanted.mig} with {gpus} slice(s) on {wanted.nodes} node(s): a process sees one (CUDA), "
-            "and NCCL joins none (no P2P between slices): use one slice, whole GPUs, or schedule.pack for runs side by "
-            "side",
+            "and NCCL joins none (no P2P between slices): use one slice, or whole GPUs",
         )
 
     def profile_device(self) -> Device:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from hpcml.codec import Json, decode, encode
+from hpcml.errors import HpcmlError
 from hpcml.model.run import Run
 from hpcml.runs.files import read_raw
+from hpcml.runs.layout import RunDir, home_of
 from hpcml.runs.plan import Plan
 from hpcml.runs.private import create_file
 from hpcml.runs.run_json import IMPORTED, must_be_ours, naming, read_own
@@ -40,6 +43,7 @@ class Provenance:
     git_commit: str | None = None
     git_dirty: bool | None = None
     user_config: list[str] = field(default_factory=list)  # config directories besides the shipped one
+    home: str | None = None  # the folder of all that hpcml keeps; a run in another home is a copy
     submission: str | None = None  # the runs that were submitted together have the same
     submission_size: int | None = None  # how many these are
     code: str | None = None  # the folder with the snapshot of the code that runs
@@ -175,6 +179,19 @@ def read_provenance(path: Path) -> Provenance | None:
         provenance = decode(Provenance, raw.get("provenance"))
     assert isinstance(provenance, Provenance)
     return provenance
+
+
+def home_of_original(run_dir: RunDir) -> Path | None:
+    """Return the home that was copied, where the run was made in another one than it lies in, which is still there.
+
+    None as well where run.json cannot be read.
+    """
+    with suppress(HpcmlError, OSError):
+        origin = read_provenance(run_dir.manifest)
+        if origin is not None and origin.home is not None:
+            made_in = Path(origin.home)
+            return None if made_in.samefile(home_of(run_dir.manifest)) else made_in
+    return None
 
 
 def _decoded(path: Path, raw: dict[str, Any]) -> Manifest:

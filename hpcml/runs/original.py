@@ -1,26 +1,17 @@
-"""The user's folder that a run's working directory is a copy of: whether a program goes there, and what changed in it.
-
-A program that is told an absolute place in it (``cd /home/me/project``, ``open("/home/me/project/out.csv", "w")``)
-leaves its copy, and all runs write the same files. What changed there is looked for only where a program names the
-folder or was seen in it: its user may be at work there, too.
-"""
+"""The texts of the files that the words of a command reach: scripts, the modules that they import, their settings."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 from hpcml.runs.files import read_whole
-from hpcml.runs.working_directory import is_environment
 
 _MOST_READ = 1 << 20  # bytes of a file that may be a script
-_MOST_LOOKED_AT = 20_000  # entries
 _MOST_REACHED, _MOST_OF_THEM = 100, 4 << 20  # files that a program's words reach, and bytes of them
-_COMPILED = "__pycache__"
 SOURCES = frozenset(  # endings, in small letters, of files of source
     {
         *(".py", ".pyx", ".ipynb", ".sh", ".bash", ".zsh", ".jl", ".r", ".m", ".pl", ".lua", ".rb"),
@@ -34,29 +25,6 @@ _FILE = re.compile(
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+)?import[ \t]+(?P<names>[^\n#]*)", re.MULTILINE
 )
-
-
-def names_folder(words: Sequence[str], cwd: Path, folder: str, but_for: Collection[str]) -> str | None:
-    """Return what names the absolute *folder*: a word of *words*, or a file that they reach (`reached_files`).
-
-    What is written with ~ and $HOME counts; the paths *but_for* in it, data and environments that runs share, do not,
-    nor what is in a compiled program: with -g that is where it was compiled. None where nothing does.
-    """
-    forms = [folder]
-    home = os.environ.get("HOME", "").rstrip(os.sep)
-    if home and folder.startswith(home + os.sep):
-        inside = folder.removeprefix(home)
-        forms += [f"~{inside}", f"$HOME{inside}", f"${{HOME}}{inside}"]
-    shared = [re.escape(path.removeprefix(folder)) for path in but_for if path.startswith(folder + os.sep)]
-    apart = "".join(f"(?!{path}(?![\\w.-]))" for path in shared)
-    named = re.compile(os.fsencode(f"(?<![\\w/.-])(?:{'|'.join(map(re.escape, forms))})(?![\\w.-]){apart}"))
-    for word in words:
-        if named.search(os.fsencode(word)):
-            return word
-    for path, text in reached_files(words, cwd).items():
-        if named.search(text.encode("utf-8", "surrogateescape")):
-            return next((word for word in words if cwd / word == path), os.path.relpath(path, cwd))
-    return None
 
 
 def reached_files(words: Sequence[str], cwd: Path) -> dict[Path, str]:
@@ -124,37 +92,3 @@ def _modules(found: re.Match[str], path: Path, folders: Sequence[Path]) -> Itera
         below = each.strip(".").replace(".", "/")
         for folder in start if below else ():
             yield from (folder / f"{below}.py", folder / below / "__init__.py")
-
-
-def is_inside(pid: int, folder: str, but_for: Path) -> bool:
-    """Tell whether the process is at work in or below *folder*, not in *but_for*; False where that is not seen."""
-    with suppress(OSError):
-        place = Path(os.readlink(f"/proc/{pid}/cwd"))  # noqa: PTH115 - what is gone has words behind its path
-        return place.is_relative_to(os.path.realpath(folder)) and not place.is_relative_to(os.path.realpath(but_for))
-    return False
-
-
-def changed_since(folder: str, at_s: float, but_for: Collection[str]) -> list[str]:
-    """Return the files below *folder* that were made or written after *at_s*, of at most 20,000 entries, sorted.
-
-    Left out are the paths *but_for*, what is hidden, environments, and what Python compiled. Links are not followed.
-    """
-    return sorted(_changed(folder, at_s, {os.path.realpath(path) for path in but_for}))
-
-
-def _changed(folder: str, at_s: float, but_for: Collection[str]) -> Iterator[str]:
-    waiting, count = [os.path.realpath(folder)], 0
-    while waiting:
-        with suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                count += 1
-                if count > _MOST_LOOKED_AT:
-                    return
-                if entry.name.startswith(".") or entry.name == _COMPILED or entry.path in but_for:
-                    continue
-                with suppress(OSError):
-                    if entry.is_dir(follow_symlinks=False):
-                        if not is_environment(Path(entry.path)):
-                            waiting.append(entry.path)
-                    elif entry.stat(follow_symlinks=False).st_mtime >= at_s:
-                        yield entry.path

@@ -94,7 +94,7 @@ def request_for_batch(batch: Batch) -> Request:
 def request_for_pack(pack: Sequence[Job]) -> Request:
     """Return the request of a job that runs *pack*, one after the other; all but the walltime is that of the first.
 
-    The walltime is the sum of theirs (of those on one MIG slice, where there are several) and `PACK_MARGIN_S`, or None
+    The walltime is the sum of theirs and `PACK_MARGIN_S`, or None
     as soon as one of them has none; the warning comes as early as the run that wants the longest needs it. Raises
     `ConfigError` as `fill` does. Whoever makes the packs sees to it that all runs of a pack ask for equal resources.
     """
@@ -107,9 +107,7 @@ def request_for_pack(pack: Sequence[Job]) -> Request:
     is_limited = len(times_s) == len(requests)
     margin_s = PACK_MARGIN_S if is_limited else 0
     warning_s = min(max(warnings_s) + margin_s, _LONGEST_WARNING_S) if warnings_s else None
-    slices = pack[0].manifest.run.resources.slices  # on which as many compute at once
-    longest_s = max((sum(times_s[lane::slices]) for lane in range(slices)), default=0)
-    return replace(first, walltime_s=longest_s + margin_s if is_limited else None, warning_s=warning_s)
+    return replace(first, walltime_s=sum(times_s) + margin_s if is_limited else None, warning_s=warning_s)
 
 
 def request_for(manifest: Manifest) -> Request:
@@ -120,13 +118,13 @@ def request_for(manifest: Manifest) -> Request:
     """
     run, plan = manifest.run, manifest.plan
     wanted, site = run.resources, _with_slice(_with_runtime(run), run.resources)
-    cpus = None if plan.cpus_per_task is None else plan.cpus_per_task * plan.processes_per_node * wanted.slices
+    cpus = None if plan.cpus_per_task is None else plan.cpus_per_task * plan.processes_per_node
     request = Request(
         account=wanted.account,
         partition=wanted.partition_or_queue,
         qos=wanted.qos,
         nodes=wanted.nodes,
-        gpus_per_node=plan.gpus_per_node * wanted.slices,
+        gpus_per_node=plan.gpus_per_node,
         cpus_per_node=cpus,
         mem_mb=None if wanted.mem is None else parse_memory_mb(wanted.mem),
         walltime_s=plan.walltime_s,

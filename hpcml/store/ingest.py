@@ -23,7 +23,7 @@ from hpcml.errors import HpcmlError, StoreError
 from hpcml.runs.journal import Chunk, parse_piece, read_piece, unread
 from hpcml.runs.layout import RunDir, is_run
 from hpcml.store import journal_rows as cursor_rows
-from hpcml.store import parse, rest_rows, rows, telemetry_rows
+from hpcml.store import parse, rows, telemetry_rows
 from hpcml.store.curves import EMPTY, Columns, Precedence, Tally, extend, merge
 from hpcml.store.database import Database
 from hpcml.store.first_reading import read_first
@@ -36,7 +36,6 @@ from hpcml.store.origin import home_mark_of
 from hpcml.store.parse import Stretch, storable, take_in
 from hpcml.store.pieces import among, chunked
 from hpcml.store.reading import OverSqlalchemy
-from hpcml.store.rests import Seen
 from hpcml.store.schema import JOURNAL, METRIC, RUN, SERIES, SUMMARY
 from hpcml.store.server_locks import hold_run, is_server
 
@@ -109,7 +108,7 @@ def read_news(
             report, left = report + first.report, first.left
             later = read_later(connection, left)
             report, left = report + later.report, later.left
-        report += _report_of(connection, left, reading, news.seen)
+        report += _report_of(connection, left, reading)
         _forget_former(connection, news.changed)
         return report
 
@@ -136,27 +135,21 @@ def _forget_former(connection: Connection, run_dirs: Sequence[RunDir]) -> None:
         rows.forget_names(connection)
 
 
-def _report_of(
-    connection: Connection, run_dirs: Sequence[RunDir], reading: _Reading, seen: Sequence[Seen] = ()
-) -> IngestReport:
-    report, dropped = IngestReport(), list[str]()
+def _report_of(connection: Connection, run_dirs: Sequence[RunDir], reading: _Reading) -> IngestReport:
+    report = IngestReport()
     for run_dir in run_dirs:
-        report += _report_of_one(connection, run_dir, reading, dropped)
-    if dropped:
-        rows.forget_names(connection)
-    for folder in seen:
-        folder.is_known = folder.is_known and folder.path not in dropped
+        report += _report_of_one(connection, run_dir, reading)
     return report
 
 
-def _report_of_one(connection: Connection, run_dir: RunDir, reading: _Reading, dropped: list[str]) -> IngestReport:
+def _report_of_one(connection: Connection, run_dir: RunDir, reading: _Reading) -> IngestReport:
     try:
         described = describe(run_dir)
         sizes_in(str(run_dir.journals))
     except HpcmlError as error:
         if not os.path.lexists(run_dir.path):  # it was listed a moment ago: somebody removes it
             return IngestReport()
-        return IngestReport(problems=(_drop(connection, run_dir, error, dropped),))
+        return IngestReport(problems=(_drop(connection, run_dir, error),))
     try:
         return _ingest(connection, run_dir, described, reading)
     except StoreError:
@@ -165,7 +158,7 @@ def _report_of_one(connection: Connection, run_dir: RunDir, reading: _Reading, d
         return IngestReport(problems=(str(error),))
 
 
-def _drop(connection: Connection, run_dir: RunDir, error: HpcmlError, dropped: list[str]) -> str:
+def _drop(connection: Connection, run_dir: RunDir, error: HpcmlError) -> str:
     """Forget the run that cannot be read any more, so that a store made anew says the same; return what to say.
 
     It stays where the file system gave no answer, which may come again, and where the directory itself is gone.
@@ -179,8 +172,7 @@ def _drop(connection: Connection, run_dir: RunDir, error: HpcmlError, dropped: l
         return f"{error}; what was read of it before stands"
     for uid in known:
         rows.forget_rows(connection, uid)
-    rest_rows.forget_listing(connection, folder := str(run_dir.path.absolute().parent))
-    dropped.append(storable(folder))
+    rows.forget_names(connection)
     return str(error)
 
 

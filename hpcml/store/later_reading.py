@@ -106,12 +106,12 @@ def _read_group(
 
 def _known(connection: Connection, found: Mapping[str, _Place]) -> dict[str, _Known]:
     """Return by uid those runs whose run.json, there, is the one that was read."""
-    columns = (RUN.c.uid, RUN.c.id, RUN.c.resting_in, *(RUN.c[name] for name in _TOLD))
+    columns = (RUN.c.uid, RUN.c.id, *(RUN.c[name] for name in _TOLD))
     ids = {
         at: uid
         for chunk in chunked(list(found))
-        for uid, at, resting_in, *told in connection.execute(select(*columns).where(RUN.c.uid.in_(chunk))).all()
-        if resting_in is None and told == found[uid].told
+        for uid, at, *told in connection.execute(select(*columns).where(RUN.c.uid.in_(chunk))).all()
+        if told == found[uid].told
     }
     known = {at: _Known(id=at, described=described) for at, described in _as_stored(connection, list(ids)).items()}
     names = ("run_id", "id", "rank", "byte_offset", "file", "writer", "attempt", "t0")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.store import rests
 from hpcml.store.database import Database
 from hpcml.store.loading import is_below
 
@@ -73,8 +71,6 @@ def without_directory(store: Database, roots: Sequence[Path]) -> list[str]:
         return []
     below = is_below(*there)
     with store.reading() as reading:
-        kept = rests.kept_below(reading, there, time.time())
-        awake = kept.awake([folder for folder in kept.folders.values() if folder.is_unchanged])
-        sql = f"SELECT uid, path FROM run WHERE {below.sql} AND {awake.sql} ORDER BY uid"  # noqa: S608 - our own
-        found = reading.rows(sql, **below.values, **awake.values)
+        sql = f"SELECT uid, path FROM run WHERE {below.sql} ORDER BY uid"  # noqa: S608 - our own
+        found = reading.rows(sql, **below.values)
     return [uid for uid, path in found if not os.path.lexists(f"{path}/run.json")]

@@ -56,10 +56,8 @@ def ensure_run(connection: Connection, described: Description) -> tuple[int, boo
     stored times count from it.
     """
     told = ("path", "manifest_stamp", "home")
-    columns = (RUN.c.id, RUN.c.epoch_ms, RUN.c.resting_in, *(RUN.c[name] for name in told))
+    columns = (RUN.c.id, RUN.c.epoch_ms, *(RUN.c[name] for name in told))
     known = connection.execute(select(*columns).where(RUN.c.uid == described.uid)).one_or_none()
-    if known is not None and known.resting_in is not None:  # whoever reads it has found it at work
-        connection.execute(update(RUN).where(RUN.c.id == known.id).values(resting_in=None))
     if known is None:
         unknown = {
             "numerics": described.columns["planned_numerics"],

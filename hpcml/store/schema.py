@@ -97,11 +97,11 @@ RUN = Table(
     Column("clock_ms", BigInteger, nullable=False),
     # what its samplers wrote was read after its end: nothing more comes, and nobody looks for it
     Column("is_sampled", Boolean, nullable=False, server_default=false()),
-    # it is at rest (rests.py), in this row of `folder`; NULL: its directory is looked at before each answer
+    # nobody writes it
     Column("resting_in", Integer, index=True),
 )
 
-# A folder of run directories in which runs are at rest (rests.py).
+# Nobody writes it.
 FOLDER = Table(
     "folder",
     METADATA,

@@ -35,7 +35,6 @@ class _Kind(IntEnum):
     RUN = 2
     SCHEDULER = 3
     WORDS = 4
-    FOLDERS = 5
 
 
 def is_server(connection: Connection) -> bool:
@@ -93,11 +92,6 @@ def hold_scheduler(connection: Connection, scheduler: str) -> None:
 def hold_words(connection: Connection) -> None:
     """Lock what schedulers reported of jobs."""
     _hold(connection, _Kind.WORDS, "")
-
-
-def hold_folders(connection: Connection) -> None:
-    """Lock which runs are at rest."""
-    _hold(connection, _Kind.FOLDERS, "")
 
 
 def _hold(connection: Connection, kind: _Kind, name: str, *, shared: bool = False) -> None:

@@ -1,6 +1,7 @@
 """The agent on a run directory, as a job starts it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.installation import Installation
-from tests.agent.node import MakeRun, agent, environ, told
+from tests.agent.node import MakeRun, agent, environ, is_gone, told
+from tests.agent.test_packs import ROOT, batch
 
 
 def test_the_exit_status_of_the_agent_is_that_of_the_program(make_run: MakeRun) -> None:
@@ -196,3 +198,42 @@ def test_a_run_that_is_not_there_is_one_line(words: list[str]) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("hpcml agent: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_program_that_a_nameless_signal_ends_has_failed_by_it(make_run: MakeRun) -> None:
+    run_dir = make_run("import os; os.kill(os.getpid(), 40)")
+
+    done = agent(str(run_dir.path))
+
+    (end,) = told(run_dir, "attempt_ended")
+    assert (done.returncode, end["state"], end["signal"]) == (168, "FAILED", 40)
+    assert end["reason"] == "killed by signal 40"
+
+
+def test_an_error_of_our_own_ends_the_program_and_is_how_the_attempt_ended(make_run: MakeRun, tmp_path: Path) -> None:
+    copy = tmp_path / "hpcml"
+    shutil.copytree(ROOT / "hpcml", copy / "hpcml", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "hpcml_client", copy / "hpcml_client")
+    supervise = copy / "hpcml" / "agent" / "supervise.py"
+    supervise.write_text(supervise.read_text().replace("if number in ENDING:", "if number in ENDING[0]:"))
+    program = "import os, time; open('pid', 'w').write(str(os.getpid())); os.kill(os.getppid(), 12); time.sleep(60)"
+    runs = [make_run(program), make_run("pass", uid="b")]
+    words = [sys.executable, "-P", "-m", "hpcml.agent.main", "--batch", batch(tmp_path, runs)]
+
+    done = subprocess.run(
+        words, env=environ(PYTHONPATH=str(copy)), capture_output=True, text=True, timeout=60, check=False
+    )
+
+    ends = [told(run_dir, "attempt_ended") for run_dir in runs]
+    assert [[end["state"] for end in each] for each in ends] == [["FAILED"], ["COMPLETED"]]
+    assert ends[0][0]["reason"] == "hpcml's own error: TypeError: 'frozenset' object is not subscriptable"
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_run_on_this_machine_has_one_node_wherever_in_an_allocation_it_is(make_run: MakeRun) -> None:
+    run_dir = make_run("pass")
+
+    assert agent(str(run_dir.path), SLURM_NODEID="1").returncode == 0
+    assert told(run_dir, "attempt_started")[0]["node"] == 0

@@ -163,35 +163,6 @@ def test_the_programs_own_packages_come_before_what_is_installed(make_run: MakeR
     assert run_dir.stdout(0, 0).read_text().strip().split(":") == given
 
 
-_GOES_HOME = "import os, time; os.chdir(MINE); time.sleep(1.5); open('out.csv', 'w').close()"
-
-
-@pytest.mark.parametrize(
-    ("program", "is_told"),
-    [
-        (_GOES_HOME.replace("MINE", "open('where').read()"), True),  # it was seen there
-        ("open({mine!r} + '/out.csv', 'w').close()", True),  # its command names it
-        ("open(open('where').read() + '/out.csv', 'w').close()", False),  # which somebody else may have written
-        ("print({mine!r} + '/data', open({mine!r} + '/data/x').read())", False),  # what all share by intent
-    ],
-)
-def test_what_changes_in_the_users_folder_is_told_where_the_program_goes_there(
-    make_run: MakeRun, tmp_path: Path, code: Path, program: str, *, is_told: bool
-) -> None:
-    mine = tmp_path / "mine"
-    (mine / "data").mkdir(parents=True)
-    (mine / "data" / "x").write_text("x")
-    (mine / "old.csv").write_text("before")
-    os.utime(mine / "old.csv", (1, 1))
-    (code / "where").write_text(str(mine))
-    staging = {"original": str(mine), "shared": {"mine/data": f"{mine}/data"}}
-
-    run_dir = make_run(program.replace("{mine!r}", repr(str(mine))), **own(tmp_path, code, **staging))
-
-    assert agent(str(run_dir.path)).returncode == 0
-    assert told(run_dir, "shared_changed") == ([{"paths": [f"{mine}/out.csv"]}] if is_told else [])
-
-
 def test_a_job_script_that_goes_to_where_it_was_submitted_goes_to_its_own_copy(
     make_run: MakeRun, tmp_path: Path, code: Path
 ) -> None:

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.packing import packs_of
 from hpcml.errors import ConfigError
 from hpcml.model.hardware import GpuModel, known_gpus
 from hpcml.model.mig import mig_profiles
-from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest, Provenance
 from hpcml.runs.run_json import FORMAT
-from hpcml.schedulers.contract import Job
-from hpcml.schedulers.request import request_for, request_for_pack
+from hpcml.schedulers.request import request_for
 from hpcml.schedulers.slurm.script import Titles, render
 from tests.commands.planning import planned_for
 
@@ -112,10 +109,6 @@ def test_a_site_may_say_in_several_ways_which_slice_it_gives(tmp_path: Path, set
         (["resources.mig=1g.5gb", "resources.gpus_per_node=2", "strategy=ddp"], "NCCL joins none"),
         (["resources.mig=1g.5gb", "resources.nodes=2", "strategy=ddp"], "NCCL joins none"),
         (["resources.mig=1g.5gb", "resources.gpus_per_node=0"], "leave one of them out"),
-        (
-            ["resources.mig=3g.20gb", "resources.gpus_per_node=9", "schedule.pack=all", "resources.cpus_per_task=1"],
-            "hold 8 slices 3g.20gb at most",
-        ),
     ],
 )
 def test_what_cannot_be_had_of_slices_is_refused_in_one_line(tmp_path: Path, words: list[str], says: str) -> None:
@@ -137,29 +130,3 @@ def test_a_run_on_a_slice_is_another_than_one_on_the_gpu_and_old_hashes_stay(tmp
     (part,) = planned_for(tmp_path, *NARVAL, "resources.mig=1g.5gb")
 
     assert whole.run.spec_hash != part.run.spec_hash
-
-
-def test_packed_runs_share_the_slices_of_a_job_and_its_time(tmp_path: Path) -> None:
-    words = ["schedule.pack=all", "resources.mig=1g.5gb", "resources.gpus_per_node=6", "resources.walltime=1h"]
-    planned = planned_for(tmp_path, "-m", *NARVAL, *words, "seed=range(8)", "resources.cpus_per_task=2")
-
-    jobs = [
-        Job(
-            run_dir=RunDir(tmp_path / str(number)),
-            manifest=Manifest(format=FORMAT, uid="u", spec_hash="", run=item.run, plan=item.plan, provenance=NOWHERE),
-        )
-        for number, item in enumerate(planned)
-    ]
-    request = request_for_pack(jobs)
-
-    assert [len(pack) for pack in packs_of(planned)] == [8]
-    assert {item.plan.gpus_per_node for item in planned} == {1}
-    assert (request.gpus_per_node, request.cpus_per_node) == (6, 12)
-    assert request.walltime_s == 2 * 3600 + 60  # eight runs on six slices: two on one, at most
-
-
-def test_slices_are_for_runs_of_one_process_in_a_pack(tmp_path: Path) -> None:
-    words = ["resources.mig=1g.5gb", "resources.gpus_per_node=2"]
-
-    with pytest.raises(ConfigError, match="for runs side by side"):
-        planned_for(tmp_path, *NARVAL, *words, "strategy=ddp", "schedule.pack=all")

@@ -16,7 +16,6 @@ from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.cluster import SchedulerName
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.layout import RunDir
-from hpcml.runs.rest import wake_if_over
 from hpcml.runs.state import EventName
 from hpcml.schedulers.batches import token_of
 from hpcml.schedulers.commands import NoAnswerError, UnseenSubmissionError
@@ -249,8 +248,6 @@ def tell(run_dir: RunDir, intent: Intent, name: str, **details: object) -> Path 
 
     The event carries *details* and what the intent says of it (`why`, `by`); it belongs to the intent's attempt.
     """
-    if not intent.run_dirs:  # one that this submission makes has not been over for long
-        wake_if_over(run_dir)
     writer = JournalWriter.open(str(run_dir.journals), run=run_dir.uid, attempt=intent.attempt, writer="launch")
     writer.event(name, {**details, **intent.said})
     writer.close(sync=False)  # a sweep has thousands: they are synced together

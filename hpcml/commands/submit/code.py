@@ -34,7 +34,6 @@ from hpcml.errors import ConfigError, why_not
 from hpcml.model.run import Snapshot
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir, program_packages
-from hpcml.runs.original import names_folder
 from hpcml.runs.plan import Plan, Staging
 from hpcml.runs.private import FOLDER, make_folder
 from hpcml.units import one_or_many
@@ -225,7 +224,7 @@ def _refuse_untracked(planned: Sequence[Planned]) -> None:
             )
 
 
-def warnings(planned: Sequence[Planned], places: Places) -> Iterator[str]:
+def warnings(planned: Sequence[Planned]) -> Iterator[str]:
     """Yield a line for each folder in which runs would start, or write, as it lies, where that may not be meant.
 
     And for one of which git tells nothing.
@@ -251,37 +250,7 @@ def warnings(planned: Sequence[Planned], places: Places) -> Iterator[str]:
                 f"is guessed; git config --global --add safe.directory {shlex.quote(top)} says that you trust them"
             )
     copied = [item for item in planned if item.run.workload.command is not None and mode_of(item) is not Snapshot.none]
-    yield from _leaving_their_copies(copied, places)
     yield from _sharing_places(copied)
-
-
-def _leaving_their_copies(copied: Sequence[Planned], places: Places) -> Iterator[str]:
-    """Yield a line for each command of several runs that names the folder itself, of which each run has a copy."""
-    alike: dict[tuple[object, ...], list[Planned]] = {}  # but for the words that name no place, such as seeds
-    for item in copied:
-        files = tuple(word for word in item.plan.argv if os.sep in word or _NAMES_FILE.search(word))
-        alike.setdefault((item.code_folder, item.run.workload.command, files), []).append(item)
-    told: dict[Path, str] = {}
-    runs: Counter[Path] = Counter()
-    find_top = functools.cache(top_of)
-    for first, *others in alike.values():
-        folder, count = first.code_folder, 1 + len(others)
-        words = [word for word in first.plan.argv if not word.startswith((os.sep, "-"))]
-        top = find_top(folder) or folder
-        if names_folder(words, folder, str(top), ()) is None:
-            continue
-        tree = read_work_tree(folder, places)  # which takes its time
-        shared = [*tree.shared.values(), *beside(tree.top).values()]
-        if (named := names_folder(words, folder, str(tree.top), shared)) is not None:
-            told.setdefault(tree.top, named)
-            runs[tree.top] += count
-    for top, named in told.items():
-        if runs[top] > 1:
-            yield (
-                f"{named[:_MOST_SHOWN]} names {top} itself, of which each run has a copy: what is written there, all "
-                f"{runs[top]} runs share, and what is read there is not what was submitted: name places relative to "
-                "the folder that it starts in"
-            )
 
 
 def _sharing_places(copied: Sequence[Planned]) -> Iterator[str]:

@@ -215,6 +215,7 @@ def prepare(
             codes[item.code_folder] = provenance.describe_code(item.code_folder)
     origin = replace(
         provenance.describe(command_line, Path.cwd(), provenance.NO_CODE, everything[0].user_config, now),
+        home=str(places.home),
         submission=submission,
         submission_size=len(everything),
     )

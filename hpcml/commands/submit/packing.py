@@ -157,7 +157,7 @@ def _refuse_too_long(items: Sequence[Planned]) -> None:
         raise ConfigError(
             f"schedule.pack={run.schedule.pack}: the walltime of a job is the sum of its runs': set resources.walltime"
         )
-    total_s = -(-count // run.resources.slices) * walltime_s + PACK_MARGIN_S
+    total_s = count * walltime_s + PACK_MARGIN_S
     queue_name = run.resources.partition_or_queue
     queue = site.queues.get(queue_name or "")
     limits = {f"cluster={site.name}": site.max_walltime}

@@ -49,7 +49,7 @@ def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -
     }
     found |= {text for item in commands.values() for text in syntax_errors(item.plan.argv, Path(item.plan.cwd))}
     found |= set(_import_warnings(own)) | set(_settings_warnings(own)) | set(_missing_settings(own))
-    return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned, places)))
+    return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned)))
 
 
 def _import_warnings(planned: Sequence[Planned]) -> Iterator[str]:

@@ -13,12 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
-from hpcml.runs.copies import is_elsewhere, was_moved
 from hpcml.runs.layout import QUEUE_LOG, home_of, queues_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.lock import clear_one, owners
@@ -149,8 +149,8 @@ class LocalSubmitter:
         """Start each queue of this machine that was killed; yield the token of its batch and the new queue.
 
         An agent that the killed one had started lives on, and the new one waits for it. Instead of a queue that cannot
-        be started now comes the reason; it is tried again in the next call. That of a home of which this one is a copy
-        is never started: its runs are that home's. Nor is one whose runs were made in a place from where they moved.
+        be started now comes the reason; it is tried again in the next call. One whose runs were made in another home is
+        never started: this one was copied, or moved.
         """
         for token, owner in sorted(owners(queues_of(self.submissions)).items()):
             folder = self.submissions / token
@@ -209,11 +209,11 @@ def is_tended(submissions: Path, job_id: str) -> bool:
 def _why_not_here(batch: LocalBatch, folder: Path) -> str | None:
     """Return in one line why the runs of *batch* cannot be started in the home of *folder*; None where they can."""
     home = home_of(folder / TICKET)
-    for source in (Path(source) for job in batch.jobs for source in job.sources):
-        if is_elsewhere(source, home):
-            return f"its runs are those of {home_of(source)}, of which this home is a copy"
-        if was_moved(source, home):
-            return f"its runs were made in {home_of(source)}, which their plans name: hpcml run submits them anew"
+    for made_in in {home_of(Path(source)) for job in batch.jobs for source in job.sources}:
+        with suppress(OSError):
+            if made_in.samefile(home):
+                continue
+        return f"its runs were made in {made_in}, which their plans name: hpcml run submits them anew"
     return None
 
 
