@@ -126,7 +126,7 @@ _SPARED = ("ntasks-per-node", "cpus-per-task", "mem", "signal", "requeue")
 
 
 _GPU_VENDORS = ("nvidia", "amd", "intel")
-_STATUSES = ("active", "decommissioned", "superseded", "unknown")
+_STATUSES = ("active", "decommissioned", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Cluster:
 
     name: str
     scheduler: SchedulerName
-    status: str = "active"  # active | decommissioned | superseded | unknown
+    status: str = "active"  # active | decommissioned | unknown
     site: str | None = None
     gpu_vendor: str | None = None  # nvidia | amd | intel
     gpu_model: str | None = None
