@@ -26,7 +26,7 @@ from tests.conftest import ComposeOne
 FOLDER = resource_dir("conf") / "cluster"
 SITES = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "local")
 TEMPLATE_WORDS = {"nodes", "gpus", "gpus_total", "gpu_type", "cores"}
-ALLIANCE = ["beluga", "cedar", "fir", "graham", "killarney", "narval", "nibi", "rorqual", "trillium", "vulcan"]
+ALLIANCE = ["fir", "graham", "killarney", "narval", "nibi", "rorqual", "trillium", "vulcan"]
 ACCOUNTS = {  # as the sites' own pages and their users write them
     "anselm": ["OPEN-0-0", "dd-19-37"],
     "gadi": ["ab12", "z00"],
@@ -68,14 +68,14 @@ def test_every_profile_composes_and_is_what_reading_its_file_gives(profile: Prof
 def test_a_profile_says_where_it_is_from_and_how_far_it_is_to_be_trusted(profile: Profile) -> None:
     assert profile.cluster.name == profile.path.stem
     assert profile.cluster.scheduler in set(SchedulerName) - {SchedulerName.local}
-    assert profile.cluster.status in ("active", "decommissioned", "superseded", "unknown")
+    assert profile.cluster.status in ("active", "decommissioned", "unknown")
     assert profile.cluster.site
     assert profile.cluster.source
     assert any(note.startswith("verified: ") for note in profile.cluster.notes)
 
 
 def test_a_cluster_that_is_gone_says_so_in_its_first_comment(profile: Profile) -> None:
-    words = {"decommissioned": "Decommissioned", "superseded": "Superseded", "unknown": "Status unknown"}
+    words = {"decommissioned": "Decommissioned", "unknown": "Status unknown"}
 
     said = first_comment(profile.path)
 
@@ -154,7 +154,7 @@ def test_what_a_job_script_takes_over_is_fit_for_a_shell(profile: Profile) -> No
     assert site.container_runtime in (None, *RUNTIMES)
 
 
-@pytest.mark.parametrize("name", ["barbora_pbs", "karolina_pbs", "dgx2", "frontier", "juwels_booster", "perlmutter"])
+@pytest.mark.parametrize("name", ["dgx2", "frontier", "juwels_booster", "perlmutter"])
 def test_all_gpus_of_a_whole_node_can_be_asked_for(name: str, tmp_path: Path, compose_one: ComposeOne) -> None:
     gpus = get_profile(name, tmp_path).cluster.gpus_per_node
 
