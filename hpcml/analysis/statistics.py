@@ -343,11 +343,6 @@ def find_claims(contrast: Contrast, margin: float | None, *, higher_is_better: b
     return Claims(**dict(zip(KINDS, (1.0 if p is None else p for p in ps), strict=True)))
 
 
-def claims_from(ps: Mapping[str, float]) -> Claims:
-    """Return the claims of which *ps* has the p values by name; one that is missing has 1."""
-    return Claims(**{kind: ps.get(kind, 1.0) for kind in KINDS})
-
-
 def adjust(claims: Sequence[Claims]) -> list[Claims]:
     """Return *claims*, one per row of a table, in their order, adjusted by Holm for the number of rows.
 

@@ -237,28 +237,6 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WithAll:
-    """What a row says where the runs of its arms that the selection left out are counted too."""
-
-    left_out: str  # "3 runs of tf32 and 1 run of fp32"
-    verdict: Verdict
-    withdrawn: Verdict | None = None  # the claim of the selected runs, which did not hold; None: it stands
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowLook:
-    """The planned look by which a row was judged: a claim takes a p of `level` or less there."""
-
-    number: int  # from 1; 0: the first is still to come
-    of: int
-    n: int  # planned seeds of it
-    level: float | None  # one-sided, of the claim that is wanted; None before the first
-    interval: Interval | None  # of the difference, repeated: at that level
-    stop: str | None  # why the row gets no more seeds; None: it goes on
-    next_n: int | None  # seeds of the next look; None: there is none
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """The runs of one level of the factor in one cell; the unit of all statistics is the seed.
 
@@ -284,9 +262,7 @@ class Row:
     speed: Speed | None
     flags: tuple[str, ...] = ()
     verdict_alone: Verdict | None = None  # if it were the only row; None: the same
-    p_adjusted: float | None = (
-        None  # p_tost after Holm over all rows of the comparison; of planned looks, over them too
-    )
+    p_adjusted: float | None = None  # p_tost after Holm over all rows of the comparison
     p_claim: float | None = None  # of what the verdict claims, adjusted in the same way; None: it claims nothing
     losses: Losses | None = None
     p_not_worse: float | None = None  # P(a run of this row >= one of the reference - margin)
@@ -295,12 +271,8 @@ class Row:
     load: Load | None = None
     to_target: ToTarget | None = None
     curve: CurveDifference | None = None  # only on request, or where the curves were read for a target
-    look: RowLook | None = None  # None: nobody planned looks
-    runs: tuple[str, ...] = ()  # that the verdict rests on: its own and the reference's
-    awaited: tuple[str, ...] = ()  # of both, those that have not ended
-    with_all: WithAll | None = None  # None: nothing was left out
+    awaited: tuple[str, ...] = ()  # its runs and the reference's that have not ended
     unit: Literal["seeds", "runs"] = "seeds"  # what statistics rest on; runs where all repeat one seed and are timed
-    exploratory: str | None = None  # why the verdict's 5 % may not hold: the data were looked at while they grew
 
     @property
     def n_units(self) -> int:

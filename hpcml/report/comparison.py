@@ -11,7 +11,7 @@ from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
 from hpcml.report.comparison_curves import charts_beyond, margin_lines
-from hpcml.report.comparison_rows import RowQuantities, difference_decimals, row_quantities, verdict_words
+from hpcml.report.comparison_rows import RowQuantities, difference_decimals, row_quantities
 from hpcml.report.document import (
     Document,
     IntervalChart,
@@ -100,7 +100,7 @@ def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]
     )
     whole_runs = walls(cell)
     judged = [row for row in cell.rows if row.verdict != "reference"]
-    found = [f"{verdict}: {who}" for verdict, who in tallied([(verdict_words(row), row.level) for row in judged])]
+    found = [f"{verdict}: {who}" for verdict, who in tallied([(row.verdict, row.level) for row in judged])]
     found += [words] if found and (words := of_all(cell, judged)) else []
     if explain or not found:
         found += [f"{row.level}: {sentence(comparison, cell, row)}" for row in judged]
@@ -197,18 +197,9 @@ def weighty_remarks(cell: Cell) -> Iterator[str]:
     flags = list(_flags(cell, without=ENOUGH_IS_SAID))
     yield from (flag for flag in flags if OTHER_UNITS in flag)
     yield from cell.remarks
-    yield from _exploratory(cell)
     if cell.margin_source == "command line":
         yield AFTERWARDS
     yield from (flag for flag in flags if OTHER_UNITS not in flag)
-
-
-def _exploratory(cell: Cell) -> Iterator[str]:
-    """Yield why verdicts are exploratory, each reason once."""
-    for why in dict.fromkeys(row.exploratory for row in cell.rows if row.exploratory is not None):
-        levels = [row.level for row in cell.rows if row.exploratory == why]
-        judged = sum(row.verdict != "reference" for row in cell.rows)
-        yield f"{'' if len(levels) == judged else f'{_levels(levels, cell)}: '}exploratory: {why}"
 
 
 def _flags(cell: Cell, *, without: str | None = None) -> Iterator[str]:
@@ -253,7 +244,6 @@ def remarks(cell: Cell, comparison: Comparison, *, is_beside_tables: bool = Fals
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
     yield from cell.remarks
-    yield from _exploratory(cell)
     yield from _flags(cell)
     if any(row.n_ok for row in cell.rows):  # the margin is that of the runs that count
         yield _margin(cell, comparison.metric)

@@ -66,22 +66,10 @@ def row_quantities(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             section=SPEED,
             short=Short(as_line=True, order=FIRST, write=lambda row: words(duration(row.score))),
         ),
-        hidden("left_out_runs", lambda row: row.with_all.left_out if row.with_all else None),
-        hidden("verdict_with_all", lambda row: row.with_all.verdict if row.with_all else None),
-        hidden("exploratory", lambda row: row.exploratory),
         hidden("unit", lambda row: row.unit),
-        hidden("look", lambda row: None if row.look is None else row.look.number),
-        hidden("looks", lambda row: None if row.look is None else row.look.of),
-        hidden("look_level", lambda row: None if row.look is None else row.look.level),
-        hidden("look_stop", lambda row: None if row.look is None else row.look.stop),
         hidden("flags", lambda row: "; ".join(row.flags)),
         hidden("confounders", lambda _: "; ".join(map(str, cell.confounders))),
     ]
-
-
-def verdict_words(row: Row) -> str:
-    """Return the verdict of *row*, with the word for one whose 5 % may not hold."""
-    return row.verdict if row.exploratory is None else f"{row.verdict} (exploratory)"
 
 
 def cell_decimals(cell: Cell) -> int:
@@ -115,7 +103,6 @@ def difference_decimals(cell: Cell) -> int:
     """
     known = [row.difference for row in cell.rows if row.difference is not None]
     intervals = [each.ci90 for each in known if each.ci90 is not None]
-    intervals += [row.look.interval for row in cell.rows if row.look is not None and row.look.interval is not None]
     halves = [half for each in intervals if (half := (each.high - each.low) / 2)]
     enough = decimals_for(
         min(halves, default=None), max((abs(row.mean) for row in cell.rows if row.mean), default=None)
@@ -318,7 +305,7 @@ def _tests(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             heading="verdict",
             kind="text",
             value=lambda row: row.verdict,
-            write=lambda row: words(verdict_words(row), VERDICT_TONES.get(row.verdict, "plain")),
+            write=lambda row: words(row.verdict, VERDICT_TONES.get(row.verdict, "plain")),
             section=OUTCOME,
             order=-3,
             short=Short(wrap="never"),

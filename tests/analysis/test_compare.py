@@ -228,6 +228,16 @@ def test_runs_of_one_seed_are_averaged_before_anything_else() -> None:
     assert any("2 replicates" in flag for flag in row.flags)
 
 
+def test_seeds_that_came_later_than_others_of_their_arm_are_told() -> None:
+    at_once = [run(level, seed, 0.9 + seed / 97, submission=level) for level in ("fp32", "tf32") for seed in range(4)]
+    later = [run("tf32", seed, 0.9 + seed / 97, submission="later") for seed in (4, 5)]
+
+    (whole,), (grown,) = compare(at_once, {}).cells, compare([*at_once, *later], {}).cells
+
+    assert not [remark for remark in whole.remarks if "submissions" in remark]
+    assert "seeds came in 2 submissions" in grown.remarks
+
+
 def test_a_run_given_twice_counts_once() -> None:
     runs = two_arms()
 

@@ -708,25 +708,6 @@ def test_of_many_arms_that_which_has_the_fewest_seeds_is_named() -> None:
     assert "  margin 0.005; 5 seeds or more\n" in text
 
 
-def test_why_a_verdict_is_exploratory_is_told_among_the_first() -> None:
-    flags = ("one", "two", "three", "four")
-    rows = (
-        row("fp32", 0.9, flags=flags),
-        row(
-            "tf32",
-            0.9,
-            difference=difference(0.0, 0.01),
-            verdict="equivalent",
-            exploratory="2 of its runs have not ended",
-        ),
-        row("bf16", 0.9, difference=difference(0.0, 0.01), verdict="equivalent"),
-    )
-
-    for explain in (False, True):
-        lines = comparison_text(comparison(rows=rows), width=250, explain=explain).splitlines()
-        assert "  - tf32: exploratory: 2 of its runs have not ended" in lines
-
-
 def test_cells_of_which_one_has_the_setting_none_are_told_apart() -> None:
     where = {"cluster": "karolina", "container": "none", "workload.args.aug": "none", "training.compile": "not set"}
 

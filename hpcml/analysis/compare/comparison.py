@@ -32,15 +32,13 @@ from hpcml.analysis.compare.fairness import (
     order_remarks,
 )
 from hpcml.analysis.compare.grid import find_resolution, find_scale, find_worst
-from hpcml.analysis.compare.looks import PlannedRows, about, exploratory, seen_arm
 from hpcml.analysis.compare.objective import Margin, Target, Yardstick, find_margin, find_target, find_yardstick
-from hpcml.analysis.compare.rows import Draft, adjusted, draft_row
+from hpcml.analysis.compare.rows import adjusted, draft_row
 from hpcml.analysis.compare.speed import OF_MEANS, uses_means
 from hpcml.analysis.compare.to_target import Race, find_budget_s, find_reaches
 from hpcml.analysis.steady import SteadyState, Window, common_window, steady_states
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
-from hpcml.model.looks import Glance, PlannedStudy, SeenArm
 from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import RunRecord
@@ -58,17 +56,13 @@ def compare(
     *,
     more_curves: Mapping[str, Curves] | None = None,
     timelines: Mapping[str, Sequence[Timeline]] | None = None,
-    study: PlannedStudy | None = None,
-    glances: Sequence[Glance] = (),
-    unplanned: str | None = None,
 ) -> Comparison:
     """Return what the setting that *request* names did, cell by cell; the order of *runs* does not matter.
 
     *curves* holds the ``step_time_s`` curves by uid; *more_curves* those of other metrics, by metric and uid: the
     compared one for the time to the target and the difference over steps, ``data_time_s``, ``communication_time_s``.
     *timelines* are the sampled energies of GPUs by uid, for the energy to the target. Without the latter two, what
-    depends on them is None in the result. With *study* the rows are judged by its planned looks; else *glances* are
-    earlier comparisons that saw the data grow, and *unplanned* says why planned looks do not hold here.
+    depends on them is None in the result.
 
     Runs that differ in another setting are in other cells, unless the request allows that setting to differ. Raises
     `ComparisonError` where runs that count differ, within a cell, in a fact that may change the result (a driver, a GPU
@@ -76,13 +70,10 @@ def compare(
     """
     found, question = _look_at_all(runs, curves, request, more_curves, timelines)
     factor, yardstick = question.factor, question.yardstick
-    cells, n_tests = judge(found, question, study)
+    cells, n_tests = judge(found, question)
     if seed := maybe_seed([each.group for each in found]):
         alone = f"these {len(cells)} comparisons of one seed each differ in {seed} alone: if that is the program's seed"
         cells[0] = replace(cells[0], remarks=(f"{alone}, --seed {seed} makes them one", *cells[0].remarks))
-    if study is None:
-        question_asked = about(yardstick.metric, factor.name, request.seed)
-        cells = exploratory(cells, glances, about=question_asked, unplanned=unplanned)
     return Comparison(
         by=factor.name,
         metric=yardstick.metric,
@@ -94,29 +85,6 @@ def compare(
         n_tests=n_tests,
         seed=request.seed,
     )
-
-
-def take_look(runs: Sequence[RunRecord], study: PlannedStudy, number: int) -> list[SeenArm]:
-    """Return what look *number* of *study* says of its open arms; *runs* are theirs, all ended.
-
-    Raises `ComparisonError` where they may not be compared.
-    """
-    plan = study.plan
-    if not any(run.state is State.COMPLETED for run in runs):
-        return [
-            SeenArm(cell=arm.cell, level=arm.level, n=0, uids=[], verdict="unstable", stop="no run completed")
-            for arm in study.open_rows
-        ]
-    request = ComparisonRequest(by=plan.by, reference=plan.reference, metric=plan.metric)
-    found, question = _look_at_all(runs, {}, request, None, None)
-    planned = PlannedRows(study, taking=number)
-    drafts = _drafts([_case(each, question) for each in found], planned)
-    judged = zip(drafts, planned.judged(drafts), strict=True)
-    return [
-        seen_arm(row, draft, arm)
-        for draft, row in judged
-        if (arm := planned.arm_of(draft.arm)) is not None and not arm.is_reference
-    ]
 
 
 def _look_at_all(
@@ -263,8 +231,8 @@ class _Case:
     window: Window | None
 
 
-def judge(found: Sequence[JudgedCell], question: Question, study: PlannedStudy | None = None) -> tuple[list[Cell], int]:
-    """Return the judged cells, and the number of tests that Holm's adjustment reckons with; with *study* by its looks.
+def judge(found: Sequence[JudgedCell], question: Question) -> tuple[list[Cell], int]:
+    """Return the judged cells, and the number of tests that Holm's adjustment reckons with.
 
     A test is a row that has a margin, a reference and at least three seeds on both sides. Raises `ComparisonError`
     where a score is wanted and no cell has a target.
@@ -272,17 +240,10 @@ def judge(found: Sequence[JudgedCell], question: Question, study: PlannedStudy |
     cases = [_case(each, question) for each in found]
     if question.is_scored and all(case.terms.race is None for case in cases):
         raise ComparisonError("score=mlperf is a time to a target: give --target, or set objective.target")
-    planned = None if study is None else PlannedRows(study)
-    drafts = _drafts(cases, planned)
-    rows = iter(adjusted(drafts) if planned is None else planned.judged(drafts))
+    drafts = [draft_row(arm, case.terms) for case in cases for arm in case.arms]
+    rows = iter(adjusted(drafts))
     cells = [_build_cell(case, [next(rows) for _ in case.arms], question) for case in cases]
-    n_tests = sum(draft.claims is not None for draft in drafts)
-    return cells, n_tests if planned is None else len(planned.plan.rows)
-
-
-def _drafts(cases: Sequence[_Case], planned: PlannedRows | None) -> list[Draft]:
-    rows = [(arm, case.terms) for case in cases for arm in case.arms]
-    return [draft_row(*(each if planned is None else planned.as_seen(*each))) for each in rows]
+    return cells, sum(draft.claims is not None for draft in drafts)
 
 
 def _case(found: JudgedCell, question: Question) -> _Case:
@@ -380,6 +341,8 @@ def _remarks(case: _Case, reference: str, *, by: str) -> Iterator[str]:
         yield OF_MEANS
     if case.window is None and case.terms.steady:
         yield "the last halves of these runs have too few steps in common: the speed of each is of its own last half"
+    if (n := max(len({run.submission for run in each.ok} - {None}) for each in case.arms)) > 1:
+        yield f"{case.terms.unit} came in {n} submissions"
 
 
 def _device(runs: Sequence[RunRecord]) -> str | None:

@@ -21,7 +21,6 @@ from hpcml.analysis.compare.to_target import mlperf_score, to_target
 from hpcml.analysis.statistics import ALPHA, Claims, adjust, p_of, verdict_of
 from hpcml.model.comparison import NOT_AS_REQUESTED, CurveDifference, Row, Verdict
 from hpcml.model.precision import is_proven
-from hpcml.model.state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +83,9 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
         ),
         curve=_curve(arm, terms),
         to_target=None if terms.race is None else to_target(reaches, others, terms.race, terms.budget_s),
-        runs=_uids(arm, terms, are_over=True),
-        awaited=_uids(arm, terms, are_over=False),
+        awaited=_awaited(arm, terms),
     )
     return Draft(row=row, arm=arm, terms=terms, found=found, claims=claims)
-
-
-def verdict_by(draft: Draft, claims: Claims | None) -> Verdict:
-    """Return the verdict of *draft*'s row with *claims* in place of its own p values."""
-    return _verdict(draft.arm, draft.found, claims, draft.terms)
 
 
 def adjusted(drafts: Sequence[Draft]) -> list[Row]:
@@ -135,13 +128,12 @@ def _flagged(row: Row, flag: str) -> Row:
     return replace(row, flags=(*row.flags, flag))
 
 
-def _uids(arm: Arm, terms: Terms, *, are_over: bool) -> tuple[str, ...]:
-    """Return the runs of *arm* and its reference that have ended, but for cancelled ones, or that have not."""
+def _awaited(arm: Arm, terms: Terms) -> tuple[str, ...]:
+    """Return the runs of *arm* and its reference that have not ended."""
     if terms.reference is None:
         return ()
     both = (arm,) if terms.reference is arm else (arm, terms.reference)
-    ended = [run for each in both for run in (*each.ended, *each.incomplete) if run.state is not State.CANCELLED]
-    return tuple(sorted(run.uid for run in (ended if are_over else [r for each in both for r in each.unfinished])))
+    return tuple(sorted(run.uid for each in both for run in each.unfinished))
 
 
 def _match(arm: Arm, terms: Terms) -> Matchup | None:
