@@ -259,33 +259,8 @@ def false_of_skew(n: int, spreads: tuple[float, float], scale: str, studies: int
     return sum(found[word] for word in GOOD)
 
 
-CURVE_STEPS = range(0, 310, 10)
 TARGET = 0.9
 WATCHED_S = 1.3  # the length of every run; the median time to the target is 1 s
-
-
-def curve_rates(n: int, rho: float, studies: int, *, pairs_rho: float = 0.5, seed: int = 1) -> tuple[float, float]:
-    """Return how often the band, and the interval of the area, do not hold a true difference of zero, in per cent.
-
-    Curves are of 31 steps, of which neighbours correlate by *rho*; the two arms correlate by *pairs_rho*.
-    """
-    noise = np.random.default_rng(seed)
-    outside = Counter[str]()
-    for _ in range(studies):
-        fresh = noise.normal(size=(2, n, len(CURVE_STEPS)))
-        for at in range(1, len(CURVE_STEPS)):
-            fresh[:, :, at] = rho * fresh[:, :, at - 1] + math.sqrt(1 - rho * rho) * fresh[:, :, at]
-        values = {"fp32": fresh[0], "tf32": pairs_rho * fresh[0] + math.sqrt(1 - pairs_rho**2) * fresh[1]}
-        runs, curves = [], {}
-        for level, of in values.items():
-            for at, curve in enumerate(of):
-                run = record(level, at, float(curve[-1]), {"objective.margin": 1.0})
-                runs.append(run)
-                curves[run.uid] = [Point(s, float(s), float(v)) for s, v in zip(CURVE_STEPS, curve, strict=True)]
-        found = _known(compare(runs, {}, _PLAIN, more_curves={METRIC: curves}).cells[0].rows[1].curve)
-        outside["band"] += any(low > 0 or high < 0 for low, high in zip(found.low, found.high, strict=True))
-        outside["area"] += not _holds_zero(_known(found.area_ci95))
-    return 100 * outside["band"] / studies, 100 * outside["area"] / studies
 
 
 def target_rates(n: int, ratio: float, studies: int, *, rho: float = 0.0, seed: int = 1) -> tuple[float, float]:
@@ -323,17 +298,7 @@ def _holds_zero(interval: Interval) -> bool:
 
 
 def tables_beyond(studies: int) -> Iterator[str]:
-    """Yield the tables of docs/statistics.md about curves and times to a target, line by line."""
-    yield from (
-        "",
-        "Learning curves that do not differ (31 steps, rho of neighbours), declared to differ: somewhere / in area:",
-        "",
-        "| rho of steps | 3 seeds | 5 | 10 |",
-        "|---|---|---|---|",
-    )
-    for rho in (0.0, 0.9, 0.99):
-        cells = ["{:.1f} / {:.1f}".format(*curve_rates(n, rho, studies)) for n in (3, 5, 10)]
-        yield f"| {rho:g} | {' | '.join(cells)} |"
+    """Yield the tables of docs/statistics.md about times to a target, line by line."""
     yield from (
         "",
         "Times to a target, a fifth of them censored, declared to differ: log-rank / restricted means:",

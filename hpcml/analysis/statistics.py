@@ -283,23 +283,6 @@ def verdict(ci90: Interval | None, margin: float | None, *, higher_is_better: bo
     return "worse by more than the margin" if high < -margin else "worse"
 
 
-def share_not_worse(
-    arm: Sequence[float], reference: Sequence[float], margin: float, *, higher_is_better: bool
-) -> float | None:
-    """Return the share of all pairs in which a value of *arm* is not worse than one of *reference* by *margin* or more.
-
-    That is U / (n1 * n2) of H. B. Mann and D. R. Whitney (Ann. Math. Statist. 18, 1947), with the arm moved by the
-    margin; a tie is half a pair. A share between 0 and 1 and no p value; None where an arm is empty.
-    """
-    if not arm or not reference:
-        return None
-    sign = 1.0 if higher_is_better else -1.0
-    scale = max(map(abs, (*arm, *reference))) or 1.0  # differences of the largest numbers overflow
-    moved = sign * np.asarray(arm)[:, None] / scale + margin / scale - sign * np.asarray(reference)[None, :] / scale
-    ties = np.abs(moved) <= _ROUNDING
-    return float(np.mean(np.where(ties, 0.5, moved > 0)))
-
-
 def _exp(value: float) -> float:
     return math.exp(max(-700.0, min(700.0, value)))  # two runs with wild times: beyond lies only an overflow
 

@@ -12,7 +12,7 @@ from hpcml.analysis.compare.factor import with_distinct_settings
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.selection import Selection, select
-from hpcml.errors import ComparisonError, HpcmlError
+from hpcml.errors import HpcmlError
 from hpcml.model.checklist import Checklist
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.query_results import Timeline
@@ -28,25 +28,15 @@ from hpcml.store.telemetry import timelines
 _NAMED = 6  # packages in one line
 
 
-def compare_runs(
-    places: Places, selection: Selection, request: ComparisonRequest, *, over_steps: bool = False
-) -> Comparison:
+def compare_runs(places: Places, selection: Selection, request: ComparisonRequest) -> Comparison:
     """Return the comparison of the selected runs, whose levels, metric and tests *request* says.
-
-    *over_steps*: also of their whole learning curves.
 
     Raises `ComparisonError` where it would not be fair: the runs differ in more than the compared setting, for example.
     """
     with answering(places) as store:
         collect(store, places)
         runs = select(store, selection, refusal="no run matches: nothing to compare")
-        found = compare_selected(store, runs, request, step_curves(store, runs), over_steps=over_steps)
-    if over_steps and all(row.curve is None for cell in found.cells for row in cell.rows):
-        raise ComparisonError(
-            f"--over-steps: no curves of {found.metric} to compare: it takes three seeds an arm, each with two values "
-            "at least, and steps that all of them reached (training.eval_every)"
-        )
-    return found
+        return compare_selected(store, runs, request, step_curves(store, runs))
 
 
 def check_runs(places: Places, selection: Selection, request: ComparisonRequest) -> tuple[Comparison, Checklist]:
@@ -74,22 +64,20 @@ def compare_selected(
     request: ComparisonRequest,
     steps: Mapping[str, Curves],
     sampled: Mapping[str, Sequence[Timeline]] | None = None,
-    *,
-    over_steps: bool = False,
 ) -> Comparison:
     """Return the comparison of *runs*; *steps* are their `step_curves`, *sampled* their telemetry timelines by uid.
 
-    The compared metric's curves are read from the store only where there is a target to reach, or they are compared
-    *over_steps*; timelines that were not given (None) only for a target.
+    The compared metric's curves, and timelines that were not given (None), are read from the store only where there is
+    a target to reach.
     """
     curves = dict(steps)
     has_target = request.target is not None or any(
         run.params.get("objective.target") is not None for run in with_distinct_settings(runs)
     )
-    if runs and (has_target or over_steps):
+    if runs and has_target:
         judged = find_yardstick(runs, request.metric, request.goal).metric
         curves[judged] = curves_of(store, runs, judged)
-        if sampled is None and has_target:
+        if sampled is None:
             sampled = {run.uid: timelines(store, run.uid) for run in runs if run.usage is not None}
     return compare(with_packages(runs), steps[STEP], request, more_curves=curves, timelines=sampled)
 

@@ -145,7 +145,7 @@ def _compare(
 ) -> tuple[Comparison | None, str | None]:
     """Return the comparison, or the reason why there is none where none was insisted on."""
     try:
-        return compare_selected(store, runs, request, steps, sampled, over_steps=True), None
+        return compare_selected(store, runs, request, steps, sampled), None
     except ComparisonError as error:
         if request.is_insistent and not is_live:
             raise

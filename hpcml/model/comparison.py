@@ -52,7 +52,6 @@ class ComparisonRequest:
     goal: str | None = None  # max | min
     margin: float | None = None  # in the metric's unit: a difference below it does not matter
     target: float | None = None  # a value of the metric: time and energy until it was reached
-    score: str | None = None  # mlperf
     allow: tuple[str, ...] = ()  # settings and facts that may differ within a table
     allow_mixed: bool = False  # whatever differs
     seed: str | None = None  # the setting that was swept for the program's seed; None: the seed of the runs
@@ -82,33 +81,6 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarginVerdict:
-    """The verdict that a row would have with a margin above `above`, up to the next one's."""
-
-    above: float  # in the metric's unit
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveDifference:
-    """The learning curves of a row minus those of the reference, at some steps that all of their runs reached.
-
-    The band from `low` to `high` holds for all steps at once. `area` is that between the mean curves over the length of
-    the stretch: the mean difference over steps, in the metric's unit.
-    """
-
-    steps: tuple[float, ...]
-    difference: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    confidence: float
-    n: int  # seeds that it rests on
-    paired: bool
-    area: float
-    area_ci95: Interval | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """The mean metric of a row minus that of the reference, in the metric's unit.
 
@@ -127,7 +99,6 @@ class Difference:
     left_out: tuple[int, ...] = ()  # seeds with a value in one arm only, which a paired test does not use
     has_no_spread: bool = False  # and no step of the metric is known: nothing says how certain the difference is
     is_floored: bool = False  # the spread that was seen is below one step of the metric, which was taken instead
-    by_margin: tuple[MarginVerdict, ...] = ()  # of the row alone, without Holm; ascending
     p_sign_flip: float | None = None  # exact, of the claim made; None: no claim, unpaired, or below 6 pairs
 
 
@@ -265,12 +236,9 @@ class Row:
     p_adjusted: float | None = None  # p_tost after Holm over all rows of the comparison
     p_claim: float | None = None  # of what the verdict claims, adjusted in the same way; None: it claims nothing
     losses: Losses | None = None
-    p_not_worse: float | None = None  # P(a run of this row >= one of the reference - margin)
-    score: float | None = None  # MLPerf's: fastest and slowest run dropped, mean of the rest; only on request
     cost: Cost | None = None
     load: Load | None = None
     to_target: ToTarget | None = None
-    curve: CurveDifference | None = None  # only on request, or where the curves were read for a target
     awaited: tuple[str, ...] = ()  # its runs and the reference's that have not ended
     unit: Literal["seeds", "runs"] = "seeds"  # what statistics rest on; runs where all repeat one seed and are timed
 

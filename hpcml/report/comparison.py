@@ -10,7 +10,6 @@ from hpcml.model.comparison import LEAST_PAIRS, OTHER_UNITS, Cell, Comparison, D
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
-from hpcml.report.comparison_curves import charts_beyond, margin_lines
 from hpcml.report.comparison_rows import RowQuantities, difference_decimals, row_quantities
 from hpcml.report.document import (
     Document,
@@ -136,7 +135,6 @@ def comparison_section(
             parts=[
                 *_tables(comparison, cell, quantities(comparison, cell)),
                 *comparison_charts(comparison, cell, styles),
-                *charts_beyond(comparison, cell, styles),
                 _remarks(comparison, cell, is_beside_tables=True),
             ],
         )
@@ -154,8 +152,8 @@ def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Ro
 
     margin = "no margin was fixed" if cell.margin is None else f"margin {cell.margin:g}"
     yield table(OUTCOME, f"{comparison.metric} against {cell.reference}; {margin}", cell.rows)
-    if any(row.speed or row.score is not None for row in cell.rows):
-        is_steady = any(row.score is not None or (row.speed is not None and row.speed.n) for row in cell.rows)
+    if any(row.speed for row in cell.rows):
+        is_steady = any(row.speed is not None and row.speed.n for row in cell.rows)
         steady = f"Speed in steady state; speed-up against {cell.reference}"
         yield table(SPEED, steady if is_steady else "Time of whole runs, medians over seeds", cell.rows)
     costs = [row for row in cell.rows if row.cost is not None]
@@ -239,7 +237,7 @@ def remarks(cell: Cell, comparison: Comparison, *, is_beside_tables: bool = Fals
 
     These are: confounders, flags of rows, the margin and its source, the intervals, how the runs were paired, sources
     of the numbers, the steps that count for speed, and the runs that do not count. *is_beside_tables*: a report has
-    how each row was paired, its p values and its verdicts by the margin in tables, and they are not told again.
+    how each row was paired and its p values in tables, and they are not told again.
     """
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
@@ -254,7 +252,6 @@ def remarks(cell: Cell, comparison: Comparison, *, is_beside_tables: bool = Fals
         for row in cell.rows:
             if row.difference is not None:
                 yield f"{row.level}: {_pairing(row, row.difference, comparison.n_tests)}"
-        yield from margin_lines(cell)
     lost = [(row.level, line) for row in cell.rows for line in _lost(row, cell)]
     for line in dict.fromkeys(line for _, line in lost):
         yield f"{_levels([level for level, said in lost if said == line], cell)}: {line}"
@@ -310,8 +307,7 @@ def _pairing(row: Row, difference: Difference, m: int) -> str:
         p += f" (after Holm {p_value(row.p_adjusted)})"
     if row.p_claim is not None and row.verdict != "equivalent":
         p += f", p of '{row.verdict}' {p_value(row.p_claim)}{' (after Holm)' if m > 1 else ''}"
-    chance = f", P(not worse by the margin) {row.p_not_worse:.2f}" if row.p_not_worse is not None else ""
-    return how + rho + p + chance
+    return how + rho + p
 
 
 def _on_normality(pairs: int) -> str:

@@ -12,7 +12,6 @@ from hpcml.model.choices import Numerics
 from hpcml.model.comparison import NOT_AS_REQUESTED, Cell, Comparison, Losses, Row, Speed
 from hpcml.model.precision import contradicts
 from hpcml.report.comparison_costs import (
-    FIRST,
     NAME,
     NBSP,
     OUTCOME,
@@ -22,7 +21,6 @@ from hpcml.report.comparison_costs import (
     load_quantities,
     to_target_quantities,
 )
-from hpcml.report.comparison_curves import curve_quantities
 from hpcml.report.document import (
     NOTHING,
     VERDICT_TONES,
@@ -58,14 +56,6 @@ def row_quantities(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
         *cost_quantities(),
         *load_quantities(),
         *to_target_quantities(),
-        *curve_quantities(difference_decimals(cell)),
-        Quantity(
-            key="score_s",
-            heading="score (MLPerf)",
-            value=lambda row: row.score,
-            section=SPEED,
-            short=Short(as_line=True, order=FIRST, write=lambda row: words(duration(row.score))),
-        ),
         hidden("unit", lambda row: row.unit),
         hidden("flags", lambda row: "; ".join(row.flags)),
         hidden("confounders", lambda _: "; ".join(map(str, cell.confounders))),
@@ -298,8 +288,6 @@ def _tests(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
         Quantity(key="p_sign_flip", heading="p, signs", section=OUTCOME, order=2, short=None,
                  value=lambda row: row.difference.p_sign_flip if row.difference else None,
                  write=lambda row: _p(row.difference.p_sign_flip if row.difference else None)),
-        Quantity(key="p_not_worse", heading="P(not worse)", value=lambda row: row.p_not_worse, section=OUTCOME,
-                 write=lambda row: fixed(row.p_not_worse, 2), order=2, short=None),
         Quantity(
             key="verdict",
             heading="verdict",

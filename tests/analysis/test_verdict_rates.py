@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.error_rates import (
     GOOD,
-    curve_rates,
     diverging,
     false_of_skew,
     on_a_grid,
@@ -68,14 +67,6 @@ def test_one_missing_seed_of_five_does_not_cost_what_pairs_have_won() -> None:
 
 def test_on_the_log_scale_skewed_errors_are_judged_as_often_wrongly_as_others() -> None:
     assert false_of_skew(5, (0.8, 0.2), "log", STUDIES) <= LIMIT
-
-
-@pytest.mark.parametrize("rho", [0.0, 0.99])
-def test_curves_that_do_not_differ_are_seldom_said_to_differ_anywhere_or_in_area(rho: float) -> None:
-    somewhere, area = curve_rates(4, rho, STUDIES)
-
-    assert somewhere <= LIMIT
-    assert area <= LIMIT
 
 
 def test_times_that_do_not_differ_are_seldom_told_apart_and_others_often() -> None:

@@ -21,7 +21,7 @@ from rendered import (
 from report_values import EVIL, ci, comparison, difference, row, speed
 from rich.console import Console
 
-from hpcml.model.comparison import Comparison, Cost, Discrepancy, Load, Losses, MarginVerdict, Occurrence, ToTarget
+from hpcml.model.comparison import Comparison, Cost, Discrepancy, Load, Losses, Occurrence, ToTarget
 from hpcml.report.comparison import comparison_document
 from hpcml.report.document import IntervalChart
 from hpcml.report.text_charts import PLAIN, interval_bars
@@ -511,19 +511,14 @@ def test_a_long_name_leaves_room_for_what_is_told_of_it() -> None:
     assert "".join(line.split(" ")[0] for line in table.splitlines() if line.startswith(("/", "x"))) == name
 
 
-def test_what_is_alike_of_all_arms_is_told_once_and_thresholds_that_look_alike_once() -> None:
+def test_what_is_alike_of_all_arms_is_told_once() -> None:
     losses = Losses(n=0, n_ended=5, rate_ci90=ci(0.0, 0.4507, 0.9), p_more=None, n_elsewhere=1)
-    near = tuple(
-        MarginVerdict(above=above, verdict=verdict)
-        for above, verdict in ((0.0, "inconclusive"), (0.0095301, "non-inferior"), (0.0095302, "equivalent"))
-    )
-    alike = replace(difference(0.0, 0.01), by_margin=near)
-    rows = (row("fp32", 0.9, losses=losses), row("tf32", 0.9, losses=losses, difference=alike, verdict="equivalent"))
+    known = difference(0.0, 0.01)
+    rows = (row("fp32", 0.9, losses=losses), row("tf32", 0.9, losses=losses, difference=known, verdict="equivalent"))
     lines = [line.strip(" -") for line in comparison_text(comparison(rows=rows)).splitlines()]
 
     assert lines.count("all: lost 0/5 runs, a rate of 0 to 45 %") == 1
     assert lines.count("all: 1 more run was ended by a machine, a scheduler or a person") == 1
-    assert "tf32: by margin, and alone: inconclusive, equivalent above 0.00953" in lines
 
 
 def test_a_verdict_that_would_be_none_alone_either_is_not_told() -> None:

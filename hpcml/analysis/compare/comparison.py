@@ -44,7 +44,6 @@ from hpcml.model.query_results import Timeline
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 
-SCORES = ("mlperf",)
 _LISTED = 10  # cells, in an error
 _PLAIN = ComparisonRequest()
 
@@ -60,7 +59,7 @@ def compare(
     """Return what the setting that *request* names did, cell by cell; the order of *runs* does not matter.
 
     *curves* holds the ``step_time_s`` curves by uid; *more_curves* those of other metrics, by metric and uid: the
-    compared one for the time to the target and the difference over steps, ``data_time_s``, ``communication_time_s``.
+    compared one for the time to the target, ``data_time_s``, ``communication_time_s``.
     *timelines* are the sampled energies of GPUs by uid, for the energy to the target. Without the latter two, what
     depends on them is None in the result.
 
@@ -98,8 +97,6 @@ def _look_at_all(
     runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
     if not runs:
         raise ComparisonError("no runs to compare: none matches the selection")
-    if request.score is not None and request.score not in SCORES:
-        raise ComparisonError(f"score={request.score}: choose {', '.join(SCORES)}")
     if request.seed is not None:
         runs = with_seeds_from(request.seed, runs)
     distinct = with_distinct_settings(runs)
@@ -126,7 +123,6 @@ def _look_at_all(
         yardstick=yardstick,
         margin=request.margin,
         target=request.target,
-        is_scored=request.score is not None,
         curves={**(more_curves or {}), STEP: curves},
         timelines=timelines or {},
     )
@@ -214,7 +210,6 @@ class Question:
     yardstick: Yardstick
     margin: float | None  # of the command line
     target: float | None  # of the command line
-    is_scored: bool
     curves: Mapping[str, Curves]  # by metric
     timelines: Mapping[str, Sequence[Timeline]]  # by uid
 
@@ -234,12 +229,9 @@ class _Case:
 def judge(found: Sequence[JudgedCell], question: Question) -> tuple[list[Cell], int]:
     """Return the judged cells, and the number of tests that Holm's adjustment reckons with.
 
-    A test is a row that has a margin, a reference and at least three seeds on both sides. Raises `ComparisonError`
-    where a score is wanted and no cell has a target.
+    A test is a row that has a margin, a reference and at least three seeds on both sides.
     """
     cases = [_case(each, question) for each in found]
-    if question.is_scored and all(case.terms.race is None for case in cases):
-        raise ComparisonError("score=mlperf is a time to a target: give --target, or set objective.target")
     drafts = [draft_row(arm, case.terms) for case in cases for arm in case.arms]
     rows = iter(adjusted(drafts))
     cells = [_build_cell(case, [next(rows) for _ in case.arms], question) for case in cases]
@@ -277,11 +269,9 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         steps=question.curves[STEP],
         data=question.curves.get(DATA, {}),
         communication=question.curves.get(COMMUNICATION, {}),
-        values=question.curves.get(metric),
         race=race,
         reaches=reaches,
         budget_s=find_budget_s([reach for of in reaches.values() for reach in of]),
-        is_scored=question.is_scored and race is not None,
         seed=found.group.seed,
         by_mean=uses_means(found.arms.values(), reference, steady),
     )

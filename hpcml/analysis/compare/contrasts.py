@@ -14,7 +14,7 @@ from hpcml.analysis.compare.arms import BySeed
 from hpcml.analysis.compare.grid import MetricScale
 from hpcml.analysis.exact import sign_flips
 from hpcml.analysis.statistics import LEAST_SEEDS, Claims, Contrast, find_claims
-from hpcml.model.comparison import LEAST_PAIRS, Difference, Interval, MarginVerdict, Verdict
+from hpcml.model.comparison import LEAST_PAIRS, Difference, Interval, Verdict
 
 _SQRT2 = 2**0.5
 _Pairing = Literal["all", "shared", "partly", "none"]
@@ -110,23 +110,8 @@ def describe(found: Matchup, margin: float | None, scale: MetricScale) -> Differ
         n_pairs=0 if found.pairing == "none" else len(found.shared),
         left_out=found.left_out,
         is_floored=found.is_floored,
-        by_margin=_by_margin(found, scale),
         has_no_spread=has_no_spread,
     )
-
-
-def _by_margin(found: Matchup, scale: MetricScale) -> tuple[MarginVerdict, ...]:
-    """Return from which margin on which verdict would hold: it changes at the ends of the 90 % interval alone."""
-    interval = found.contrast.interval(0.90)
-    if interval is None or found.n < LEAST_SEEDS or found.is_identical or not found.contrast.standard_error:
-        return ()
-    edges = [0.0, *sorted({abs(interval.low), abs(interval.high)})]
-    told: list[MarginVerdict] = []
-    for start, end in zip(edges, [*edges[1:], 2 * edges[-1]], strict=True):
-        said = statistics.verdict(interval, (start + end) / 2, higher_is_better=scale.higher_is_better)
-        if not told or told[-1].verdict != said:
-            told.append(MarginVerdict(above=abs(scale.back(-start if scale.higher_is_better else start)), verdict=said))
-    return tuple(told)
 
 
 def sign_flip_ps(found: Matchup, margin: float | None, scale: MetricScale) -> Mapping[Verdict, float]:

@@ -13,13 +13,12 @@ from hpcml.analysis.compare.arms import Arm
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.contrasts import Matchup, claims_of, describe, match, sign_flip_ps
 from hpcml.analysis.compare.costs import NO_RATES, cost, find_rates, load, load_flags
-from hpcml.analysis.compare.curves import curve_difference
 from hpcml.analysis.compare.flags import effective, row_flags
 from hpcml.analysis.compare.losses import find_losses, judged_by_losses, with_worst_case
 from hpcml.analysis.compare.speed import find_speed, find_speed_ups
-from hpcml.analysis.compare.to_target import mlperf_score, to_target
+from hpcml.analysis.compare.to_target import to_target
 from hpcml.analysis.statistics import ALPHA, Claims, adjust, p_of, verdict_of
-from hpcml.model.comparison import NOT_AS_REQUESTED, CurveDifference, Row, Verdict
+from hpcml.model.comparison import NOT_AS_REQUESTED, Row, Verdict
 from hpcml.model.precision import is_proven
 
 
@@ -40,13 +39,10 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
     mean = statistics.mean(values) if values else None
     found = _match(arm, terms)
     difference = None if found is None else describe(found, terms.margin, terms.scale)
-    if difference is not None and not _may_claim(arm, terms):
-        difference = replace(difference, by_margin=())
     claims = None if found is None else claims_of(found, terms.margin, terms.scale)
     ups = find_speed_ups(arm, terms) if arm.has_speed else None
     rates = find_rates(arm, terms.steady) if arm.has_speed else NO_RATES
     reaches = terms.reaches.get(arm.level, ())
-    score, why_not = mlperf_score(reaches) if terms.is_scored else (None, None)
     others = None if terms.reference is None or terms.reference is arm else terms.reaches.get(terms.reference.level)
     row = Row(
         level=arm.level,
@@ -70,18 +66,14 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
         flags=(
             *row_flags(arm, terms, found, ups),
             *(load_flags(arm, rates) if arm.has_speed else ()),
-            *([why_not] if why_not else ()),
         ),
         losses=with_worst_case(find_losses(arm, terms.reference), arm, terms),
-        p_not_worse=_share_not_worse(arm, terms),
-        score=score,
         cost=cost(arm, terms.reference) if arm.has_speed else None,
         load=(
             load(arm, terms.steady, rates, steps=terms.steps, data=terms.data, communication=terms.communication)
             if arm.has_speed
             else None
         ),
-        curve=_curve(arm, terms),
         to_target=None if terms.race is None else to_target(reaches, others, terms.race, terms.budget_s),
         awaited=_awaited(arm, terms),
     )
@@ -143,22 +135,6 @@ def _match(arm: Arm, terms: Terms) -> Matchup | None:
     return match(arm.values, reference.values, terms.scale, terms.resolution.value)
 
 
-def _curve(arm: Arm, terms: Terms) -> CurveDifference | None:
-    reference = terms.reference
-    if terms.values is None or reference is None or reference is arm:
-        return None
-    step = terms.resolution.value if terms.resolution.source != "guessed" else None
-    return curve_difference(arm, reference, terms.values, resolution=step)
-
-
-def _share_not_worse(arm: Arm, terms: Terms) -> float | None:
-    reference = terms.reference
-    if reference is None or reference is arm or terms.margin is None:
-        return None
-    values, others = arm.aligned(arm.seeds), reference.aligned(reference.seeds)
-    return statistics.share_not_worse(values, others, terms.margin, higher_is_better=terms.higher_is_better)
-
-
 def _verdict(arm: Arm, found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict:
     """Return what may be said of *arm*, where *claims* are its p values; doubts come before claims."""
     reference = terms.reference
@@ -172,16 +148,6 @@ def _verdict(arm: Arm, found: Matchup | None, claims: Claims | None, terms: Term
     if said == "unstable" or not terms.by_precision:
         return said
     return "not proven" if any(_is_unproven(each) for each in (arm, reference) if each is not None) else said
-
-
-def _may_claim(arm: Arm, terms: Terms) -> bool:
-    """Whether values alone decide what is said of *arm*, whichever claim that is."""
-    reference = terms.reference
-    arms = [arm] if reference is None else [arm, reference]
-    if terms.by_precision and any(each.is_impostor or _is_unproven(each) for each in arms):
-        return False
-    claims: tuple[Verdict, ...] = ("equivalent", "worse")
-    return reference is None or all(judged_by_losses(claim, arm, reference) == claim for claim in claims)
 
 
 def _said(found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict:
