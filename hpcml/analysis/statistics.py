@@ -3,8 +3,8 @@
 An arm holds the runs of one setting; its values are one number per seed, in the unit of the metric, never one per step:
 a thousand steps of one run are one observation. The sections of the file, each of pure functions:
 
-- Contrasts: `mean`, `paired` (t test on differences), `welch` (Welch's t test), `partly_paired` (some seeds are in
-  both arms) and `ratio` (paired or Welch, on logarithms). A *floor* is the least spread that values on a grid can show.
+- Contrasts: `mean`, `paired` (t test on differences), `welch` (Welch's t test) and `ratio` (paired or Welch, on
+  logarithms). A *floor* is the least spread that values on a grid can show.
 - Verdicts: `verdict` from a 90 % interval and a margin. That is the TOST equivalence test at the level of 5 %
   (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987): equivalent if the whole interval lies inside the margin.
 - Holm's adjustment of the p values of a whole table: S. Holm, A simple sequentially rejective multiple test procedure,
@@ -176,31 +176,6 @@ def welch(arm: Sequence[float], reference: Sequence[float], *, floor: float = 0.
     shares = (one.standard_error / error) ** 2, (other.standard_error / error) ** 2
     df = 1 / (shares[0] ** 2 / one.df + shares[1] ** 2 / other.df)  # Welch and Satterthwaite
     return Contrast(value=value, standard_error=error, df=df)
-
-
-def partly_paired(
-    pairs: Sequence[tuple[float, float]], arm: Sequence[float], reference: Sequence[float], *, floor: float = 0.0
-) -> Contrast:
-    """Return the difference of the means of two arms of which some values, *pairs*, belong to the same seeds.
-
-    *arm* and *reference* are the values without a partner. T_new2 of B. Derrick, B. Russ, D. Toher and P. White (Test
-    statistics for the comparison of means for two samples that include both paired and independent observations, J.
-    Mod. Appl. Stat. Methods 16, 2017): Welch's standard error less twice the covariance of the means, which the shared
-    seeds give. Meant for three pairs or more, which who calls it sees to; the sd of each arm is taken to be *floor* at
-    least.
-    """
-    shared, others = [a for a, _ in pairs], [r for _, r in pairs]
-    contrast = welch([*shared, *arm], [*others, *reference], floor=floor)
-    if not contrast.standard_error or contrast.df is None:
-        return contrast
-    n_shared, n_alone = len(pairs), len(arm) + len(reference)
-    one, other = mean([*shared, *arm], floor=floor), mean([*others, *reference], floor=floor)
-    rho = correlation(shared, others) or 0.0
-    n_arm, n_reference = n_shared + len(arm), n_shared + len(reference)
-    both = 2 * rho * one.standard_error * other.standard_error * n_shared / math.sqrt(n_arm * n_reference)
-    error = math.sqrt(max(0.0, contrast.standard_error**2 - both))
-    df = (n_shared - 1) + (contrast.df - n_shared + 1) / (n_alone + 2 * n_shared) * n_alone
-    return Contrast(value=contrast.value, standard_error=error, df=max(1.0, df))
 
 
 def ratio(

@@ -29,7 +29,6 @@ Verdict = Literal[
 ]
 Unit = Literal["seeds", "nodes", "these nodes", "node means", "none"]  # of an interval; analysis/compare/nodes
 NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
-LEAST_PAIRS = 6  # of an exact test that is printed: at 5, 30 % of true claims would be doubted
 ENOUGH_NODES = 3  # from which nodes are the unit of a speed-up: fewer have no spread to speak of
 NOT_AS_REQUESTED: Final = "not as requested"  # a verdict, and why a row has no speed
 OTHER_UNITS = ": is one in "  # in a flag of an arm whose metric may be in another unit than the reference's
@@ -92,14 +91,12 @@ class Difference:
     ci90: Interval | None  # two one-sided tests at 5 % and this interval say the same
     ci95: Interval | None
     p_tost: float | None  # the larger of the two one-sided p values; None without a margin
-    paired: bool  # by seed, over the shared seeds; else Welch or, where `partly_paired`, a test of both
+    paired: bool  # by seed, over the shared seeds; else Welch
     rho: float | None  # correlation of the pairs; None unpaired, below 3 pairs, or without any spread
-    partly_paired: bool = False  # shared seeds as pairs, and the others as they are
     n_pairs: int = 0
     left_out: tuple[int, ...] = ()  # seeds with a value in one arm only, which a paired test does not use
     has_no_spread: bool = False  # and no step of the metric is known: nothing says how certain the difference is
     is_floored: bool = False  # the spread that was seen is below one step of the metric, which was taken instead
-    p_sign_flip: float | None = None  # exact, of the claim made; None: no claim, unpaired, or below 6 pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +185,7 @@ class ToTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """The runs of a row that were lost to their own doing: how many, at which rate, and what if they count as worst.
+    """The runs of a row that were lost to their own doing: how many, and at which rate.
 
     Lost to its own doing is a run that ended without a finite value, or failed by its program or for want of memory.
     A seed that was run more than once is lost if any of its runs was. What else a machine, a scheduler or a person
@@ -198,13 +195,9 @@ class Losses:
     n: int
     n_ended: int  # without those that were lost elsewhere
     rate_ci90: Interval | None  # Clopper and Pearson; each end is a one-sided 95 % bound
-    p_more: float | None  # Boschloo's exact one-sided test: the arm with more losses loses more; None for the reference
     n_elsewhere: int
     unit: Literal["runs", "seeds"] = "runs"  # of `n` and `n_ended`; seeds where one was run more than once
     n_diverged: int = 0  # runs that have a value, and of which a loss was no number at the last; not in `n`
-    worst: float | None = None  # the value that lost runs have in `worst_case`
-    worst_case: Interval | None = None  # 90 %, of the difference
-    worst_case_verdict: Verdict | None = None  # alone, without Holm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +307,7 @@ class Cell:
     excluded: tuple[Excluded, ...] = ()
     scale: Literal["linear", "log", "logit"] = "linear"  # of all tests of the metric
     resolution: float | None = None  # the step of the metric's grid
-    resolution_source: Literal["config", "recorded", "guessed"] | None = None
+    resolution_source: Literal["config", "recorded"] | None = None
     target_source: Literal["config", "command line"] | None = None  # None: no row has a `to_target`
 
 

@@ -141,7 +141,6 @@ class Objective:
     scale: Scale = Scale.linear
     scale_at: float | None = None  # where on another scale than linear the margin is meant: a usual value of the metric
     resolution: float | None = None  # the metric's smallest step: 1/355 for an accuracy of 355 samples
-    worst: float | None = None  # what a run that diverged is worth, in a second look at the verdict: chance level, say
 
     def __post_init__(self) -> None:
         margins = {"margin": self.margin, **{f"margins.{name}": margin for name, margin in self.margins.items()}}
@@ -149,7 +148,6 @@ class Objective:
             fits = margin is None or (margin > 0 and math.isfinite(margin))  # below infinity each difference lies
             require(fits, f"objective.{name}={margin} must be positive, and finite")
         require(self.target is None or math.isfinite(self.target), f"objective.target={self.target} must be a number")
-        require(self.worst is None or math.isfinite(self.worst), f"objective.worst={self.worst} must be a number")
         step = self.resolution
         require(step is None or (step > 0 and math.isfinite(step)), f"objective.resolution={step} must be positive")
         self._check_scale()

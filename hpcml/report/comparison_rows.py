@@ -186,10 +186,6 @@ def _losses(cell: Cell) -> list[Quantity[Row]]:
         hidden("n_lost_elsewhere", of(lambda losses: losses.n_elsewhere)),
         hidden("lost_rate_low", of(lambda losses: losses.rate_ci90.low if losses.rate_ci90 else None)),
         hidden("lost_rate_high", of(lambda losses: losses.rate_ci90.high if losses.rate_ci90 else None)),
-        hidden("p_lost_more", of(lambda losses: losses.p_more)),
-        hidden("worst_case_low", of(lambda losses: losses.worst_case.low if losses.worst_case else None)),
-        hidden("worst_case_high", of(lambda losses: losses.worst_case.high if losses.worst_case else None)),
-        hidden("worst_case_verdict", of(lambda losses: losses.worst_case_verdict)),
     ]
 
 
@@ -285,9 +281,6 @@ def _tests(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             if any(row.p_claim is not None and row.verdict != "equivalent" for row in cell.rows)
             else None,  # that of TOST is the same
         ),
-        Quantity(key="p_sign_flip", heading="p, signs", section=OUTCOME, order=2, short=None,
-                 value=lambda row: row.difference.p_sign_flip if row.difference else None,
-                 write=lambda row: _p(row.difference.p_sign_flip if row.difference else None)),
         Quantity(
             key="verdict",
             heading="verdict",
@@ -387,7 +380,7 @@ def _pairing(row: Row) -> Entry:
     if row.difference is None:
         return NOTHING
     rho = "" if row.difference.rho is None else f", rho {row.difference.rho:+.2f}"
-    how = "by seed" if row.difference.paired else "partly" if row.difference.partly_paired else "none"
+    how = "by seed" if row.difference.paired else "none"
     return Entry(text=f"{how}{rho}")
 
 

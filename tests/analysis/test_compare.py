@@ -56,7 +56,7 @@ def test_an_arm_is_compared_with_fp32_seed_by_seed() -> None:
     assert row.difference.rho == pytest.approx(0.91707, abs=1e-5)  # numpy.corrcoef
     assert row.difference.p_tost is not None
     assert row.difference.p_tost < 0.001
-    assert row.flags == ("the seen spread is below one step, 0.001 as guessed from its values: one step was taken",)
+    assert row.flags == ()
 
 
 def test_speed_is_the_ratio_of_steady_step_times() -> None:
@@ -99,14 +99,14 @@ def test_a_speed_up_keeps_its_pairs_where_one_seed_is_missing() -> None:
     assert (speed.speedup_ci95.low, speed.speedup_ci95.high) == pytest.approx((2.0, 2.0), rel=1e-6)
 
 
-def test_where_few_seeds_are_shared_the_others_stand_beside_the_pairs() -> None:
+def test_where_less_than_half_of_the_seeds_are_shared_there_are_no_pairs() -> None:
     other_seeds = [run("tf32", seed, value + 0.0001 * seed) for seed, value in enumerate(AMP + AMP, start=2)]
 
     row = row_of(compare(arm("fp32", FP32) + other_seeds, {}), "tf32")
 
     assert row.difference is not None
-    assert (row.difference.paired, row.difference.partly_paired, row.difference.n_pairs) == (False, True, 3)
-    assert any("3 seeds are in both arms" in flag for flag in row.flags)
+    assert (row.difference.paired, row.difference.n_pairs) == (False, 0)
+    assert any("unpaired (Welch)" in flag for flag in row.flags)
 
 
 def test_arms_with_other_seeds_are_compared_unpaired_and_the_row_says_so() -> None:

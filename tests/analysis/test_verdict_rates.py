@@ -47,12 +47,9 @@ def test_a_coarse_metric_is_not_taken_for_a_certain_one(n: int) -> None:
     assert shares(on_a_grid(n, 0.003, 0.95), STUDIES, settings)["equivalent"] <= LIMIT
 
 
-def test_a_grid_that_nobody_named_is_seen_in_the_values() -> None:
-    assert shares(on_a_grid(5, 0.003, 0.95), STUDIES, {"objective.margin": 7 / 355})["equivalent"] <= LIMIT
-
-
-@pytest.mark.parametrize(("shared", "arm", "reference"), [(4, 0, 1), (5, 7, 7)])
-@pytest.mark.parametrize("rho", [-0.5, 0.9])
+@pytest.mark.parametrize(
+    ("shared", "arm", "reference", "rho"), [(4, 0, 1, -0.5), (4, 0, 1, 0.9), (5, 7, 7, 0.0), (5, 7, 7, 0.9)]
+)
 def test_missing_seeds_do_not_make_a_verdict_bold(shared: int, arm: int, reference: int, rho: float) -> None:
     found = shares(partly_shared(shared, arm, reference, rho, -1.0), STUDIES, {"objective.margin": 1.0})
 

@@ -166,7 +166,6 @@ class Terms:
     communication: Curves  # communication_time_s
     scale: MetricScale = LINEAR
     resolution: Resolution = NO_GRID
-    worst: float | None = None  # what a lost run is worth at worst; None: nobody can say
     race: Race | None = None  # None: no target
     reaches: Mapping[str, Sequence[Reach]] = field(default_factory=dict)  # by level
     budget_s: float | None = None

@@ -216,12 +216,10 @@ def _pairing(cell: Cell) -> Iterator[tuple[str, str]]:
         if difference.paired:
             left = f", left out: {_ranges(difference.left_out)}" if difference.left_out else ""
             how = f"paired by seed over {difference.n_pairs} seeds{left}"
-        elif difference.partly_paired:
-            how = f"{difference.n_pairs} seeds paired, the others beside them (T_new2)"
         elif row.unit == "runs":
             how = "not paired, Welch's t: repeats of one seed"
         else:
-            how = "not paired, Welch's t: fewer than three seeds are shared"
+            how = "not paired, Welch's t: fewer than three seeds are shared, or less than half"
         yield row.level, f"{how}; 90 % t interval over {row.unit}"
 
 

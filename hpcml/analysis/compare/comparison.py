@@ -31,7 +31,7 @@ from hpcml.analysis.compare.fairness import (
     find_differences,
     order_remarks,
 )
-from hpcml.analysis.compare.grid import find_resolution, find_scale, find_worst
+from hpcml.analysis.compare.grid import find_resolution, find_scale
 from hpcml.analysis.compare.objective import Margin, Target, Yardstick, find_margin, find_target, find_yardstick
 from hpcml.analysis.compare.rows import adjusted, draft_row
 from hpcml.analysis.compare.speed import OF_MEANS, uses_means
@@ -260,7 +260,6 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         metric=metric,
         scale=find_scale(found.distinct, metric, higher_is_better=higher_is_better),
         resolution=find_resolution(found.counted, metric),
-        worst=find_worst(found.distinct, found.group.runs, metric, low=higher_is_better),
         margin=margin.value,
         higher_is_better=higher_is_better,
         by_precision=question.factor.group == "precision",

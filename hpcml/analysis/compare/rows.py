@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm
 from hpcml.analysis.compare.cells import Terms
-from hpcml.analysis.compare.contrasts import Matchup, claims_of, describe, match, sign_flip_ps
+from hpcml.analysis.compare.contrasts import Matchup, claims_of, describe, match
 from hpcml.analysis.compare.costs import NO_RATES, cost, find_rates, load, load_flags
 from hpcml.analysis.compare.flags import effective, row_flags
-from hpcml.analysis.compare.losses import find_losses, judged_by_losses, with_worst_case
+from hpcml.analysis.compare.losses import find_losses, judged_by_losses
 from hpcml.analysis.compare.speed import find_speed, find_speed_ups
 from hpcml.analysis.compare.to_target import to_target
-from hpcml.analysis.statistics import ALPHA, Claims, adjust, p_of, verdict_of
+from hpcml.analysis.statistics import Claims, adjust, p_of, verdict_of
 from hpcml.model.comparison import NOT_AS_REQUESTED, Row, Verdict
 from hpcml.model.precision import is_proven
 
@@ -67,7 +67,7 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
             *row_flags(arm, terms, found, ups),
             *(load_flags(arm, rates) if arm.has_speed else ()),
         ),
-        losses=with_worst_case(find_losses(arm, terms.reference), arm, terms),
+        losses=find_losses(arm, terms.reference),
         cost=cost(arm, terms.reference) if arm.has_speed else None,
         load=(
             load(arm, terms.steady, rates, steps=terms.steps, data=terms.data, communication=terms.communication)
@@ -85,7 +85,7 @@ def adjusted(drafts: Sequence[Draft]) -> list[Row]:
     family = [at for at, draft in enumerate(drafts) if draft.claims is not None]
     rows = [draft.row for draft in drafts]
     for at, claims in zip(family, adjust([draft.claims for draft in drafts if draft.claims is not None]), strict=True):
-        rows[at] = _with_exact(drafts[at], _judged(drafts[at], claims, len(family)))
+        rows[at] = _judged(drafts[at], claims, len(family))
     return rows
 
 
@@ -96,28 +96,7 @@ def _judged(draft: Draft, claims: Claims, m: int) -> Row:
     if verdict == row.verdict:
         return row
     flag = f"{row.verdict} if it were the only row, {verdict} after Holm over {m}"
-    return _flagged(replace(row, verdict=verdict, verdict_alone=row.verdict), flag)
-
-
-def _with_exact(draft: Draft, row: Row) -> Row:
-    """Return *row* with the exact p of its claim, and a flag where the exact test and t disagree."""
-    if draft.found is None or row.difference is None:
-        return row
-    ps = sign_flip_ps(draft.found, draft.terms.margin, draft.terms.scale)
-    if row.verdict in ps:
-        p = ps[row.verdict]
-        row = replace(row, difference=replace(row.difference, p_sign_flip=p))
-        if p > ALPHA:
-            return _flagged(row, f"'{row.verdict}' rests on normality: the exact sign-flip test gives p = {p:.2g}")
-    elif row.verdict == "inconclusive" and draft.row.verdict == row.verdict:  # by t alone, not for Holm
-        claims = [f"'{verdict}' (p = {p:.2g})" for verdict, p in ps.items() if p <= ALPHA]
-        if claims:
-            return _flagged(row, f"the exact sign-flip test alone would say {claims[0]}: t does not")
-    return row
-
-
-def _flagged(row: Row, flag: str) -> Row:
-    return replace(row, flags=(*row.flags, flag))
+    return replace(row, verdict=verdict, verdict_alone=row.verdict, flags=(*row.flags, flag))
 
 
 def _awaited(arm: Arm, terms: Terms) -> tuple[str, ...]:
