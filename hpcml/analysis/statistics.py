@@ -15,7 +15,8 @@ a thousand steps of one run are one observation. The sections of the file, each 
 What holds for all of them:
 
 - n < 2 in an arm: there is no interval, hence None. n < 3: there is one, but no claim (`LEAST_SEEDS`).
-- No spread at all (sd 0, up to rounding): the interval is the point itself; TOST's p is 0 inside the margin, else 1.
+- No spread at all (sd 0, up to rounding): the interval is the point itself, of a ratio there is none; TOST's p is 0
+  inside the margin, else 1.
 - All quantiles come from Student's t; nothing is resampled, since bootstraps under-cover below ten runs an arm.
 """
 
@@ -184,7 +185,8 @@ def ratio(
     """Return the ratio of the geometric means of two arms with its t interval; None where a value is not positive.
 
     The test is `paired` or `welch` on the logarithms, and the ends of its interval are taken back by exp. *pairs* says
-    that values at the same place belong to the same seed. The interval is None where an arm has one value.
+    that values at the same place belong to the same seed. The interval is None where an arm has one value, and where
+    nothing varies: a clock that tells ten milliseconds says so of all runs.
 
     >>> ratio([2.0, 8.0], [1.0], pairs=False)
     (4.0, None)
@@ -193,7 +195,7 @@ def ratio(
         return None
     tops, bottoms = ([math.log(value) for value in values] for values in (numerator, denominator))
     contrast = paired(tops, bottoms) if pairs else welch(tops, bottoms)
-    interval = contrast.interval(confidence)
+    interval = None if contrast.has_no_spread else contrast.interval(confidence)
     if interval is None:
         return _exp(contrast.value), None
     return _exp(contrast.value), Interval(low=_exp(interval.low), high=_exp(interval.high), confidence=confidence)

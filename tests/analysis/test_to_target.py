@@ -46,8 +46,7 @@ def test_the_first_point_at_the_target_counts_and_ratios_are_of_geometric_means(
     assert row.restricted_mean_s == pytest.approx(20.8)
     assert reference.ratio is None
     assert row.ratio == pytest.approx(0.5)
-    assert row.ratio_ci95 is not None
-    assert row.ratio_ci95.low == pytest.approx(0.5)  # the pairs differ by one and the same factor
+    assert row.ratio_ci95 is None  # the pairs differ by one and the same factor
 
 
 def test_a_run_that_never_reaches_it_is_censored_and_not_dropped() -> None:

@@ -272,7 +272,7 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         reaches=reaches,
         budget_s=find_budget_s([reach for of in reaches.values() for reach in of]),
         seed=found.group.seed,
-        by_mean=uses_means(found.arms.values(), reference, steady),
+        by_mean=uses_means(found.arms.values(), steady),
     )
     ordered = sorted(found.arms.values(), key=lambda arm: arm is not reference)  # stable: the reference goes first
     return _Case(found=found, arms=ordered, terms=terms, margin=margin, target=target, window=window)
