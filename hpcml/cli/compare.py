@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 @comparing
 @selecting
 @click.option("--explain", is_flag=True, help="Say how each number came about, and show all remarks.")
-@click.option("--over-steps", is_flag=True, help="Compare whole learning curves, not only their last values.")
 @click.option("--checklist", is_flag=True, help="Answer what reviewers ask: seeds, lost runs, hours, code, tuning ...")
 @form("json", "csv", "md", "latex")
 @pass_places
@@ -32,7 +31,6 @@ def compare(
     form: str | None,
     *,
     explain: bool,
-    over_steps: bool,
     checklist: bool,
     **selection: object,
 ) -> None:
@@ -54,7 +52,7 @@ def compare(
 
         document = checklist_document(*check_runs(places, chosen, request))
     else:
-        document = comparison_document(compare_runs(places, chosen, request, over_steps=over_steps), explain=explain)
+        document = comparison_document(compare_runs(places, chosen, request), explain=explain)
     if form is None:
         show(as_renderable(document, console=console()))
     else:

@@ -69,14 +69,13 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
         asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
         collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
         retried = _retry(places, backends, store, interval_s)
-        looked = _look(places, backends, store)
         cleared += _clear_files_of_jobs(beside_scripts, store, time.time())
         missing = [_in_words(damage(store)), *_gone(store, places)]
     lines = [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
     lines += [f"{removed} interrupted removal{'s' if removed != 1 else ''} finished"] if removed else []
     return Synchronised(
         report=collected.report,
-        lines=[*finished, *lines, *queues, *retried, *looked],
+        lines=[*finished, *lines, *queues, *retried],
         warnings=[*waiting, *asked.problems, *filter(None, missing)],
         waiting=len(waiting),
     )
@@ -112,16 +111,6 @@ def _retry(places: Places, backends: Backends, store: Database, interval_s: floa
 
     notes, _ = retry_all(Waiting(store=store, places=places, backends=backends, interval_s=interval_s), failed)
     return notes
-
-
-def _look(places: Places, backends: Backends, store: Database) -> list[str]:
-    """Take the planned looks whose runs have ended, and return what was done."""
-    if not any(places.looks.glob("*/plan.json")):
-        return []
-    # Imported here: loads the statistics, which few homes have a use for.
-    from hpcml.commands.submit import looks  # noqa: PLC0415
-
-    return [line for step in looks.go_on(places, backends, store, lambda _: None) for line in step.lines]
 
 
 def keep_synchronised(

@@ -21,7 +21,7 @@ from typing import Any
 
 from hpcml.codec import encode, flatten
 from hpcml.errors import ConfigError, require
-from hpcml.model.choices import Goal, Numerics, Scale, Until
+from hpcml.model.choices import Goal, Numerics, Scale
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.identity import ABSENT_MEANS, identifies
@@ -35,7 +35,6 @@ from hpcml.model.telemetry import Telemetry
 from hpcml.model.training import Training
 from hpcml.units import parse_memory_mb, parse_wait_s, parse_walltime_s
 
-CLAIMS = ("equivalent", "non-inferior", "better")  # what a plan of looks may be to show
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
@@ -137,7 +136,6 @@ class Objective:
     scale: Scale = Scale.linear
     scale_at: float | None = None  # where on another scale than linear the margin is meant: a usual value of the metric
     resolution: float | None = None  # the metric's smallest step: 1/355 for an accuracy of 355 samples
-    worst: float | None = None  # what a run that diverged is worth, in a second look at the verdict: chance level, say
 
     def __post_init__(self) -> None:
         margins = {"margin": self.margin, **{f"margins.{name}": margin for name, margin in self.margins.items()}}
@@ -145,7 +143,6 @@ class Objective:
             fits = margin is None or (margin > 0 and math.isfinite(margin))  # below infinity each difference lies
             require(fits, f"objective.{name}={margin} must be positive, and finite")
         require(self.target is None or math.isfinite(self.target), f"objective.target={self.target} must be a number")
-        require(self.worst is None or math.isfinite(self.worst), f"objective.worst={self.worst} must be a number")
         step = self.resolution
         require(step is None or (step > 0 and math.isfinite(step)), f"objective.resolution={step} must be positive")
         self._check_scale()
@@ -240,10 +237,6 @@ class Schedule:
     preflight: bool = True  # the scheduler is asked before the submission whether it would take the jobs
     notify: Notify = Notify.never
     webhook_file: str | None = None  # a private file with the URL, which is a secret and stays out of run.json
-    until: Until = Until.all  # verdict: seeds in rounds, at most those given, until the planned looks decide
-    claim: str = "equivalent"  # that until=verdict wants to show: equivalent, non-inferior or better
-    by: str | None = None  # what until=verdict compares; None: the one setting that the sweep varies besides the seed
-    reference: str | None = None  # what the others are compared with; None: fp32 of precisions, else the first
 
     def __post_init__(self) -> None:
         parse_wait_s(self.notice, field="schedule.notice")
@@ -251,13 +244,6 @@ class Schedule:
         for name in ("max_requeues", "retry"):
             value = getattr(self, name)
             require(value >= 0, f"schedule.{name}={value} must not be negative")
-        require(self.claim in CLAIMS, f"schedule.claim={self.claim}: choose {', '.join(CLAIMS)}")
-        for name in ("claim", "by", "reference"):
-            is_default = getattr(self, name) in (None, CLAIMS[0])
-            require(
-                is_default or self.until is Until.verdict,
-                f"schedule.{name}={getattr(self, name)} needs schedule.until=verdict",
-            )
         require(bool(self.pack_factors) or self.pack in ("none", "all"), f"schedule.pack={self.pack!r} names nothing")
         require(
             self.notify is Notify.never or self.webhook_file is not None,

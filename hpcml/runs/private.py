@@ -36,8 +36,8 @@ _OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _SHARE = "results are shared by a store on PostgreSQL, hpcml export, or a copy for hpcml ingest (docs/shared-folders)"
 _READ = "(docs/shared-folders)"
-_OURS = frozenset({"runs", "submissions", "code", "builds", "checksums", "elsewhere", "looks"})
-_OF_FOLDERS = frozenset({"runs", "submissions", "looks"})
+_OURS = frozenset({"runs", "submissions", "code", "builds", "checksums", "elsewhere"})
+_OF_FOLDERS = frozenset({"runs", "submissions"})
 _STORE = "store.db"
 _DEFAULT_ACL = "system.posix_acl_default"  # what libraries make here would get it instead of the umask
 

@@ -20,7 +20,7 @@ from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.import_paths import Interpreters
 from hpcml.commands.submit.launch import Launched, launch
-from hpcml.commands.submit.planned import Planned, are_in_rounds
+from hpcml.commands.submit.planned import Planned
 from hpcml.images.build import OnProgress
 from hpcml.model.run import know_hashes
 from hpcml.model.state import State
@@ -85,10 +85,6 @@ def submit_points(
     images.
     """
     with Interpreters() as interpreters:
-        if are_in_rounds(planned):
-            from hpcml.commands.submit import look_plan  # noqa: PLC0415 - loads the statistics
-
-            look_plan.check(planned, only_missing=only_missing)
         code.begin_asking(planned, interpreters)  # they answer while the store is read
         _begin(places, reporter)
         if only_missing:
@@ -111,10 +107,6 @@ def submit_points(
             reporter.warn(warning)
         if not chosen:
             return []
-        if are_in_rounds(chosen):
-            from hpcml.commands.submit import looks  # noqa: PLC0415 - loads the statistics
-
-            return looks.begin(chosen, places, backends, command_line, reporter.note)
         if not only_missing:
             return launch(chosen, places, backends, command_line, interpreters)
         with deciding_alone(places, reporter.note):  # not before: an image may have been built for an hour
@@ -150,9 +142,9 @@ def _rehearse(chosen: Sequence[Planned], places: Places, backends: Backends, rep
 
 
 def _find_missing(of: Sequence[Planned], places: Places, reporter: RunReporter, *, are_left_out: bool) -> list[Planned]:
-    """Return what of *of* is neither done nor under way, and tell of the rest; a plan of looks says that itself."""
+    """Return what of *of* is neither done nor under way, and tell of the rest."""
     missing, repeats = split_repeats(of, places)
-    if repeats and not are_in_rounds(of):
+    if repeats:
         reporter.found_repeats(FoundRepeats(done=repeats, of=len(of), are_left_out=are_left_out))
     return missing
 
