@@ -25,8 +25,10 @@ LEVELS: dict[str, int] = {  # a module knows its own room and the levels below; 
     "commands": 5,
     **dict.fromkeys(("config", "images", "schedulers", "agent", "store", "analysis", "report", "interop"), 4),
     "runs": 3,
-    **dict.fromkeys(("model", "bundled_commands"), 2),
-    **dict.fromkeys(("paths", "mounts", "units", "moments", "codec", "formulas", "plugins", "bundled", "spelling"), 1),
+    "model": 2,
+    **dict.fromkeys(
+        ("paths", "mounts", "units", "moments", "codec", "formulas", "plugins", "search_path", "spelling"), 1
+    ),
     "errors": 0,
 }
 OWNERS: dict[str, set[str]] = {
@@ -61,11 +63,11 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.api.submission", "hpcml.commands.submit.looks"): "loads the statistics, for planned looks alone",
     ("hpcml.api.store", "hpcml.commands.best"): "loads the statistics: half a second",
     ("hpcml.api.store", "hpcml.commands.compare"): "as above",
-    ("hpcml.agent.main", "hpcml.agent.turns"): "after it is known where modules are found: hpcml.bundled",
+    ("hpcml.__main__", "hpcml.cli.main"): "after it is known where modules are found: hpcml.search_path",
+    ("hpcml.agent.main", "hpcml.agent.turns"): "after it is known where modules are found: hpcml.search_path",
     ("hpcml.agent.main", "hpcml.agent.mpi.rank"): "as above",
     ("hpcml.agent.main", "hpcml.paths"): "for names of files in ASCII alone",
     ("hpcml.schedulers.local.start", "hpcml.schedulers.local.queue"): "as above",
-    ("hpcml.agent.bundle", "hpcml.runs.atomic"): "what dataclasses write is noted before",
     (
         "hpcml.agent.turns",
         "hpcml.agent.attempt",
@@ -173,7 +175,6 @@ LATE: dict[tuple[str, str], str] = {
 }
 # A module under 80 lines with one importer, in its own room: the topic that a reader looks for under its name.
 SMALL_TOPICS: dict[str, str] = {
-    "hpcml.cli.start": "what begins a command before its modules are loaded, and so loads none itself",
     "hpcml.cli.numerics": "what is kept from libraries of numbers, which main need not be read with",
     "hpcml.config.once": "a class in place of Hydra's own, which compose need not be read with",
     "hpcml.commands.submit.walltimes": "loads the database, and so only where a walltime has to be judged (LATE)",
@@ -553,19 +554,6 @@ def test_a_sampler_looks_for_no_packages_and_loads_no_run() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, check=True, timeout=60)
 
     assert not {"importlib.metadata", "hpcml.plugins", "hpcml.model.run"} & set(json.loads(done.stdout))
-
-
-def test_a_command_does_not_search_its_memory_before_it_ends(tmp_path: Path) -> None:
-    told = tmp_path / "frozen"
-    program = (
-        "import atexit, gc\n"  # what is registered first is called last
-        f"atexit.register(lambda: open({str(told)!r}, 'w').write(str(gc.get_freeze_count())))\n"
-        "from hpcml.cli.main import main; main()"
-    )
-    environ = {**os.environ, "HPCML_HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", program, "runs"], check=True, timeout=60, env=environ, capture_output=True)
-
-    assert int(told.read_text(encoding="ascii")) > 10_000
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:

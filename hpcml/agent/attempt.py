@@ -26,7 +26,6 @@ from hpcml.agent.supervise import JobHooks, Limits, Rank, supervise
 from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.agent.time_limit import time_limit_of
-from hpcml.bundled import read_rest
 from hpcml.errors import HpcmlError, why_not
 from hpcml.model.metric_sources import is_path
 from hpcml.model.state import State
@@ -326,8 +325,6 @@ def _look_before(turn: Turn, found: Callable[[], FoundMetrics]) -> None:
 
 def _begin_beside(telemetry: SamplerHandle, begin_metrics: Callable[[], None], unharmed: Unharmed) -> None:
     """Begin what the program need not wait for."""
-    with unharmed(_OF_THE_END):
-        read_rest()
     with unharmed("telemetry"):
         telemetry.after_start()  # a fork: before there is a second thread
     with unharmed("metrics from files"):

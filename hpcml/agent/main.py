@@ -1,16 +1,9 @@
-"""Where an agent begins: ``python -P -m hpcml.agent.main PATH``; `hpcml.agent.turns` says what PATH may be.
+"""Where an agent begins: ``python -P -m hpcml.agent.main PATH``; `hpcml.agent.turns` says what PATH may be."""
 
-Job scripts call `begin`, for which Python loads less.
-
-Its modules come from one file, where there is a bundle of them (`hpcml.bundled`). This module itself loads nothing but
-what Python has loaded before.
-"""
-
-import gc
 import os
 import sys
 
-from hpcml.bundled import use_bundle
+from hpcml.search_path import standard_library_first
 
 TYPE_CHECKING = False  # not typing's own, which is not loaded yet
 if TYPE_CHECKING:
@@ -34,10 +27,9 @@ def stand_in_for_closed() -> None:
 def main(words: list[str]) -> int:
     """Be the agent of a node, or with RANK the rank of an MPI job; return the exit status."""
     stand_in_for_closed()
-    gc.disable()  # nothing that is loaded is garbage; who waits for a program enables it
-    use_bundle()
+    standard_library_first()
     if words[:1] == [RANK]:
-        from hpcml.agent.mpi.rank import be_rank  # noqa: PLC0415 - now from the bundle
+        from hpcml.agent.mpi.rank import be_rank  # noqa: PLC0415 - not before it is known where modules are found
 
         return be_rank(words[1:])
     from hpcml.agent.turns import take_turns  # noqa: PLC0415 - as above

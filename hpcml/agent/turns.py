@@ -8,7 +8,6 @@ arguments or manifests cannot be used.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -107,8 +106,6 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
             journal.event(EventName.ATTEMPT_ENDED, end)
         journal.close()
         raise
-    gc.freeze()  # what is loaded is no garbage: it need not be looked at, now or ever
-    gc.enable()  # which hpcml.agent.main had put off until all is loaded
     return carry_out(turn, hold, inbox, environ, journal, sampler)
 
 

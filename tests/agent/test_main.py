@@ -1,14 +1,16 @@
 """The agent on a run directory, as a job starts it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.agent.installation import Installation
 from tests.agent.node import MakeRun, agent, environ, told
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_exit_status_of_the_agent_is_that_of_the_program(make_run: MakeRun) -> None:
@@ -22,12 +24,13 @@ def test_an_agent_that_a_pull_has_broken_says_so_and_that_its_program_was_not_st
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     run_dir = make_run("print('done')")
-    installation = Installation(tmp_path / "checkout")
-    with (installation.folder / "hpcml" / "agent" / "attempt.py").open("a") as module:
+    for package in ("hpcml", "hpcml_client"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "hpcml" / "agent" / "attempt.py").open("a") as module:
         module.write("<<<<<<< HEAD\n")
 
     words = [sys.executable, "-P", "-m", "hpcml.agent.main", str(run_dir.path)]
-    done = subprocess.run(words, env=environ(**installation.environ), capture_output=True, text=True, check=False)
+    done = subprocess.run(words, env=environ(PYTHONPATH=str(tmp_path)), capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
     assert "SyntaxError" in done.stderr

@@ -8,7 +8,6 @@ sampler itself, for which the program waits; of the host alone by the agent, and
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import select
@@ -22,7 +21,6 @@ from pathlib import Path
 
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import how
-from hpcml.bundled import read_rest
 from hpcml.runs.journal import parse_chunk
 
 TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
@@ -123,7 +121,6 @@ class SamplerHandle:
 
     def _fork(self, act: Callable[[], int]) -> None:
         try:
-            read_rest()  # a fork closes all files
             self.process = _Fork.of_this(act)
         except OSError as error:
             self.trouble = f"the sampler cannot start: {error}"
@@ -339,8 +336,6 @@ def _be(act: Callable[[], int], control: int, said: int) -> NoReturn:
             if int(name) > _STANDARD_ERROR:
                 with suppress(OSError):  # the folder itself
                     os.close(int(name))
-        gc.freeze()  # what the agent has loaded is no garbage
-        gc.enable()
         code = act()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

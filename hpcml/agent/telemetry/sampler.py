@@ -25,7 +25,7 @@ from hpcml.agent.memory_kills import job_around
 from hpcml.agent.nvml.inventory import shown_gpus, topology_facts
 from hpcml.agent.nvml.session import attempt, started
 from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
-from hpcml.agent.telemetry.host import HostReader, HostReading, find_job_group, load_psutil
+from hpcml.agent.telemetry.host import HostReader, HostReading, find_job_group
 from hpcml.agent.telemetry.node import NodeReader
 from hpcml.paths import begin_in_utf8
 from hpcml.runs.layout import RunDir
@@ -137,7 +137,6 @@ def sample(orders: Orders, reader: HostReader | None = None, first: HostReading 
     for number in _NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
     _end_with(orders.agent)
-    load_psutil()
     with nullcontext() if orders.without_gpus else started(os.environ) as obstacle:
         found, refused = _gpus(orders, obstacle)
         facts = {**gpu_facts(found.gpus if found.is_known else ()), "gpu_mapping": found.source}
