@@ -11,15 +11,12 @@ from pathlib import Path
 
 from hpcml.errors import HpcmlError
 from hpcml.runs.layout import RunDir, run_dir_of
+from hpcml.runs.manifest import Manifest
 from hpcml.runs.orders import RunOrders, StartSettings, read_orders
 from hpcml.runs.plan import Plan
 from hpcml.runs.private import check, check_lent
 from hpcml.runs.run_json import read_own
 from hpcml_client.journal import JournalWriter
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from hpcml.runs.manifest import Manifest
 
 _BATCH_FORMAT = 1
 _WAITS_FOR_ROOM_S = 30.0  # on a full disk, for how the attempt ended: without it the run is lost

@@ -19,6 +19,8 @@ from hpcml.agent import host
 from hpcml.agent.assignment import Turn
 from hpcml.agent.fence import Hold
 from hpcml.agent.memory_kills import job_around, out_of_memory, read_kills
+from hpcml.agent.metrics.printed import FoundMetrics
+from hpcml.agent.mpi.job import JobPart
 from hpcml.agent.outcome import Ended, Outcome
 from hpcml.agent.ranks import JOB_END, marks_of, provide_client, ranks_of
 from hpcml.agent.signals import Inbox
@@ -35,11 +37,6 @@ from hpcml.runs.layout import RunDir
 from hpcml.runs.plan import Image, Plan
 from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from hpcml.agent.metrics.printed import FoundMetrics
-    from hpcml.agent.mpi.job import JobPart
 
 _OF_THE_END = "what the end needs"
 _READS_WITHIN_S = 10.0  # files of metrics, once the program has ended: as `staging` has it, of the time that is left

@@ -10,10 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")

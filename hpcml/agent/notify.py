@@ -11,11 +11,8 @@ from hpcml.agent.assignment import Turn
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import Manifest
 from hpcml.runs.private import make_folder, open_file
-
-TYPE_CHECKING = False  # not typing's own, which an agent does without
-if TYPE_CHECKING:
-    from hpcml.runs.manifest import Manifest
 
 _RUNS = "runs"  # HOME/runs/EXPERIMENT/UID
 

@@ -14,15 +14,12 @@ from hpcml.agent.assignment import LANE, Turn
 from hpcml.agent.processes import JOBS
 from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
+from hpcml.model.run import Run
 from hpcml.runs.layout import RunDir, program_packages
 from hpcml.runs.orders import StartSettings
 from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX, OF_THE_RUN, Plan, Staging
 from hpcml.runs.private import make_folder
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from hpcml.model.run import Run
-    from hpcml_client.client import Ranks
+from hpcml_client.client import Ranks
 
 REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the job script
 JOB_END = "HPCML_JOB_END"  # the file in which the job script says why it ends the agents of all nodes

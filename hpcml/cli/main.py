@@ -16,7 +16,6 @@ from pathlib import Path
 import click
 
 from hpcml import __version__
-from hpcml.cli.numerics import spare
 from hpcml.cli.say import SafeFormatter, complain, say
 from hpcml.errors import OF_THE_DISK, USED_UP, ConfigError, HpcmlError
 from hpcml.paths import Places, begin_in_utf8, locate
@@ -220,7 +219,6 @@ def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
     begin_in_utf8()
     _speak_as_the_locale(os.environ)
-    spare()
     handler = logging.StreamHandler()
     handler.setFormatter(SafeFormatter("hpcml: %(levelname)s: %(message)s"))
     handler.addFilter(_Once())

@@ -20,15 +20,11 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reading
+from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reader, Reading, Taker
 from hpcml.agent.metrics.sources import Source, begun_at, reader_of, sources_in
 from hpcml.agent.metrics.trainings import Trainings, counted_beside
 from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
 from hpcml.runs.state import EventName
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from hpcml.agent.metrics.reading import Reader, Taker
 
 WRITER = "metrics"
 _PAUSES_S = (1.0, 1.0, 2.0)  # at the beginning, then:

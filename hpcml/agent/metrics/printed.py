@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Self
 
 from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.numbers import IN_CALL, looks_like_number, number_of, number_or_share, plain
@@ -23,10 +24,6 @@ from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_sources import PRINTED_LOSS, MetricRule
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
-
-TYPE_CHECKING = False  # not typing's own, as in hpcml/agent/attempt
-if TYPE_CHECKING:
-    from typing import Self
 
 _LOOKED_AT_BYTES = 64 << 10  # of what was printed, at its end
 _LOSS_AND_VALUE = re.compile(

@@ -12,11 +12,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePath
 
+from hpcml.agent.metrics.reading import Reader
 from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from hpcml.agent.metrics.reading import Reader
 
 _DEEPEST = 8  # folders below the working directory
 _MOST_ENTRIES = 5_000  # that are looked at: a program may have written a million files

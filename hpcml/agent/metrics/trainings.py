@@ -11,12 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hpcml.agent.metrics.reading import Taker
 from hpcml.model.metric_sources import MIXED_TRAININGS
 from hpcml.runs.state import EventName
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from hpcml.agent.metrics.reading import Taker
 
 _MOST_TOLD = 3  # names, in a line that people read
 _FEWEST = 4  # values of a training: fewer say nothing of where it went

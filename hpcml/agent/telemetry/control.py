@@ -18,18 +18,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NoReturn
 
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import how
+from hpcml.agent.telemetry.host import HostReader, HostReading
+from hpcml.agent.telemetry.sampler import Orders
+from hpcml.agent.telemetry.summary import NodeSummary
 from hpcml.runs.journal import parse_chunk
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
-    from hpcml.agent.telemetry.host import HostReader, HostReading
-    from hpcml.agent.telemetry.sampler import Orders
-    from hpcml.agent.telemetry.summary import NodeSummary
 
 PATIENCE_S = 2.0  # NVML may take half a minute, and a program that waits for it costs more than a gap in the samples
 _TO_DIE_S = 0.5

@@ -2,12 +2,9 @@
 
 import os
 import sys
+from typing import NoReturn
 
 from hpcml.search_path import standard_library_first
-
-TYPE_CHECKING = False  # not typing's own, which is not loaded yet
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 
 def start(folder: str) -> None:
