@@ -6,6 +6,7 @@ The agent records them in the event "facts" of each attempt.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import sys
 from collections.abc import Mapping
@@ -77,6 +78,4 @@ def _cpu_model() -> str | None:
                 return " ".join(line.partition(":")[2].split())
     except OSError:
         pass
-    import platform  # noqa: PLC0415 - the start of every program would wait for it
-
     return platform.processor() or None

@@ -15,7 +15,7 @@ from contextlib import suppress
 from hpcml.agent.assignment import LANE, Element
 from hpcml.agent.signals import Inbox
 from hpcml.errors import HpcmlError
-from hpcml.runs.orders import read_orders
+from hpcml.runs.manifest import read_to_execute
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _LOOK_S = 5.0
@@ -24,7 +24,7 @@ _LOOK_S = 5.0
 def slices_of(element: Element, environ: Mapping[str, str]) -> Sequence[str]:
     """Return the slices on which the runs of *element* are carried out side by side; none: one after the other.
 
-    Raises `HpcmlError` as `read_orders` does.
+    Raises `HpcmlError` as `read_to_execute` does.
     """
     if len(element.sources) < 2 or LANE in environ:
         return ()
@@ -32,7 +32,7 @@ def slices_of(element: Element, environ: Mapping[str, str]) -> Sequence[str]:
     if len(devices) < 2:
         return ()
     with suppress(HpcmlError):  # which the run's own turn tells
-        if read_orders(element.sources[0]).settings.mig is None:
+        if read_to_execute(element.sources[0]).run.resources.mig is None:
             return ()
     return devices[: len(element.sources)]
 

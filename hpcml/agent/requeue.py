@@ -46,7 +46,7 @@ def obstacle(turn: Turn, attempt: int, outcome: Outcome, environ: Mapping[str, s
         return f"it is {outcome.state.value}"
     if not environ.get(REQUEUE):
         return "nothing here puts it back into the queue"
-    limit = turn.settings.max_requeues
+    limit = turn.run.schedule.max_requeues
     try:
         if history.requeues(turn.run_dir) >= limit:
             return f"schedule.max_requeues={limit} is used up"

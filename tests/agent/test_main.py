@@ -1,7 +1,6 @@
 """The agent on a run directory, as a job starts it."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,35 +9,12 @@ import pytest
 
 from tests.agent.node import MakeRun, agent, environ, told
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def test_the_exit_status_of_the_agent_is_that_of_the_program(make_run: MakeRun) -> None:
     run_dir = make_run("raise SystemExit(3)")
 
     assert agent(str(run_dir.path)).returncode == 3
     assert told(run_dir, "attempt_ended")[0]["reason"] == "exit status 3"
-
-
-def test_an_agent_that_a_pull_has_broken_says_so_and_that_its_program_was_not_started(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
-    run_dir = make_run("print('done')")
-    for package in ("hpcml", "hpcml_client"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "hpcml" / "agent" / "attempt.py").open("a") as module:
-        module.write("<<<<<<< HEAD\n")
-
-    words = [sys.executable, "-P", "-m", "hpcml.agent.main", str(run_dir.path)]
-    done = subprocess.run(words, env=environ(PYTHONPATH=str(tmp_path)), capture_output=True, text=True, check=False)
-
-    assert done.returncode == 1
-    assert "SyntaxError" in done.stderr
-    (end,) = told(run_dir, "attempt_ended")
-    assert (end["state"], end["cause"]) == ("FAILED", "submission")
-    assert end["reason"].startswith(
-        "its program was not started, since its agent cannot be loaded: SyntaxError: invalid syntax (attempt.py, line "
-    )
 
 
 def test_an_agent_without_standard_files_runs_its_program_and_leaves_a_run_that_is_done(make_run: MakeRun) -> None:

@@ -21,6 +21,7 @@ from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.numbers import IN_CALL, looks_like_number, number_of, number_or_share, plain
 from hpcml.agent.metrics.trainings import COUNTED_WORDS, Trainings, counted_in
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
+from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate, is_loss
 from hpcml.model.metric_sources import PRINTED_LOSS, MetricRule
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
@@ -324,14 +325,10 @@ def _end_of(path: Path) -> str:
 
 
 def _gets_better(metric: str) -> bool:
-    from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate  # noqa: PLC0415 - few rules share names
-
     return goal_by_name(metric) is not None and not is_duration_or_rate(metric)
 
 
 def _is_loss(metric: str) -> bool:
-    from hpcml.model.metric_goal import is_loss  # noqa: PLC0415 - few programs end so
-
     return is_loss(metric)
 
 

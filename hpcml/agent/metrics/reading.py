@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpcml.agent.metrics.numbers import number_of, plain
+from hpcml.model.metric_goal import goal_by_name
 from hpcml.runs.files import open_inside
 
 PIECE_BYTES = 1 << 20
@@ -164,8 +165,6 @@ class Gaps:
         names = [name for name in ended if self._open_in_like_rows[name]]
         if not names:
             return
-        from hpcml.model.metric_goal import goal_by_name  # noqa: PLC0415 - few programs end so
-
         for name in names:
             if goal_by_name(name) is not None:
                 n = self._open[name]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcml.agent.metrics.reading import Taker
+from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate
 from hpcml.model.metric_sources import MIXED_TRAININGS
 from hpcml.runs.state import EventName
 
@@ -68,8 +69,6 @@ class Trainings:
         again = [(name, has_risen, n) for (name, has_risen), n in self._anew.items() if name not in self._went_on]
         if not again:
             return {}
-        from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate  # noqa: PLC0415 - few programs do so
-
         return {
             name: n + 1
             for name, has_risen, n in again

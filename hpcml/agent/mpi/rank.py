@@ -129,7 +129,7 @@ def be_rank(words: Sequence[str]) -> int:
         return _USAGE
     plan = turn.plan
     assert plan.mpi is not None  # the agent starts nothing else by a launcher
-    each, count = plan.processes_per_node, plan.processes_per_node * turn.settings.nodes
+    each, count = plan.processes_per_node, plan.processes_per_node * turn.run.resources.nodes
     place, records = ranks_by_launcher(os.environ), Records(turn.run_dir.mpi(int(attempt)))
     host = socket.gethostname()
     if (why := refusal(place, os.environ, launcher=plan.mpi.launcher, count=count)) is not None or place is None:

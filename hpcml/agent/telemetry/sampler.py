@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from hpcml.agent.nvml.session import attempt, started
 from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
 from hpcml.agent.telemetry.host import HostReader, HostReading, find_job_group
 from hpcml.agent.telemetry.node import NodeReader
+from hpcml.agent.telemetry.others import OtherSamplers, Watched
 from hpcml.paths import begin_in_utf8
 from hpcml.runs.layout import RunDir
 from hpcml_client.journal import JournalWriter
@@ -171,8 +173,6 @@ def sample(orders: Orders, reader: HostReader | None = None, first: HostReading 
 
 def _add_others(sampler: Sampler, orders: Orders, found: FoundGpus, opened: ExitStack) -> None:
     """Have *sampler* read those of packages too, into a journal of the run of their own."""
-    from hpcml.agent.telemetry.others import OtherSamplers, Watched  # noqa: PLC0415 - looks for what is installed
-
     metrics = opened.enter_context(
         JournalWriter.open(
             str(RunDir(orders.run_dir).journals),
@@ -212,8 +212,6 @@ def _say(words: Mapping[str, Any]) -> None:
 
 
 def _main() -> int:
-    from argparse import ArgumentParser  # noqa: PLC0415 - of no use to a fork
-
     parser = ArgumentParser(prog="hpcml.agent.telemetry.sampler", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--run", required=True, help="the run's id")
