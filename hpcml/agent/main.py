@@ -24,7 +24,6 @@ def stand_in_for_closed() -> None:
 def main(words: list[str]) -> int:
     """Be the agent of a node, or with RANK the rank of an MPI job; return the exit status."""
     stand_in_for_closed()
-    standard_library_first()
     if words[:1] == [RANK]:
         from hpcml.agent.mpi.rank import be_rank  # noqa: PLC0415 - not before it is known where modules are found
 
@@ -34,8 +33,9 @@ def main(words: list[str]) -> int:
     return take_turns(words)
 
 
-def begin() -> "NoReturn":
+def begin() -> NoReturn:
     """Be what the words of this process say, and end it with their exit status."""
+    standard_library_first()
     if sys.getfilesystemencoding() != "utf-8":
         from hpcml.paths import begin_in_utf8  # noqa: PLC0415 - for names of files in another encoding
 

@@ -78,7 +78,6 @@ def _telling_absent_from_damaged(places: Places) -> Iterator[None]:
 
 
 def _damage_of(places: Places, reference: str) -> str | None:
-    # Imported here: most answers find every run that they are asked for.
     for root in external_runs.roots(places):
         for run_dir in find_run_dirs(root):
             if run_dir.uid.startswith(reference) or run_dir.uid.endswith(reference):
@@ -264,7 +263,6 @@ def collect(
     unfinished = [record for record in unfinished if record.uid not in gone]
     if not unfinished:
         return Collected(report=report, runs=(), removed=removed)
-    # Imported here: what judges a run loads the schedulers, and most answers find none that has to be judged.
     runs = record_unseen_ends(store, places, unfinished, known, before)
     return Collected(report=report, runs=runs, removed=removed)
 

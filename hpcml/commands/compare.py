@@ -80,7 +80,6 @@ def left_out_of(store: Database, runs: Sequence[RunRecord], selection: Selection
 
 def checklist_of(store: Database, runs: Sequence[RunRecord], comparison: Comparison) -> Checklist:
     """Return the answers about *comparison*, which was made of *runs*, with all other runs of their experiments."""
-    # Imported here, for the few who ask for it.
     others = others_of_experiments(store, {run.experiment for run in runs}, {run.uid for run in runs})
     attempts = attempts_of(store, [run.uid for run in (*runs, *others)])
     return check(comparison, runs, others=others, attempts=attempts, glances=_glances(_homes(runs)))

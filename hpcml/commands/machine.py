@@ -27,6 +27,5 @@ def look_around(environ: Mapping[str, str]) -> Machine:
 
     Cores are limited by affinity and cgroup, GPUs by CUDA_VISIBLE_DEVICES in *environ*; without NVML there are no GPUs.
     """
-    # Imported here: loads psutil and NVML, for those who look.
     visible = visible_gpus(list_gpus(environ), environ.get("CUDA_VISIBLE_DEVICES"), environ.get("CUDA_DEVICE_ORDER"))
     return Machine(cores=host.usable_cores(), gpus=visible)

@@ -136,7 +136,6 @@ def _with_requeued(
 
     A scheduler that does not answer is passed over, with a warning in the log.
     """
-    # Imported here: what asks and judges loads the schedulers, for the few that are retried.
     since = time.time() - _MAY_BE_REQUEUED_S
     failed = {
         record.uid: record
@@ -288,7 +287,6 @@ def _amended(store: Database, manifest: Manifest, changes: Mapping[str, str | No
 
     Raises `ConfigError` if the site forbids them, or the run still waits for what will never be.
     """
-    # Imported here: loads what plans runs, for the few that are retried.
     fields: dict[str, Any] = dict(changes)
     if has_started:  # what it waited for is over, and Slurm refuses to wait for a job that it has forgotten
         fields = {"dependency": None, **fields}

@@ -260,7 +260,6 @@ def start_queues_again(backends: Backends) -> list[str]:
     unseen = unseen_of(backends.places.open_submissions)
     if not owners(queues_of(backends.places.submissions)) and not any(unseen.glob("*.json")):
         return []
-    # Imported here: loads what submits runs, for queues that are there.
     return [*recover.start_queues_again(backends), *recover.find_late_jobs(backends)]
 
 
@@ -284,7 +283,6 @@ def with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
     }
     if not tickets:
         return list(standings)
-    # Imported here: loads the queue, for runs that wait in one.
     lacking = why_waiting(places.submissions, list(tickets.values()))
     waits = {uid: known_as_waiting(lacking[ticket]) for uid, ticket in tickets.items() if ticket in lacking}
     return [replace(one, known=waits.get(one.record.uid, one.known)) for one in standings]

@@ -95,7 +95,6 @@ def _finish_submissions(places: Places, backends: Backends) -> tuple[list[str], 
     """Finish interrupted submissions; return what was done, and a line for each that cannot be finished now."""
     if not submission_log.interrupted(places.open_submissions, now=time.time()):
         return [], []
-    # Imported here, as below: each loads what few synchronisations have a use for.
     done = recover(places, backends)
     lines = [_counted(done.finished, "finished"), _counted(done.removed, "never began and removed")]
     return [*filter(None, lines)], done.waiting
@@ -161,7 +160,6 @@ def _clear_files_of_jobs(folders: Sequence[_Entries], store: Database, now: floa
     told = [(folder, names) for folder, names in folders if any(_TELLS_JOB.search(name) for name in names)]
     if not told:
         return 0
-    # Imported here: loads all schedulers.
     ways = [backend.files_of_jobs for backend in BACKENDS.values() if backend.files_of_jobs is not None]
     found = [one for folder, names in told for way in ways for one in way(folder, names)]
     if not found:

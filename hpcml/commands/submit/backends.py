@@ -49,7 +49,6 @@ class Backends:
 
         It shares the machine's cores and GPUs among all runs of the user, by locks (`lock_dir`).
         """
-        # Imported here, as the others: loads what jobs are made of, and most commands ask nobody.
         return LocalSubmitter(
             submissions=self.places.submissions,
             lock_dir=lock_dir(os.environ),

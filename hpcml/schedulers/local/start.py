@@ -21,7 +21,7 @@ def start(folder: str) -> None:
     os.read(heard, 1)  # which ends with the ticket, or with the queue
 
 
-def _be_the_queue(folder: str, told: int) -> "NoReturn":
+def _be_the_queue(folder: str, told: int) -> NoReturn:
     code = 1
     try:
         os.setsid()
