@@ -20,6 +20,7 @@ from hpcml.agent.ranks import REQUEUE
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.errors import HpcmlError
+from hpcml.model.run import Notify
 from hpcml.model.state import State
 from hpcml.runs.state import EventName, RunEvent, read_fold
 from hpcml_client.journal import JournalWriter, file_name_of
@@ -65,7 +66,7 @@ def settle(
         journal = turn.open_journal(attempt + 1)
         requeued = requeue.put_back(turn, environ[REQUEUE], inbox, journal)
     if requeued is None or requeued.problem is not None:
-        if turn.settings.notify != "never":
+        if turn.run.schedule.notify is not Notify.never:
             journal.sync()  # closing does it too, but the webhook may take its time
         with Unharmed(journal.event)("notification"):
             told = _of_all_nodes(turn, attempt) if requeued is None else None
@@ -87,7 +88,7 @@ def settle(
 
 def _of_all_nodes(turn: Turn, attempt: int) -> RunEvent | None:
     """Return what decides the attempt, which may be a failure on another node; None where this node's end does."""
-    if turn.settings.nodes == 1:
+    if turn.run.resources.nodes == 1:
         return None
     decision = next((one.decision for one in read_fold(turn.run_dir) if one.number == attempt), None)
     return decision if decision is not None and decision.name == EventName.ATTEMPT_ENDED else None

@@ -258,7 +258,7 @@ class _Gate:
 
     def _is_done(self, told: RunFold) -> Left | None:
         """Return why there is nothing to do: the run has completed, or this very job has brought it to its end."""
-        is_restarted = self.turn.settings.scheduler in RESTARTS_UNHEARD
+        is_restarted = self.turn.run.cluster.scheduler.name in RESTARTS_UNHEARD
         for attempt in told:
             if not attempt.has_ended or attempt.decision is None:
                 continue

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from hpcml.agent.assignment import Turn
 from hpcml.runs.journal import events, read_journal
 from hpcml.runs.liveness import ProcessIdentity
-from hpcml.runs.orders import RunOrders
+from hpcml.runs.manifest import Manifest
 from hpcml.runs.plan import stop_and_warn_after_s
 
 TIME_LIMIT = "HPCML_TIME_LIMIT"  # how this job is asked how long it may run: said by the job script
@@ -102,17 +102,17 @@ class AskedLimit(TimeLimit):
         self,
         command: str,
         environ: Mapping[str, str],
-        orders: RunOrders,
+        manifest: Manifest,
         tell: Callable[..., None],
         *,
         spent_s: float | None,
         ask_every_s: float = _EVERY_S,
     ) -> None:
         self.ask_every_s = ask_every_s
-        self._command, self._environ, self._orders, self._tell = shlex.split(command), environ, orders, tell
+        self._command, self._environ, self._manifest, self._tell = shlex.split(command), environ, manifest, tell
         self._spent_s = spent_s
         self._known_s: int | None = None
-        self._told_s = orders.plan.walltime_s
+        self._told_s = manifest.plan.walltime_s
         self._began = self._asked_at = time.monotonic()
         self._stood_still_s = 0.0
         self._suspended_s = 0
@@ -159,7 +159,7 @@ class AskedLimit(TimeLimit):
                 self._process.communicate()
                 self._process = None
                 self._trouble(f"no answer within {_PATIENCE_S:g} s")
-        return _within(self._known_s, self._orders, is_alone=self._spent_s is None, suspended_s=self._suspended_s)
+        return _within(self._known_s, self._manifest, is_alone=self._spent_s is None, suspended_s=self._suspended_s)
 
     def _take(self, said: str, complaint: str, status: int) -> None:
         lines = (said if status == 0 else complaint).strip().splitlines()
@@ -172,7 +172,7 @@ class AskedLimit(TimeLimit):
             ours_s = found_s - (self._spent_s or 0.0)
             suspended_s = self._suspended_by(ours_s, left_s) if isinstance(left_s, int) else 0
             if self._spent_s is not None:
-                found_s = _of_its_own(ours_s, self._orders)
+                found_s = _of_its_own(ours_s, self._manifest)
             self._known_s = found_s
             is_longer = suspended_s > self._suspended_s
             self._suspended_s = max(suspended_s, self._suspended_s)
@@ -235,7 +235,7 @@ class FollowedLimit(TimeLimit):
         if self.is_awaited():
             self._read()
         is_alone = self._turn.pack is None
-        return _within(self._known_s, self._turn.orders, is_alone=is_alone, suspended_s=self._suspended_s)
+        return _within(self._known_s, self._turn.manifest, is_alone=is_alone, suspended_s=self._suspended_s)
 
 
 def time_limit_of(turn: Turn, attempt: int, environ: Mapping[str, str], tell: Callable[..., None]) -> TimeLimit:
@@ -252,24 +252,24 @@ def time_limit_of(turn: Turn, attempt: int, environ: Mapping[str, str], tell: Ca
         now = time.time()
         spent_s = now - (ProcessIdentity.of_this_process().created_at or now)
     every_s = _EVERY_S + os.getpid() % _SPREAD_S  # the jobs of an array begin at the same moment
-    return AskedLimit(command, environ, turn.orders, tell, spent_s=spent_s, ask_every_s=every_s)
+    return AskedLimit(command, environ, turn.manifest, tell, spent_s=spent_s, ask_every_s=every_s)
 
 
-def _of_its_own(left_s: float, orders: RunOrders) -> int:
+def _of_its_own(left_s: float, manifest: Manifest) -> int:
     """Return the walltime of one run of a job that has *left_s* to live: as planned, if it can be ended within that."""
-    walltime_s, grace_s = orders.plan.walltime_s, orders.plan.stop_grace_s
+    walltime_s, grace_s = manifest.plan.walltime_s, manifest.plan.stop_grace_s
     return max(1, int(left_s)) if walltime_s is None or left_s < walltime_s + grace_s else walltime_s
 
 
-def _within(limit_s: int | None, orders: RunOrders, *, is_alone: bool, suspended_s: int) -> Deadlines | None:
-    plan = orders.plan
+def _within(limit_s: int | None, manifest: Manifest, *, is_alone: bool, suspended_s: int) -> Deadlines | None:
+    plan = manifest.plan
     if limit_s is None:
         return None
     if not is_alone and limit_s == plan.walltime_s and plan.stop_after_s is not None and plan.warn_after_s is not None:
         margin_s = limit_s - plan.stop_after_s
         stop_after_s, warn_after_s = plan.stop_after_s, plan.warn_after_s
     else:
-        grace_s, notice_s = plan.stop_grace_s, orders.settings.notice_s
+        grace_s, notice_s = plan.stop_grace_s, manifest.run.schedule.notice_s
         stop_after_s, warn_after_s = stop_and_warn_after_s(limit_s, grace_s=grace_s, notice_s=notice_s)
         margin_s = limit_s - stop_after_s
     return Deadlines(stop_after_s=stop_after_s, margin_s=margin_s, warn_after_s=warn_after_s, suspended_s=suspended_s)

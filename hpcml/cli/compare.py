@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 import click
@@ -45,7 +44,6 @@ def compare(
     from hpcml.report.render.forms import FORMS
     from hpcml.report.render.terminal import as_renderable
 
-    gc.disable()  # what is loaded lives until the end: to search it for cycles takes a tenth of the time
     chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
     if checklist:
         from hpcml.report.checklist import checklist_document

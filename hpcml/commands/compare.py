@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcml.analysis.compare.cells import Curves
+from hpcml.analysis.compare.checklist import check
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
 from hpcml.analysis.compare.factor import with_distinct_settings
 from hpcml.analysis.compare.objective import find_yardstick
@@ -50,9 +51,6 @@ def check_runs(places: Places, selection: Selection, request: ComparisonRequest)
 
 def checklist_of(store: Database, runs: Sequence[RunRecord], comparison: Comparison) -> Checklist:
     """Return the answers about *comparison*, which was made of *runs*, with all other runs of their experiments."""
-    # Imported here, for the few who ask for it.
-    from hpcml.analysis.compare.checklist import check  # noqa: PLC0415
-
     others = others_of_experiments(store, {run.experiment for run in runs}, {run.uid for run in runs})
     attempts = attempts_of(store, [run.uid for run in (*runs, *others)])
     return check(comparison, runs, others=others, attempts=attempts)

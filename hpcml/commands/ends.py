@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from hpcml.agent import notify
+from hpcml.agent.assignment import Turn
 from hpcml.commands import supervision
 from hpcml.commands.follow import Glimpse, Watcher
 from hpcml.commands.logs import log_tail, why_not_started
@@ -28,7 +30,6 @@ from hpcml.runs.journal import Chunk
 from hpcml.runs.layout import RunDir, is_by_user
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.manifest import read_manifest
-from hpcml.runs.orders import RunOrders
 from hpcml.runs.state import EventName, RunFold, fold_of, read_journals, state_after
 from hpcml.store.database import Database
 from hpcml.store.query import get_runs
@@ -281,9 +282,6 @@ def tell_of_end(
     """
     if record.params.get("schedule.notify") in (None, "never"):
         return
-    # Imported here: what speaks HTTP costs a twentieth of a second, which hardly any command needs.
-    from hpcml.agent import notify  # noqa: PLC0415
-    from hpcml.agent.assignment import Turn  # noqa: PLC0415
 
     def tell(name: str, **details: object) -> None:
         journal.event(name, details)
@@ -294,7 +292,7 @@ def tell_of_end(
         tell("notify_failed", what=record.params.get("schedule.notify"), error=str(error))
         return
     notify.tell_of_end(
-        Turn(run_dir=run_dir, source=run_dir.manifest, orders=RunOrders.of(manifest), node=0, pack=None),
+        Turn(run_dir=run_dir, source=run_dir.manifest, manifest=manifest, node=0, pack=None),
         state,
         reason=reason,
         cause=cause,

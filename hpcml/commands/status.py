@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.reconcile import FORGOTTEN, waits_again
 from hpcml.commands.selection import Selection, select
+from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.submission_log import unseen_of
 from hpcml.errors import ConfigError, HpcmlError
@@ -22,6 +23,7 @@ from hpcml.runs.cancellation import marked_at
 from hpcml.runs.layout import RunDir, queues_of
 from hpcml.runs.lock import owners
 from hpcml.schedulers.contract import Answers, Ticket
+from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
 from hpcml.schedulers.names import THIS_MACHINE, cluster_schedulers
 from hpcml.store import origin
 from hpcml.store.database import Database
@@ -258,9 +260,6 @@ def start_queues_again(backends: Backends) -> list[str]:
     unseen = unseen_of(backends.places.open_submissions)
     if not owners(queues_of(backends.places.submissions)) and not any(unseen.glob("*.json")):
         return []
-    # Imported here: loads what submits runs, for queues that are there.
-    from hpcml.commands.submit import recover  # noqa: PLC0415
-
     return [*recover.start_queues_again(backends), *recover.find_late_jobs(backends)]
 
 
@@ -284,9 +283,6 @@ def with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
     }
     if not tickets:
         return list(standings)
-    # Imported here: loads the queue, for runs that wait in one.
-    from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting  # noqa: PLC0415
-
     lacking = why_waiting(places.submissions, list(tickets.values()))
     waits = {uid: known_as_waiting(lacking[ticket]) for uid, ticket in tickets.items() if ticket in lacking}
     return [replace(one, known=waits.get(one.record.uid, one.known)) for one in standings]

@@ -10,6 +10,7 @@ work raises `ConfigError` when the object is made, with one line that names the 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -31,9 +32,8 @@ from hpcml.model.mig import check_mig
 from hpcml.model.precision import RECIPES_OWN, Device, PrecisionName, decide_numerics
 from hpcml.model.secrets import masked_settings
 from hpcml.model.strategy import Strategy
-from hpcml.model.telemetry import Telemetry
 from hpcml.model.training import Training
-from hpcml.units import parse_memory_mb, parse_wait_s, parse_walltime_s
+from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
@@ -266,6 +266,26 @@ class Schedule:
         return tuple(word for word in words if word)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What is measured while the program runs, by a separate process (the sampler) on each node."""
+
+    enabled: bool = True
+    interval: str = "1s"  # between samples: NVML's calls take a lock that the program needs, too
+    network: bool = False  # traffic of the node's network cards and InfiniBand ports
+    pcie: bool = False  # traffic of the GPUs' PCIe and NVLink
+    samplers: list[str] = field(default_factory=list)  # of packages: what they read becomes metrics of the run
+
+    def __post_init__(self) -> None:
+        seconds = parse_interval_s(self.interval, field="telemetry.interval")
+        require(0.1 <= seconds <= 600, f"telemetry.interval={self.interval} must lie between 100ms and 10m")
+
+    @property
+    def interval_s(self) -> float:
+        """The time between two samples, in seconds."""
+        return parse_interval_s(self.interval, field="telemetry.interval")
+
+
 class ProfileTool(Enum):
     """The profiler around a run's program."""
 
@@ -473,8 +493,6 @@ _KnownParts = dict[int, tuple[object, str]]  # by the id of a part: the part, so
 
 
 def _hashed(run: Run, known: _KnownParts) -> str:
-    import hashlib  # noqa: PLC0415 - loads OpenSSL: every agent would, and asks for no hash
-
     said = (_identity(name, getattr(run, name), known) for name in _parts())
     canonical = f"{{{','.join(filter(None, said))}}}"  # in the order of all keys: names of parts begin no others
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -22,12 +22,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO, Any
 
 from hpcml.errors import OF_THE_DISK, TAKES_NOTHING, NotPrivateError, why_not
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import IO, Any
 
 FOLDER = 0o700
 FILE = 0o600

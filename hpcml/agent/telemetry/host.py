@@ -223,11 +223,6 @@ def reading_alone(reader: HostReader) -> HostReading:
     return HostReading(at_s, values, time.monotonic() - at_s)
 
 
-def load_psutil() -> None:
-    """Load psutil now, so that no reading takes longer for it: an agent puts that off (`hpcml.bundled`)."""
-    _ = psutil.Process
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGroup:
     """The folders of the job's control group; None: no such controller, or no group for the job alone."""

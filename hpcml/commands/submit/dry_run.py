@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.commands.submit import code, launch, preflight, rehearse
+from hpcml.commands.submit import code, dependencies, images, launch, preflight, rehearse
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.planned import Planned
 from hpcml.errors import NotPrivateError
@@ -43,13 +43,9 @@ def preview_submission(
     code.refuse(planned, places)
     notes: list[str] = []
     if any(item.run.resources.dependency is not None for item in planned):
-        from hpcml.commands.submit import dependencies  # noqa: PLC0415 - loads the database, as below
-
         planned, notes = dependencies.resolve_all(planned, places)
     lines: list[str] = []
     if any(item.wants_image for item in planned):
-        from hpcml.commands.submit import images  # noqa: PLC0415 - loads the database, which other dry runs do without
-
         planned, lines = images.foreseen(planned, environ, project)
     submissions = launch.preview(planned, places, backends)
     said = rehearse.rehearse(planned, places, backends)

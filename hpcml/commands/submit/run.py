@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hpcml.agent import bundle
 from hpcml.commands.collect import begin_home, claim, collect, opened
 from hpcml.commands.retry import is_going_on
 from hpcml.commands.submit import code, dependencies, images, preflight, recover, rehearse
@@ -103,7 +102,7 @@ def submit_points(
             voice = images.Voice(display=reporter.building, warn=reporter.warn)
             jobs = images.BuildJobs(places=places, backends=backends, command_line=command_line, tell=reporter.note)
             chosen = images.with_images(chosen, environ, project, voice, jobs)
-        for warning in [*preflight.all_warnings(chosen, places, backends.machine()), *_bundled()]:
+        for warning in preflight.all_warnings(chosen, places, backends.machine()):
             reporter.warn(warning)
         if not chosen:
             return []
@@ -123,12 +122,6 @@ def _begin(places: Places, reporter: RunReporter) -> None:
     claim(places)
     if new is not None:
         reporter.warn(new)
-
-
-def _bundled() -> list[str]:
-    """Have the agents start from a bundle; return a warning where they cannot."""
-    why = bundle.refresh()
-    return [] if why is None else [f"agents start more slowly than they could: their bundle cannot be made: {why}"]
 
 
 def _rehearse(chosen: Sequence[Planned], places: Places, backends: Backends, reporter: RunReporter) -> None:
