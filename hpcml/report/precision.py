@@ -75,7 +75,7 @@ def _evidence(run: RunRecord, windows: Sequence[Window], none_seen: str, *, is_p
             return f"nothing: {none_seen}"
         if any(window.unknown for window in windows):
             return "its program's products, of which a part is unknown"
-        return "its program's products: of less than half of what was allowed to be TF32 a probe has shown that it was"
+        return "its program's products: a probe shows TF32 of less than half of what was allowed it"
     if run.facts.get(EVIDENCE) == OBSERVED:
         with_probe = "; where float32 was allowed to be TF32, a probe under the same switches" * is_probed_too
         return f"its program's products{with_probe}"
