@@ -190,7 +190,6 @@ class ComposedRuns(Sequence[Run]):
         order = {_place(point.run, point.overrides): at for at, point in enumerate(self._points)}
         return Submission(
             store,
-            backends,
             uids=[uid for _, uid in sorted(found, key=lambda one: order[one[0]])],
             submission=launched[0].manifest.provenance.submission if launched else None,
             told=told,
@@ -227,14 +226,12 @@ class Submission:
     def __init__(
         self,
         store: Store,
-        backends: Backends,
         *,
         uids: Sequence[str],
         submission: str | None,
         told: _Told,
     ) -> None:
         self._store = store
-        self._backends = backends
         self._told = told
         self.uids = list(uids)
         self.id = submission
