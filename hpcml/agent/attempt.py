@@ -14,14 +14,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcml.agent import history, host, staging
 from hpcml.agent.assignment import Turn
 from hpcml.agent.ending import settle
 from hpcml.agent.fence import Hold
 from hpcml.agent.memory_kills import job_around, out_of_memory, read_kills
-from hpcml.agent.metrics.follow import WRITER, MetricsFollower
-from hpcml.agent.metrics.printed import FoundMetrics
 from hpcml.agent.mpi.job import JobPart, part_of
 from hpcml.agent.other_nodes import ended_everywhere
 from hpcml.agent.outcome import Ended, Outcome
@@ -40,6 +39,9 @@ from hpcml.runs.layout import RunDir
 from hpcml.runs.plan import Image, Plan
 from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
+
+if TYPE_CHECKING:
+    from hpcml.agent.metrics.printed import FoundMetrics
 
 _READS_WITHIN_S = 10.0  # files of metrics, once the program has ended: as `staging` has it, of the time that is left
 
@@ -296,6 +298,9 @@ def _begin_beside(telemetry: SamplerHandle, begin_metrics: Callable[[], None], u
 
 def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter) -> FoundMetrics:
     """Return what reads the metrics of a program that does not report them: of the first rank, into *journal*."""
+    from hpcml.agent.metrics.follow import WRITER, MetricsFollower  # noqa: PLC0415 - mostly while the program runs
+    from hpcml.agent.metrics.printed import FoundMetrics  # noqa: PLC0415 - as above
+
     workload, plan, run_dir = turn.run.workload, turn.plan, turn.run_dir
     cwd = Path(plan.cwd)
     root = cwd if plan.staging is None else run_dir.work / plan.staging.project

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hpcml.agent import failure, history, notify, requeue
+from hpcml.agent import failure, history, requeue
 from hpcml.agent.assignment import Turn
 from hpcml.agent.fence import Hold
 from hpcml.agent.other_nodes import await_ends, leave_with_first
@@ -67,6 +67,8 @@ def settle(
         requeued = requeue.put_back(turn, environ[REQUEUE], inbox, journal)
     if requeued is None or requeued.problem is not None:
         if turn.run.schedule.notify is not Notify.never:
+            from hpcml.agent import notify  # noqa: PLC0415 - HTTP and TLS, for those who ask for a message
+
             journal.sync()  # closing does it too, but the webhook may take its time
         with Unharmed(journal.event)("notification"):
             told = _of_all_nodes(turn, attempt) if requeued is None else None

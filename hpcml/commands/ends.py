@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from hpcml.agent import notify
 from hpcml.agent.assignment import Turn
 from hpcml.commands import supervision
 from hpcml.commands.follow import Glimpse, Watcher
@@ -282,6 +281,7 @@ def tell_of_end(
     """
     if record.params.get("schedule.notify") in (None, "never"):
         return
+    from hpcml.agent import notify  # noqa: PLC0415 - HTTP and TLS, for those who ask for a message
 
     def tell(name: str, **details: object) -> None:
         journal.event(name, details)

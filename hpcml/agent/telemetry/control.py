@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import how
 from hpcml.agent.telemetry.host import HostReader, HostReading, first_reading, reading_alone
-from hpcml.agent.telemetry.sampler import Orders, sample
 from hpcml.agent.telemetry.summary import NodeSummary
 from hpcml.runs.journal import parse_chunk
 
@@ -71,9 +70,25 @@ class SamplerHandle:
         agent = os.getpid()
 
         def act(reader: HostReader | None = None, first: HostReading | None = None) -> int:
+            from hpcml.agent.telemetry.sampler import Orders, sample  # noqa: PLC0415 - NVML's, in its own process
+
             os.environ.clear()
             os.environ.update({name: value for name, value in chosen.items() if value is not None})
-            return sample(_orders(turn, attempt, agent), reader, first)
+            orders = Orders(
+                run_dir=turn.run_dir.path,
+                run=turn.uid,
+                attempt=attempt,
+                node=turn.node,
+                agent=agent,
+                interval_s=telemetry.interval_s,
+                gpus=plan.gpus_per_node or None,
+                without_gpus=plan.device != "cuda",
+                facts_only=not telemetry.enabled,
+                network=telemetry.network,
+                pcie=telemetry.pcie,
+                samplers=telemetry.samplers,
+            )
+            return sample(orders, reader, first)
 
         handle = cls(None, telemetry.enabled)
         if plan.device == "cuda" or telemetry.samplers:
@@ -237,24 +252,6 @@ class _Later:
     def act(self) -> int:
         """Be the sampler; return its exit status."""
         return self._act(self._reader, self._first)
-
-
-def _orders(turn: Turn, attempt: int, agent: int) -> Orders:
-    plan, telemetry = turn.plan, turn.run.telemetry
-    return Orders(
-        run_dir=turn.run_dir.path,
-        run=turn.uid,
-        attempt=attempt,
-        node=turn.node,
-        agent=agent,
-        interval_s=telemetry.interval_s,
-        gpus=plan.gpus_per_node or None,
-        without_gpus=plan.device != "cuda",
-        facts_only=not telemetry.enabled,
-        network=telemetry.network,
-        pcie=telemetry.pcie,
-        samplers=telemetry.samplers,
-    )
 
 
 @dataclass(slots=True)
