@@ -25,7 +25,7 @@ KILL = "kill -9 $PPID"  # hpcml
 BEFORE = f"{KILL}; exit 1"
 AFTER = f'"$REAL" "$@"; {KILL}'
 ON_ITS_WAY = f'(sleep 1; "$REAL" "$@") >/dev/null 2>&1 & {KILL}'
-LATE = f'{KILL}; sleep 8; "$REAL" "$@"'
+LATE = f'{KILL}; until [ -e "${{0%/*}}/go" ]; do sleep 0.1; done; "$REAL" "$@"'
 CTRL_C = f'{KILL.replace("-9", "-INT")}; exec "$REAL" "$@"'
 
 
@@ -139,13 +139,14 @@ def test_what_qsub_says_of_each_job_of_a_sweep_is_said_once(
 
 
 def test_of_two_jobs_of_a_run_since_a_wrapper_submitted_after_sync_did_one_carries_it_out(
-    hpcml: Hpcml, pbs: PbsDouble, wrapped: Callable[..., dict[str, str]]
+    hpcml: Hpcml, pbs: PbsDouble, wrapped: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
     done = hpcml("run", *SITE, COUNTS, "--detach", **wrapped(LATE))
     assert done.returncode == -signal.SIGKILL
 
     assert hpcml("sync").returncode == 0
 
+    (tmp_path / "wrapper" / "go").touch()
     until(lambda: len(job_names(pbs)) == 2)
     until(lambda: len(events(hpcml.runs()[0], "attempt_left")) == 1)
     (run,) = hpcml.runs()

@@ -20,7 +20,7 @@ KILL = "kill -9 $PPID"  # hpcml
 BEFORE = f"{KILL}; exit 1"
 AFTER = f'/usr/bin/sbatch "$@"; {KILL}'
 ON_ITS_WAY = f'(sleep 1; /usr/bin/sbatch "$@") >/dev/null 2>&1 & {KILL}'
-LATE = f'{KILL}; sleep 8; /usr/bin/sbatch "$@"'
+LATE = f'{KILL}; until [ -e "${{0%/*}}/go" ]; do sleep 0.1; done; /usr/bin/sbatch "$@"'
 COUNTS = "workload.command=\"bash -c 'echo x >> $HPCML_RUN_DIR/count'\""
 
 
@@ -78,10 +78,12 @@ def test_killed_around_sbatch_there_is_one_job(
 def test_of_two_jobs_of_a_run_since_a_wrapper_submitted_after_sync_did_one_carries_it_out(
     hpcml: Hpcml, wrapped: Callable[..., dict[str, str]]
 ) -> None:
-    assert hpcml.run(COUNTS, "--detach", **wrapped(LATE)).returncode == -9
+    environ = wrapped(LATE)
+    assert hpcml.run(COUNTS, "--detach", **environ).returncode == -9
 
     assert hpcml("sync").returncode == 0
 
+    Path(environ["PATH"].partition(":")[0], "go").touch()
     until = time.monotonic() + 120
     while not events(hpcml.runs()[0], "attempt_left"):
         assert time.monotonic() < until
