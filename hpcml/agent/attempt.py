@@ -34,7 +34,7 @@ from hpcml.errors import HpcmlError, why_not
 from hpcml.model.metric_sources import is_path
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
-from hpcml.runs.cancellation import is_cancelled, unmark
+from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.layout import RunDir
 from hpcml.runs.plan import Image, Plan
 from hpcml.runs.state import EventName
@@ -90,8 +90,6 @@ def carry_out(
         journal.close()
         return Ended(status=outcome.exit_status, interrupted=True)
     ended = settle(turn, hold, outcome, inbox, environ, journal)
-    if turn.node == 0:
-        unmark(turn.run_dir)  # obeyed: whoever submits job.sh again wants it to run
     return replace(ended, interrupted=outcome.interrupted)
 
 

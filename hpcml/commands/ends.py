@@ -24,7 +24,7 @@ from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.moments import local_time
 from hpcml.paths import Places
-from hpcml.runs.cancellation import is_cancelled, unmark
+from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.journal import Chunk
 from hpcml.runs.layout import RunDir, is_by_user
 from hpcml.runs.liveness import ProcessIdentity
@@ -140,8 +140,8 @@ def _unasked(record: RunRecord, journals: _Journals, here: _Here, *, is_being_su
 def record_event(record: RunRecord, run_dir: RunDir, missing: MissingEvent) -> None:
     """Journal *missing* in the run of *record*, in *run_dir*.
 
-    For an end its cause is judged and journalled too, the webhook is told, and the cancel mark is removed, so that a
-    job script that is submitted again by hand runs. Raises `HpcmlError` where there was no room for it.
+    For an end its cause is judged and journalled too, and the webhook is told. Raises `HpcmlError` where there was no
+    room for it.
     """
     told = _with_cause(missing, run_dir) if missing.is_end else missing
     with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=told.attempt, writer="collect") as journal:
@@ -151,8 +151,6 @@ def record_event(record: RunRecord, run_dir: RunDir, missing: MissingEvent) -> N
             tell_of_end(record, run_dir, journal, state, reason=reason, cause=told.details["cause"])
     if journal.dropped:
         raise HpcmlError(f"its end could not be written to {run_dir.journals}: is the disk full?")
-    if told.is_end:
-        unmark(run_dir)  # it has ended: whoever submits job.sh again wants it to run
 
 
 def _scheduler_says_it_goes_on(record: RunRecord, known: Known | None) -> bool:

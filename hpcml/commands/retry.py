@@ -79,7 +79,6 @@ def finish_interrupted(places: Places, backends: Backends) -> None:
     if recover.interrupted(places):
         claim(places)
         recover.recover(places, backends)
-    recover.find_late_jobs(backends)
 
 
 def candidates(

@@ -13,7 +13,6 @@ from hpcml.commands.reconcile import FORGOTTEN, waits_again
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.submission_log import unseen_of
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.record_keys import begun_at
 from hpcml.model.records import Known, RunRecord
@@ -255,12 +254,11 @@ def standings(
 def start_queues_again(backends: Backends) -> list[str]:
     """Start each queue of this machine that was killed; return a line for each, and for what cannot be started now.
 
-    Jobs are looked for, too, that a site's wrapper submits later. Without either, this lists two folders.
+    Without such a queue, this lists one folder.
     """
-    unseen = unseen_of(backends.places.open_submissions)
-    if not owners(queues_of(backends.places.submissions)) and not any(unseen.glob("*.json")):
+    if not owners(queues_of(backends.places.submissions)):
         return []
-    return [*recover.start_queues_again(backends), *recover.find_late_jobs(backends)]
+    return recover.start_queues_again(backends)
 
 
 def look(store: Database, places: Places, selection: Selection, asked: SchedulersAsked) -> list[Standing]:

@@ -88,8 +88,7 @@ def submit_points(
         _begin(places, reporter)
         if only_missing:
             recover.refuse_if_interrupted(places)
-        late = recover.find_late_jobs(backends) if only_missing else []
-        for line in (*late, *recover.start_queues_again(backends)):
+        for line in recover.start_queues_again(backends):
             reporter.note(line)
         # This opens the store: one that cannot be used is said before hours of computing, not after.
         missing = _find_missing(planned, places, reporter, are_left_out=only_missing)

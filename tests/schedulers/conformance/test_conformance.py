@@ -155,11 +155,11 @@ def test_of_what_a_sites_wrapper_submits_twice_no_twin_runs_a_run_that_was_cance
         monkeypatch.setenv("PATH", f"{wrapper.parent}:{real_path}")
         (given,) = served.submit([served.program("echo once")])
         monkeypatch.setenv("PATH", real_path)
+        (given.path / "cancel").touch()  # as `hpcml cancel` marks it
         served.cancel([given])
-    (after,) = served.submit([served.program("true")])
 
-    assert served.until_over(after) is State.COMPLETED
-    assert n_attempts(given.path) == 0
+    assert until(lambda: state_of(given.path), lambda: "the other job has not run") is State.CANCELLED
+    assert printed(given) == ""
 
 
 def test_a_server_that_is_down_is_told_of_and_nothing_follows_from_its_silence(served: Site) -> None:
