@@ -161,8 +161,8 @@ def _listed(inquiry: _Inquiry, which: Sequence[str]) -> dict[JobKey, dict[str, s
     return jobs
 
 
-def time_limit_s(environ: Mapping[str, str]) -> int | None:
-    """Return the run limit that the job with these variables has now, in seconds; None without one.
+def time_limit(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return the run limit that the job with these variables has now, in seconds, None without one; and None.
 
     Raises `HpcmlError` outside of a job, and `NoAnswerError` where LSF does not answer.
     """
@@ -175,4 +175,4 @@ def time_limit_s(environ: Mapping[str, str]) -> int | None:
     said = (parse_jobs(answer.stdout) or {}).get(key)
     if said is None:
         raise NoAnswerError(f"LSF did not answer for {spelled(key)}: {one_line(answer.stderr or answer.stdout)}")
-    return parse_limit_s(said.get("RUNTIMELIMIT", ""))
+    return parse_limit_s(said.get("RUNTIMELIMIT", "")), None
