@@ -40,10 +40,10 @@ class FluxAsk:
     def argv(self, script: Path, *, only: Sequence[int] | None = None) -> list[str]:
         """Return the words of the call for *script*; of several jobs all, or those numbers of them in *only*."""
         many: list[str] = []
-        name, log = self.name, str(self.log)
+        name, log = self.name, self.log
         if self.count is not None:
             which = f"0-{self.count - 1}" if only is None else ",".join(map(str, only))
-            many, name, log = [f"--cc={which}"], f"{self.name}.{{cc}}", log.replace("job.log", "job-{cc}.log")
+            many, name, log = [f"--cc={which}"], f"{self.name}.{{cc}}", log.with_name("job-{cc}.log")
         return ["flux", "submit", *self.options, *many, f"--output={log}", f"--job-name={name}", "bash", str(script)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hpcml.schedulers.flux.answers import (
     refusals_of_cancel,
     why_never_placed,
 )
+from hpcml.schedulers.flux.script import FluxAsk
 from hpcml.schedulers.flux.site import flux_site
 
 DONE = {
@@ -101,3 +103,9 @@ def test_a_site_is_read_as_it_was_recorded() -> None:
         ("debug", "was stopped when asked"),
     ]
     assert [(kind.count, kind.cores, kind.gpus) for kind in site.queues[0].kinds] == [(2, 8, 4)]
+
+
+def test_jobs_of_one_call_log_beside_their_script_whatever_the_folders_are_called() -> None:
+    asked = FluxAsk(name="n", options=(), log=Path("/x/job.logs/job.log"), count=2)
+
+    assert "--output=/x/job.logs/job-{cc}.log" in asked.argv(Path("job.sh"))
