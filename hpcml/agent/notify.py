@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,10 @@ from hpcml.agent.assignment import Turn
 from hpcml.errors import HpcmlError
 from hpcml.model.run import Notify
 from hpcml.model.state import State
+from hpcml.runs.atomic import create_text, write_text
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest
-from hpcml.runs.private import make_folder, open_file
+from hpcml.runs.private import make_folder
 
 _RUNS = "runs"  # HOME/runs/EXPERIMENT/UID
 
@@ -64,17 +64,17 @@ def _run_message(
 def _sweep_message(turn: Turn, state: State) -> dict[str, object] | None:
     """Record the end, and return the message if it is the last of its submission; else None."""
     origin = turn.manifest.provenance
-    file = ended_file(turn.run_dir, turn.manifest)
-    if file is None or origin.submission is None or origin.submission_size is None:
+    folder = folder_of_ends(turn.run_dir, turn.manifest)
+    if folder is None or origin.submission is None or origin.submission_size is None:
         return None
-    counts = record_end(file, turn.uid, state, size=origin.submission_size)
+    counts = record_end(folder, turn.uid, state, size=origin.submission_size)
     if counts is None:
         return None
     return webhook.sweep_message(submission=origin.submission, experiment=turn.run.experiment, counts=counts)
 
 
-def ended_file(run_dir: RunDir, manifest: Manifest) -> Path | None:
-    """Return the file that counts the ended runs of the run's submission.
+def folder_of_ends(run_dir: RunDir, manifest: Manifest) -> Path | None:
+    """Return the folder that counts the ended runs of the run's submission.
 
     None where the run does not lie in a home's ``runs`` folder, or was not submitted by `hpcml run`.
     """
@@ -84,23 +84,19 @@ def ended_file(run_dir: RunDir, manifest: Manifest) -> Path | None:
     return parents[2] / "submissions" / "ended" / manifest.provenance.submission
 
 
-def record_end(file: Path, uid: str, state: State, *, size: int) -> Counter[str] | None:
-    """Append the end of a run to *file*; return the counts by state if this was the last of *size* runs, else None.
+def record_end(folder: Path, uid: str, state: State, *, size: int) -> Counter[str] | None:
+    """Note the end of a run in *folder*; return the counts by state if it completes those of *size* runs, else None.
 
-    Each end is one line and one write, since several nodes may append at once. All of them agree on which line
-    completes the count, so that exactly one sends the message; a run that ends again later does not.
+    Each end is a file of its own: of lines that several nodes append to one, a network file system loses some. Whoever
+    is the first to see all of them sends the message; a run that ends again later does not.
     """
-    make_folder(file.parent, parents=True)
-    line = f"{uid} {state.value} {os.uname().nodename} {os.getpid()}"
-    with open_file(file, "ab", buffering=0) as ended:
-        ended.write(f"{line}\n".encode("ascii", "replace"))
-    seen: dict[str, str] = {}
-    for known in file.read_text(encoding="ascii", errors="replace").splitlines():
-        words = known.split()
-        if len(words) < 2:
-            continue
-        is_new = words[0] not in seen
-        seen[words[0]] = words[1]
-        if is_new and len(seen) == size:
-            return Counter(seen.values()) if known == line else None
-    return None
+    make_folder(folder, parents=True)
+    write_text(folder / uid, state.value)
+    ended = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    if len(ended) < size:
+        return None
+    try:
+        create_text(folder / ".told", "")
+    except FileExistsError:
+        return None
+    return Counter(path.read_text(encoding="ascii", errors="replace") for path in ended)

@@ -19,7 +19,7 @@ class Outcome:
 
     `exit_code` is None where a signal ended it, `signal` is None otherwise. `reason` is None for COMPLETED, unless what
     the program reported is incomplete (`history.cut_short`); `wall_s` is from the start of the first rank to the end of
-    the last, without `suspended_s`.
+    the last.
     """
 
     state: State
@@ -31,8 +31,7 @@ class Outcome:
     interrupted: bool = False  # by a signal from outside, whose cause this process cannot know
     was_refused: bool = False  # the machine could start nothing at that moment, whatever it was
     codes: Sequence[int] = ()  # of the ranks; below zero: ended by that signal
-    suspended_s: int = 0  # for which its job was suspended, as the scheduler tells it
-    stood_still_s: float = 0.0  # of `wall_s`, in which the agent did nothing either: the node was held up, say
+    stood_still_s: float = 0.0  # of `wall_s`, in which the agent did nothing either: suspended, say
     most_held_mb: float | None = None  # memory that one process of the ranks held at most; None: none was started
 
     @property

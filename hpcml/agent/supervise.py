@@ -23,7 +23,7 @@ from pathlib import Path
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome, Stop, first_failure, how, judge
 from hpcml.agent.processes import JOBS, OURS, Member, Remnant, kill, left_behind, tell_catchers
 from hpcml.agent.signals import ENDING, Inbox
-from hpcml.agent.time_limit import TimeLimit, UnchangedLimit
+from hpcml.agent.time_limit import AskedLimit, FollowedLimit
 from hpcml.errors import USED_UP
 from hpcml.model.secrets import masked
 from hpcml.model.state import State
@@ -35,7 +35,6 @@ _STOOD_STILL_S = 5.0  # between two ticks: the job was suspended, or whatever he
 _LOOK_S = 2.0  # between looks at what lies elsewhere: a mark on a shared file system, all processes of a node
 _CANNOT_START = 127  # what a shell answers for a command that is not there
 _PATIENCE_S = 3.0  # for helpers that end by themselves once they see that the program has
-_HEARS_WITHIN_S = 10.0  # of a suspension at the very end: the scheduler is asked by a program
 _MOST_NAMED = 3
 _HEAR_OUT_S = 1.0  # a scheduler signals the ranks and this process one after the other
 _ENDED_ON_REQUEST = frozenset(code for number in ENDING for code in (-number, 128 + number))
@@ -72,7 +71,7 @@ class JobHooks:
     what was started. `why_ended` is asked when a signal asks to end: for the failure elsewhere that made somebody send
     it, or None. `has_failed_elsewhere` is asked every two seconds, for the failure on another node that nobody else
     tells of. `on_end_asked` is told then what is known of the end, in case that this process is killed before its
-    programs have ended. `time_limit` is asked at the start, now and then, and before the workload is warned or stopped.
+    programs have ended. `time_limit` is asked at the start, and before the workload is warned or stopped.
     Processes that have left the ranks' sessions are ended with them where their environment has all `marks`
     ("HPCML_ATTEMPT=0").
     """
@@ -82,7 +81,7 @@ class JobHooks:
     why_ended: Callable[[], str | None] = lambda: None
     has_failed_elsewhere: Callable[[], str | None] = lambda: None
     on_end_asked: Callable[[Outcome], None] = lambda _: None
-    time_limit: TimeLimit = field(default_factory=UnchangedLimit)
+    time_limit: AskedLimit | FollowedLimit | None = None
     marks: Collection[str] = ()
 
 
@@ -189,7 +188,6 @@ class _Watch:
     started: float
     job: JobHooks
     asked_for: float = float("inf")  # the moment before which the limit was asked for again
-    ask_at: float = field(init=False)  # when to ask for it whatever it was
     stop: Stop | None = None
     warned: bool = False
     told: set[Member] = field(default_factory=set)  # who got the warning
@@ -197,7 +195,6 @@ class _Watch:
     ticked_at: float = field(init=False)
     late: str = field(init=False)  # what to say at the deadline
     look_at: float = field(init=False)
-    suspended_s: int = 0  # time that the scheduler does not count
     stood_still_s: float = 0.0  # in all
     waits_for_limit: bool = False  # what is due by the limit waits for an answer
     follow_by: float = float("inf")  # when the others must have left, too
@@ -207,18 +204,15 @@ class _Watch:
         limit_s = self.limits.stop_after_s
         self._set_deadline(limit_s)
         self.ticked_at = self.started
-        self._ask_limit(self.started)
+        if self.job.time_limit is not None:
+            self.job.time_limit.ask()
         self.look_at = self.started + _LOOK_S
 
     def _set_deadline(self, limit_s: float | None) -> None:
-        self.deadline = float("inf") if limit_s is None else self.started + limit_s + self.suspended_s
+        self.deadline = float("inf") if limit_s is None else self.started + limit_s
         margin_s = self.limits.margin_s
         early = f" but for the last {margin_s:g} s" if margin_s else ""
         self.late = f"walltime of {limit_s + margin_s:g} s reached{early}" if limit_s is not None else ""
-
-    def _ask_limit(self, now: float) -> None:
-        self.job.time_limit.ask(stood_still_s=self.stood_still_s)
-        self.ask_at = now + self.job.time_limit.ask_every_s
 
     def _note_standstill(self, now: float) -> bool:
         """Add the time since the last look where nothing was done for so long; return whether that was so."""
@@ -231,35 +225,31 @@ class _Watch:
 
     def _heed_limit(self, now: float) -> None:
         """Take a walltime that is another than before, and ask for it anew where that is due."""
-        has_stood_still = self._note_standstill(now)
-        if self.stop is not None:
+        has_stood_still, limit = self._note_standstill(now), self.job.time_limit
+        if self.stop is not None or limit is None:
             return
-        self.waits_for_limit = self.waits_for_limit or has_stood_still
         next_at = min(self.deadline, self._warn_at())
         if has_stood_still:
-            self._ask_limit(now)
-        elif next_at != self.asked_for and now >= next_at - self.job.time_limit.ask_ahead_s:
+            self.waits_for_limit = True
+            limit.ask(stood_still_s=self.stood_still_s)
+        elif next_at != self.asked_for and now >= next_at - limit.ask_ahead_s:
             self.asked_for = next_at
-            self._ask_limit(now)
-        elif now >= self.ask_at:
-            self._ask_limit(now)
-        told = self.job.time_limit.deadlines()
-        self.waits_for_limit = self.waits_for_limit and self.job.time_limit.is_awaited()
-        if told is None or (told.stop_after_s, told.suspended_s) == (self.limits.stop_after_s, self.suspended_s):
+            limit.ask(stood_still_s=self.stood_still_s)
+        told = limit.deadlines()
+        self.waits_for_limit = self.waits_for_limit and limit.is_awaited()
+        if told is None or told.stop_after_s == self.limits.stop_after_s:
             return
-        self.suspended_s = told.suspended_s
         self.limits = replace(
             self.limits, stop_after_s=told.stop_after_s, margin_s=told.margin_s, warn_after_s=told.warn_after_s
         )
         self._set_deadline(told.stop_after_s)
-        warn_at = self.started + told.warn_after_s + told.suspended_s
-        self.warned = self.warned and now >= warn_at  # else once more, when that time comes
+        self.warned = self.warned and now >= self.started + told.warn_after_s  # else once more, when that time comes
         self.told = self.told if self.warned else set()
 
     def _warn_at(self) -> float:
         """Return when the workload is to be warned; for ever later where it has been, or is not to be."""
         warn_after_s = None if self.warned else self.limits.warn_after_s
-        return float("inf") if warn_after_s is None else self.started + warn_after_s + self.suspended_s
+        return float("inf") if warn_after_s is None else self.started + warn_after_s
 
     def until_the_end(self, on_tick: Callable[[], None], is_unwanted: Callable[[], bool]) -> Outcome:
         """Return once every rank has ended; what they left behind is killed then."""
@@ -271,36 +261,14 @@ class _Watch:
             for number in self.inbox.wait(self._due() - now):
                 self._receive(number)
             on_tick()
-        if self._note_standstill(now := time.monotonic()):  # it ended as soon as both woke
-            self._ask_limit(now)
+        self._note_standstill(time.monotonic())  # it may have ended as soon as both woke
         if self.stop is None and (failure := first_failure(codes)):
             self._hear_out(failure[1])
         ended = time.monotonic()
         self._end_what_is_left()
-        self._hear_of_suspension()
-        wall_s = self._wall_s(ended)
         ranks = self.job.codes([code for code in codes if code is not None])
-        outcome = judge(ranks, self.stop, warned=self.warned, wall_s=wall_s)
-        left_s = self.stood_still_s - self.suspended_s  # schedulers tell whole seconds
-        return replace(
-            outcome,
-            suspended_s=self.suspended_s,
-            stood_still_s=left_s if left_s > _STOOD_STILL_S else 0.0,
-            most_held_mb=self.most_held_mb,
-        )
-
-    def _hear_of_suspension(self) -> None:
-        """Wait a moment for the answer to how long the job was suspended, where it stood still to its end."""
-        limit, until = self.job.time_limit, time.monotonic() + _HEARS_WITHIN_S
-        while limit.is_awaited() and self.stood_still_s > self.suspended_s and time.monotonic() < until:
-            time.sleep(0.05)
-            limit.deadlines()
-        if (told := limit.deadlines()) is not None:
-            self.suspended_s = told.suspended_s
-
-    def _wall_s(self, until: float) -> float:
-        """Return how long the workload has run, without what its scheduler has not counted."""
-        return until - self.started - self.suspended_s
+        outcome = judge(ranks, self.stop, warned=self.warned, wall_s=ended - self.started)
+        return replace(outcome, stood_still_s=self.stood_still_s, most_held_mb=self.most_held_mb)
 
     def _end_what_is_left(self) -> None:
         """Kill what the ranks have left behind; of a program that was not stopped, journal what was still at work."""
@@ -434,9 +402,8 @@ class _Watch:
             if self.stop is None:
                 state, reason = self._judge_ending_signal(number)
                 self._end(state, reason, from_outside=True)
-                end = Outcome(
-                    state=state, exit_code=None, signal=None, reason=reason, wall_s=self._wall_s(time.monotonic())
-                )
+                wall_s = time.monotonic() - self.started
+                end = Outcome(state=state, exit_code=None, signal=None, reason=reason, wall_s=wall_s)
                 self.job.on_end_asked(end)
         elif number is signal.SIGUSR1 and not self.warned and self.stop is None:
             until = time.monotonic() + self.limits.notice_s

@@ -20,7 +20,6 @@ def tell_end(tell: Tell, event: str, outcome: Outcome, **more: object) -> None:
         reason=outcome.reason,
         wall_s=outcome.wall_s,
         checkpointed=outcome.checkpointed,
-        **({"suspended_s": outcome.suspended_s} if outcome.suspended_s else {}),
         **({"stood_still_s": outcome.stood_still_s} if outcome.stood_still_s else {}),
         **more,
     )

@@ -79,7 +79,7 @@ def run_details(
     counting = _that_count(events)
     parts += _section("missing", {**dict(_missing(run)), **_unread(counting)})
     parts += _section("precision", dict(precision_words(run, counting)))
-    parts += _section("times", {**dict(_times(run, zone)), **_standstills(counting)})
+    parts += _section("times", {**dict(_times(run, zone)), "stood still": _stood_still(counting)})
     attempts = attempts_of(events)
     if any(attempt.number for attempt in attempts) or any(attempt.checkpoints for attempt in attempts):
         parts += [_title("attempts"), _indent(_attempts(attempts, console))]
@@ -227,25 +227,15 @@ def _times(run: RunRecord, zone: tzinfo | None) -> Iterator[tuple[str, object]]:
     yield "wall time", duration(run.wall_s) or None
 
 
-def _standstills(events: Sequence[StoredEvent]) -> Mapping[str, str | None]:
-    """Return for how long nothing went on in the attempts that count, in their wall time and beside it."""
-    suspended_s, stood_still_s = _longest_s(events, "suspended_s"), _longest_s(events, "stood_still_s")
-    return {
-        "suspended": f"{duration(suspended_s)}, not in the wall time" if suspended_s else None,
-        "stood still": f"{duration(stood_still_s)} of the wall time: suspended, or held up by its node"
-        if stood_still_s
-        else None,
-    }
-
-
-def _longest_s(events: Sequence[StoredEvent], name: str) -> float:
-    """Return the seconds that the ends of attempts tell under *name*: of each the longest of its nodes, added up."""
+def _stood_still(events: Sequence[StoredEvent]) -> str | None:
+    """Return for how long nothing went on in the attempts that count: of each the longest of its nodes, added up."""
     of_attempt: dict[int, float] = {}
     for event in events:
-        seconds = event.details.get(name) if event.name == EventName.ATTEMPT_ENDED else None
+        seconds = event.details.get("stood_still_s") if event.name == EventName.ATTEMPT_ENDED else None
         if isinstance(seconds, int | float):
             of_attempt[event.attempt] = max(seconds, of_attempt.get(event.attempt, 0.0))
-    return sum(of_attempt.values())
+    all_s = sum(of_attempt.values())
+    return f"{duration(all_s)} of the wall time: suspended, or held up by its node" if all_s else None
 
 
 def _said(word: tuple[Known, float] | None, zone: tzinfo | None) -> str | None:

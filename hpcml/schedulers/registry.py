@@ -78,9 +78,8 @@ class Backend:
     title: str  # as people call it
     programs: Sequence[str]  # that hpcml calls to submit, ask and cancel
     put_back: PutBack
-    time_limit_s: Callable[[Mapping[str, str]], int | None] | None = None  # of the job with these variables, now
-    # how much of it is left, at most: asked for a job that has been suspended; None: its limit goes on meanwhile
-    time_left_s: Callable[[Mapping[str, str]], int | None] | None = None
+    # of the job with these variables, now, and how much of it is left, at most, where a suspension does not count
+    time_limit: Callable[[Mapping[str, str]], tuple[int | None, int | None]] | None = None
     submitter: OpenSubmitter | None = None  # None: this machine, whose submitter needs more than a folder
     site_programs: tuple[str, ...] = ()  # that tell what the site is
     look_at_site: Callable[[Callable[[Sequence[str]], Answer]], Site] | None = None
@@ -104,8 +103,7 @@ BACKENDS: Mapping[str, Backend] = {
         title="Slurm",
         programs=("sbatch", "squeue", "sacct", "scancel"),
         put_back=put_back_slurm,
-        time_limit_s=slurm_query.time_limit_s,
-        time_left_s=slurm_query.time_left_s,
+        time_limit=slurm_query.time_limit,
         submitter=SlurmSubmitter,
         site_programs=("sinfo",),
         look_at_site=slurm_site.look,
@@ -120,8 +118,7 @@ BACKENDS: Mapping[str, Backend] = {
         title="PBS",
         programs=("qsub", "qstat", "qdel", "qselect"),
         put_back=put_back_pbs,
-        time_limit_s=pbs_submission.time_limit_s,
-        time_left_s=pbs_submission.time_left_s,
+        time_limit=pbs_submission.time_limit,
         submitter=PbsSubmitter,
         site_programs=("pbsnodes", "qstat"),
         look_at_site=pbs_site.look,
@@ -135,7 +132,7 @@ BACKENDS: Mapping[str, Backend] = {
         title="LSF",
         programs=("bsub", "bjobs", "bkill", "bhist"),
         put_back=put_back_lsf,
-        time_limit_s=lsf_query.time_limit_s,
+        time_limit=lsf_query.time_limit,
         submitter=LsfSubmitter,
         site_programs=("bqueues", "bhosts", "lsid"),
         look_at_site=lsf_site.look,
@@ -148,7 +145,7 @@ BACKENDS: Mapping[str, Backend] = {
         title="Flux",
         programs=("flux",),
         put_back=put_back_flux,
-        time_limit_s=flux_query.time_limit_s,
+        time_limit=flux_query.time_limit,
         submitter=FluxSubmitter,
         site_programs=("flux",),
         look_at_site=flux_site.look,

@@ -1,8 +1,8 @@
 """The walltime that a job has now, asked from inside of it: ``python -P -m hpcml.schedulers.time_limit SCHEDULER``.
 
 The agent runs this, by the variable HPCML_TIME_LIMIT of the job script. Printed is one line of JSON, as
-``{"limit_s": 3600}``, with null where the job has no limit. With ``--left`` behind, for a job that has been suspended,
-``left_s`` is in it, too, where the scheduler tells how much of the limit is left.
+``{"limit_s": 3600, "left_s": 3000}``: `limit_s` is null where the job has no limit, and `left_s` also where the
+scheduler counts the time for which a job is suspended.
 """
 
 from __future__ import annotations
@@ -17,33 +17,26 @@ from hpcml.paths import begin_in_utf8
 from hpcml.schedulers.names import cluster_schedulers
 from hpcml.schedulers.registry import backend_of
 
-LEFT = "--left"
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the limit of the job that this process is in; return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        answer = _ask(words)
+        limit_s, left_s = _ask(words)
     except HpcmlError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    sys.stdout.write(f"{json.dumps(answer)}\n")
+    sys.stdout.write(f"{json.dumps({'limit_s': limit_s, 'left_s': left_s})}\n")
     return 0
 
 
-def _ask(words: Sequence[str]) -> dict[str, int | None]:
-    scheduler, *more = words or [""]
-    if not scheduler or more not in ([], [LEFT]):
-        raise HpcmlError(f"usage: python -m hpcml.schedulers.time_limit {'|'.join(cluster_schedulers())} [{LEFT}]")
-    backend = backend_of(scheduler)
-    if backend.time_limit_s is None:
-        raise HpcmlError(f"{scheduler} has nobody to ask for the walltime of a job")
-    environ = dict(os.environ)
-    limit_s = backend.time_limit_s(environ)
-    if not more or backend.time_left_s is None:
-        return {"limit_s": limit_s}
-    return {"limit_s": limit_s, "left_s": backend.time_left_s(environ)}
+def _ask(words: Sequence[str]) -> tuple[int | None, int | None]:
+    if len(words) != 1:
+        raise HpcmlError(f"usage: python -m hpcml.schedulers.time_limit {'|'.join(cluster_schedulers())}")
+    ask = backend_of(words[0]).time_limit
+    if ask is None:
+        raise HpcmlError(f"{words[0]} has nobody to ask for the walltime of a job")
+    return ask(dict(os.environ))
 
 
 if __name__ == "__main__":

@@ -621,34 +621,6 @@ while not os.path.exists(os.environ['HPCML_RUN_DIR'] + '/go') and time.monotonic
 """
 
 
-def scheduler_that_says(left: dict[str, int], folder: Path) -> Path:
-    """Return what an agent asks for its limit of 10 s, and after a standstill for what is left."""
-    ask = folder / "ask"
-    ask.write_text(
-        f"#!/bin/sh\ncase $1 in --left) echo '{json.dumps(left)}' ;; *) echo '{{\"limit_s\": 10}}' ;; esac\n"
-    )
-    ask.chmod(0o755)
-    return ask
-
-
-def test_a_program_that_ends_as_its_job_goes_on_was_suspended_for_as_long(make_run: MakeRun, tmp_path: Path) -> None:
-    run_dir = make_run(SUSPENDABLE, *ON_SLURM, "resources.walltime=10s", "workload.stop_grace=5")
-    ask = scheduler_that_says({"limit_s": 10, "left_s": 9}, tmp_path)
-    process = start_agent(str(run_dir.path), SLURM_JOB_ID="5", HPCML_TIME_LIMIT=str(ask))
-    wait_for(lambda: began(run_dir), "the program")
-
-    process.send_signal(signal.SIGSTOP)
-    time.sleep(8)
-    (run_dir.path / "go").touch()
-    time.sleep(0.5)  # the program has ended when the agent wakes
-    process.send_signal(signal.SIGCONT)
-
-    assert process.wait(300) == 0
-    (end,) = told(run_dir, "attempt_ended")
-    assert (7 <= end["suspended_s"] <= 9, "stood_still_s" in end) == (True, False), end
-    assert end["wall_s"] < 5
-
-
 @pytest.mark.parametrize(
     ("left_s", "state"),
     [(9, "COMPLETED"), (3, "TIMEOUT"), (None, "TIMEOUT")],
@@ -659,11 +631,11 @@ def test_a_job_that_was_suspended_has_the_time_that_its_scheduler_says_is_left(
 ) -> None:
     """Slurm does not count the time for which a job is suspended; the 5 s of this run are over when it wakes."""
     run_dir = make_run(SUSPENDABLE, *ON_SLURM, "resources.walltime=10s", "workload.stop_grace=5")
-    answer = {"limit_s": 10} if left_s is None else {"limit_s": 10, "left_s": left_s}
-    ask = scheduler_that_says(answer, tmp_path)
+    ask = tmp_path / "ask"
+    ask.write_text(f"#!/bin/sh\necho '{json.dumps({'limit_s': 10, 'left_s': left_s})}'\n")
+    ask.chmod(0o755)
     process = start_agent(str(run_dir.path), SLURM_JOB_ID="5", HPCML_TIME_LIMIT=str(ask))
     wait_for(lambda: began(run_dir), "the program")
-    began_at = time.monotonic()
 
     process.send_signal(signal.SIGSTOP)
     time.sleep(8)
@@ -674,14 +646,7 @@ def test_a_job_that_was_suspended_has_the_time_that_its_scheduler_says_is_left(
         (run_dir.path / "go").touch()
 
     process.wait(300)
-    ended_at = time.monotonic()
     (end,) = told(run_dir, "attempt_ended")
     assert end["state"] == state
-    suspended = [limit["suspended_s"] for limit in told(run_dir, "time_limit")]
-    if state == "COMPLETED":
-        assert [7 <= seconds <= 9 for seconds in suspended] == [True]
-        assert (end["suspended_s"], "stood_still_s" in end) == (suspended[0], False)
-        assert end["wall_s"] < ended_at - began_at - 4  # of the 8 s for which it stood still
-    else:
-        assert (suspended, "suspended_s" in end) == ([], False)
-        assert 7 <= end["stood_still_s"] <= min(9, end["wall_s"])
+    assert [7 <= limit["suspended_s"] <= 9 for limit in told(run_dir, "time_limit")] == [True] * (state == "COMPLETED")
+    assert 7 <= end["stood_still_s"] <= min(9, end["wall_s"])

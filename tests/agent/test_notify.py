@@ -118,11 +118,11 @@ def test_a_sweep_is_told_once_by_whichever_run_ends_last(make_run: MakeRun, serv
     assert sum(len(told(run, "notified")) for run in runs) == 1
 
 
-def test_only_the_line_that_completes_the_count_tells_it(tmp_path: Path) -> None:
-    file = tmp_path / "ended" / "sub"
+def test_only_the_end_that_completes_the_count_tells_it(tmp_path: Path) -> None:
+    folder = tmp_path / "ended" / "sub"
 
     counts = [
-        record_end(file, uid, state, size=2)
+        record_end(folder, uid, state, size=2)
         for uid, state in [("a", State.FAILED), ("a", State.COMPLETED), ("b", State.COMPLETED), ("b", State.FAILED)]
     ]
 

@@ -13,7 +13,7 @@ from hpcml.runs.plan import Staging
 from tests.agent.node import ON_SLURM, MakeRun, agent, start_agent, told, wait_for
 
 TWO_NODES = (*ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
-UIDS = [f"20261121-083015-222{letter * 5}" for letter in "abcdefghjkmnpqrstuvwxyz23456789"]
+UIDS = [f"20261121-083015-222{letter * 5}" for letter in "abcdefgh"]
 
 
 @pytest.fixture
@@ -43,19 +43,6 @@ def test_the_program_starts_in_its_own_copy_and_what_it_wrote_is_counted(
     assert told(run_dir, "files_written") == [{"count": 2, "bytes": 9}]
     assert (code / "part.py").read_text() == "x = 1"
     assert sorted(path.name for path in (run_dir.work / "mine").iterdir()) == ["model.pt", "part.py"]
-
-
-def test_a_retry_finds_its_own_files_and_the_code(make_run: MakeRun, tmp_path: Path, code: Path) -> None:
-    program = (
-        "import part, os, sys\nif os.path.exists('ckpt'): sys.exit(0 if open('ckpt').read() == '5' else 3)\n"
-        "open('ckpt', 'w').write('5'); os._exit(9)"
-    )
-    run_dir = make_run(program, **own(tmp_path, code))
-
-    assert agent(str(run_dir.path)).returncode == 9
-    assert not (run_dir.work / "mine" / "part.py").exists()
-    assert agent(str(run_dir.path)).returncode == 0
-    assert [found["count"] for found in told(run_dir, "files_written")] == [1, 1]
 
 
 def test_a_run_whose_agent_was_killed_goes_on_in_its_folder(make_run: MakeRun, tmp_path: Path, code: Path) -> None:
@@ -122,7 +109,7 @@ def test_a_change_of_shared_data_is_journalled(make_run: MakeRun, tmp_path: Path
     assert told(run_dir, "files_written") == [{"count": 0, "bytes": 0}]
 
 
-def test_fifty_runs_at_once_read_what_they_wrote_themselves(make_run: MakeRun, tmp_path: Path, code: Path) -> None:
+def test_runs_at_once_read_what_they_wrote_themselves(make_run: MakeRun, tmp_path: Path, code: Path) -> None:
     (tmp_path / "model.pt").write_text("the user's own")
     (tmp_path / "signs").mkdir()
     program = f"""
@@ -134,17 +121,15 @@ for name in names:
     name.parent.mkdir(parents=True, exist_ok=True)
     name.write_text(own)
 (signs / own).touch()
-while len(os.listdir(signs)) < 50: time.sleep(0.1)
+while len(os.listdir(signs)) < 8: time.sleep(0.1)
 assert [name.read_text() for name in names] == [own] * 4
 """
-    uids = [f"20261121-083015-22{first}{UIDS[0][-5:]}" for first in "23456789abcdefghjkmnpqrst"]
-    uids += [uid.replace("083015", "083016") for uid in uids]
     copied = {"mine/model.pt": str(tmp_path / "model.pt")}
-    runs = [make_run(program, "telemetry.enabled=false", **own(tmp_path, code, uid, copied=copied)) for uid in uids]
+    runs = [make_run(program, "telemetry.enabled=false", **own(tmp_path, code, uid, copied=copied)) for uid in UIDS]
 
     agents = [start_agent(str(run_dir.path)) for run_dir in runs]
 
-    assert [one.wait(timeout=500) for one in agents] == [0] * 50
+    assert [one.wait(timeout=500) for one in agents] == [0] * 8
     assert (tmp_path / "model.pt").read_text() == "the user's own"
     assert (code / "part.py").read_text() == "x = 1"
     for run_dir in runs:

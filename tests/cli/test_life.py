@@ -88,20 +88,6 @@ def test_a_run_that_spoke_on_standard_error_alone_is_not_shown_as_silent(hpcml: 
     assert hpcml("logs", uid, "--err").stdout == "no such file\n"
 
 
-def test_logs_can_be_followed_to_the_end(hpcml: Hpcml) -> None:
-    wait = "import os, time; print('begin', flush=True); open('started', 'w')"
-    code = f"{wait}\nwhile not os.path.exists('finish'): time.sleep(0.05)\nprint('end')"
-    uid = json.loads(hpcml("run", program(code), "--json").stdout)[0]["uid"]
-    wait_for(hpcml.cwd / "started")
-    reading = hpcml.start("logs", uid, "-f")
-
-    (hpcml.cwd / "finish").touch()
-    said, _ = reading.communicate(timeout=300)
-
-    assert said == "begin\nend\n"
-    assert reading.returncode == 0
-
-
 def test_status_lists_what_has_not_ended(hpcml: Hpcml) -> None:
     assert "no run is waiting or running" in hpcml("status").stderr
     uid = json.loads(hpcml("run", program(SLEEPS), "--json").stdout)[0]["uid"]

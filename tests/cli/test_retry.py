@@ -103,13 +103,6 @@ def test_what_a_person_says_goes_before_the_policy(hpcml: Hpcml) -> None:
     assert hpcml("wait").returncode == 0
 
 
-def test_a_walltime_that_is_none_is_one_line(hpcml: Hpcml) -> None:
-    done = hpcml("retry", "--cause", "program", "--walltime", "00:60", "-y")
-
-    assert done.returncode == 2
-    assert "resources.walltime=00:60 is ambiguous" in said_in_one_line(done)
-
-
 @pytest.mark.parametrize(
     ("word", "option"), [("resources.mem=2G", "--mem 2G"), ("walltime=01:00:00", "--walltime 01:00:00")]
 )
@@ -167,17 +160,6 @@ def test_what_completed_or_goes_on_cannot_be_retried(hpcml: Hpcml) -> None:
     hpcml("cancel", going, "-y")
 
 
-def test_a_cancelled_run_is_run_again_if_that_is_said(hpcml: Hpcml) -> None:
-    (uid,) = submit(hpcml, program("import os, time; time.sleep(os.environ['HPCML_ATTEMPT'] == '0' and 60)"))
-    hpcml("cancel", uid, "-y")
-    assert hpcml("wait").returncode in (0, 1)
-    assert "somebody wanted it to end" in hpcml("retry", uid, "-n").stdout
-
-    assert hpcml("retry", uid, "--cause", "cancelled", "-y").returncode == 0
-
-    assert hpcml("wait", uid).returncode == 0
-
-
 def test_two_who_retry_at_once_queue_one_attempt(hpcml: Hpcml) -> None:
     hpcml("run", program("raise SystemExit(3)"))
     uid = the_run(hpcml)["uid"]
@@ -205,24 +187,12 @@ def test_a_run_that_went_on_after_all_is_not_retried(hpcml: Hpcml) -> None:
     assert submissions(the_run(hpcml)) == []
 
 
-def test_a_retry_is_asked_for_at_a_terminal(hpcml: Hpcml) -> None:
-    hpcml("run", program("raise SystemExit(3)"))
-    asked = OnTerminal(hpcml, "retry", "--cause", "program")
-    asked.until("Retry 1 run?")
-
-    asked.type("n\n")
-
-    assert asked.end() == 1
-    assert the_run(hpcml)["attempt"] == 0
-
-
-@pytest.mark.parametrize("watcher", [["wait"], ["sync"]])
-def test_what_the_cluster_broke_is_tried_by_itself_as_often_as_is_allowed(hpcml: Hpcml, watcher: list[str]) -> None:
+def test_what_the_cluster_broke_is_tried_by_itself_as_often_as_is_allowed(hpcml: Hpcml) -> None:
     submit(hpcml, program(BREAKS_ONCE), "schedule.retry=1")
     wait_for(hpcml.cwd / "again")
-    done = hpcml(*watcher)
-    while watcher == ["sync"] and the_run(hpcml)["attempt"] == 0:
-        done = hpcml(*watcher)
+    done = hpcml("sync")
+    while the_run(hpcml)["attempt"] == 0:
+        done = hpcml("sync")
 
     assert hpcml("wait").returncode == 0
     run = the_run(hpcml)

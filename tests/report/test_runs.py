@@ -427,18 +427,6 @@ def test_the_time_for_which_a_run_stood_still_is_told_beside_its_wall_time() -> 
     assert "stood still" not in details(run(), events=[started])
 
 
-def test_the_time_for_which_a_job_was_suspended_is_told_as_none_of_the_wall_time() -> None:
-    started = event(writer="agent", name="attempt_started", details={"node": 0})
-    ended = event(
-        writer="agent", name="attempt_ended", details={"state": "COMPLETED", "wall_s": 9.0, "suspended_s": 40}
-    )
-
-    told = " ".join(details(run(), events=[started, ended]).split())
-
-    assert "suspended 40s, not in the wall time" in told
-    assert "stood still" not in told
-
-
 def test_a_run_that_diverged_is_said_to_have_in_the_list_and_in_full() -> None:
     lost = run(metrics={"train_loss": replace(summary("train_loss", 0.5), last=None, n_nonfinite=3)})
     printed = run(facts={"printed_loss": "loss nan or infinite"})

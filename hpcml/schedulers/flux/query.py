@@ -87,8 +87,8 @@ def jobs_named(name: str, *, timeout_s: float, among: bool) -> dict[str, Said]:
     return {job: said for job, said in jobs.items() if str(said.get("name", "")).rpartition(".")[0] == name}
 
 
-def time_limit_s(environ: Mapping[str, str]) -> int | None:
-    """Return the time limit that the job with these variables has now, in seconds; None without one.
+def time_limit(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return the time limit that the job with these variables has now, in seconds, None without one; and None.
 
     Raises `HpcmlError` outside of a job, and `NoAnswerError` where Flux does not answer.
     """
@@ -98,4 +98,4 @@ def time_limit_s(environ: Mapping[str, str]) -> int | None:
     said = _ask([job], ASK_TIMEOUT_S)[0].get(job)
     if said is None:
         raise NoAnswerError(f"Flux does not know {job}")
-    return duration_s(said)
+    return duration_s(said), None

@@ -146,8 +146,8 @@ def find(name: str, *, timeout_s: float = ASK_TIMEOUT_S) -> str | None:
     return max((number for (number, _), said in jobs.items() if is_ours(said, name)), key=int, default=None)
 
 
-def time_limit_s(environ: Mapping[str, str]) -> int | None:
-    """Return the run limit that the job with these variables has now, in seconds; None without one.
+def time_limit(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return the run limit that the job with these variables has now, in seconds, None without one; and None.
 
     Raises `HpcmlError` outside of a job, and `NoAnswerError` where LSF does not answer.
     """
@@ -160,4 +160,4 @@ def time_limit_s(environ: Mapping[str, str]) -> int | None:
     said = (parse_jobs(answer.stdout) or {}).get(key)
     if said is None:
         raise NoAnswerError(f"LSF did not answer for {spelled(key)}: {one_line(answer.stderr or answer.stdout)}")
-    return parse_limit_s(said.get("RUNTIMELIMIT", ""))
+    return parse_limit_s(said.get("RUNTIMELIMIT", "")), None

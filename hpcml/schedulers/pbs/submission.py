@@ -143,23 +143,16 @@ def submit_again(wanted: Ask, script: Path, environ: Mapping[str, str], *, mark:
     return SubmittedAgain(submit(argv, name=again.name), again.name)
 
 
-def time_limit_s(environ: Mapping[str, str]) -> int | None:
-    """Return the walltime that the job with these variables has now, in seconds; None without a limit.
+def time_limit(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return the walltime that the job with these variables has now, and what is left of it, in seconds.
 
-    Raises `HpcmlError` outside of a job, and `NoAnswerError` where PBS does not answer.
-    """
-    return parse_time_s(_said_of_job(environ).get("Resource_List.walltime", ""))
-
-
-def time_left_s(environ: Mapping[str, str]) -> int | None:
-    """Return how long that job may still run, in seconds: PBS does not count the time for which it was suspended.
-
-    None without a limit, and before PBS has counted. What it tells is some minutes old (mom's max_check_poll), so this
-    may be as much too long. Raises as `time_limit_s` does.
+    PBS does not count the time for which a job was suspended. What is left may be some minutes too much, since what was
+    used is told that late (mom's max_check_poll). None: without a limit, and before PBS has counted. Raises
+    `HpcmlError` outside of a job, and `NoAnswerError` where PBS does not answer.
     """
     said = _said_of_job(environ)
     limit_s, used_s = (parse_time_s(said.get(f"{name}.walltime", "")) for name in ("Resource_List", "resources_used"))
-    return None if limit_s is None or used_s is None else limit_s - used_s
+    return limit_s, None if limit_s is None or used_s is None else limit_s - used_s
 
 
 def _said_of_job(environ: Mapping[str, str]) -> Mapping[str, str]:

@@ -224,32 +224,22 @@ def ask_cluster(argv: Sequence[str], cluster: str | None, *, patience_s: float) 
     )
 
 
-def time_limit_s(environ: Mapping[str, str]) -> int | None:
-    """Return the time limit that the job with these variables has now, in seconds; None without a limit.
+def time_limit(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return the time limit that the job with these variables has now, and what is left of it, in seconds.
 
-    Raises `HpcmlError` outside of a job, and `NoAnswerError` where Slurm does not answer.
+    Slurm does not count the time for which a job was suspended. None: without a limit. Raises `HpcmlError` outside of a
+    job, and `NoAnswerError` where Slurm does not answer.
     """
-    return _time_s("%l", environ)
-
-
-def time_left_s(environ: Mapping[str, str]) -> int | None:
-    """Return how long that job may still run, in seconds: Slurm does not count the time for which it was suspended.
-
-    None without a limit. Raises as `time_limit_s` does.
-    """
-    return _time_s("%L", environ)
-
-
-def _time_s(field_: str, environ: Mapping[str, str]) -> int | None:
     array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     job_id = f"{array}_{index}" if array and index else environ.get("SLURM_JOB_ID")
     if not job_id:
         raise HpcmlError("this is no job of Slurm: SLURM_JOB_ID is not set")
-    ask = ["squeue", "--noheader", f"--jobs={job_id}", f"--format={field_}"]
+    ask = ["squeue", "--noheader", f"--jobs={job_id}", "--format=%l %L"]
     answer = call(ask, timeout_s=_LIMIT_PATIENCE_S, environ=reading_environ(environ))
     if answer.returncode != 0:
         raise NoAnswerError(f"squeue did not answer for job {job_id}: {one_line(answer)}")
-    return parse_time_s(answer.stdout)
+    limit, _, left = answer.stdout.strip().partition(" ")
+    return parse_time_s(limit), parse_time_s(left)
 
 
 def reading_environ(environ: Mapping[str, str]) -> dict[str, str]:
