@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from hpcml.commands.submit.argparse_options import misfit, options_of
 from hpcml.commands.submit.python_start import module_of, no_module, no_python
 from hpcml.config.guess import did_you_mean
 from hpcml.config.program import PINNING
@@ -41,7 +40,6 @@ _WRAPPERS = frozenset(
         *("srun", "mpirun", "mpiexec", "horovodrun", "uv", "poetry", "pixi"),
     }
 )
-_COLON_DIVIDES = frozenset({"srun", "mpirun", "mpiexec"})  # start several programs, each with words of its own
 # Started in another folder; of what pins to cores, -C has cores behind it.
 _ELSEWHERE = frozenset({"-C", "--chdir", "-D", "--wdir", "-wdir", "--directory"})
 _INTERPRETERS: Mapping[str, tuple[str, ...]] = {
@@ -70,7 +68,6 @@ class PythonStart:
     def __init__(self) -> None:
         self.no_module = functools.cache(no_module)
         self.no_python = functools.cache(no_python)
-        self.options_of = functools.cache(options_of)
 
 
 def check_startable(plan: Plan, run: Run, asked: PythonStart, *, is_inside: bool) -> None:
@@ -107,7 +104,6 @@ def _problems(words: Sequence[str], cwd: Path, run: Run, asked: PythonStart, *, 
     script = python_script(words, cwd)
     if script is not None and is_known and (wrong := asked.no_python(script, words[0], cwd)):
         yield f"{wrong}, says Python {platform.python_version()} here, and so does that of the command"
-    yield from _no_option(words, cwd, asked, is_inside=is_inside)
 
 
 def has_known_python(run: Run) -> bool:
@@ -305,19 +301,6 @@ def _no_script(words: Sequence[str], cwd: Path, *, is_inside: bool) -> Iterator[
     is_known = not PurePath(script).is_absolute() or (not is_inside and _is_dir(path.parent))
     if is_known and not os.path.lexists(path):
         yield f"{script!r} is not there, seen from {cwd}: mend its name, or start in the folder where it is"
-
-
-def _no_option(words: Sequence[str], cwd: Path, asked: PythonStart, *, is_inside: bool) -> Iterator[str]:
-    script = _script(words, cwd, is_sought=True)
-    if script is None or not script.endswith(".py") or (is_inside and PurePath(script).is_absolute()):
-        return
-    at = words.index(script)
-    given = words[at + 1 :]
-    if ":" in given and any(PurePath(word).name in _COLON_DIVIDES for word in words[:at]):
-        given = given[: given.index(":")]
-    options = asked.options_of(cwd / script)
-    if options is not None and (wrong := misfit(options, given)):
-        yield f"{script}: {wrong}"
 
 
 def _notebook(file: str) -> str:
