@@ -182,7 +182,7 @@ SMALL_TOPICS: dict[str, str] = {
     "hpcml.schedulers.flux.site": "every backend has the same files, and a site is looked for here",
     "hpcml.schedulers.lsf.site": "as above",
     "hpcml.agent.lanes": "packed runs side by side on MIG slices: why the agent starts itself again",
-    "hpcml.commands.submit.import_paths": "asks a program's own Python from where it imports",
+    "hpcml.commands.submit.import_paths": "reads an environment of Python for what is installed there as editable",
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
 SAME_NAME: dict[str, str] = {

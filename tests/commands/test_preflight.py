@@ -1,6 +1,5 @@
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -176,46 +175,6 @@ def test_proc_is_told_from_a_disk() -> None:
     assert file_system_of(Path("/proc/self")) == "proc"
 
 
-IMPORTS = """
-import os, numpy
-import nosuchlibrary.sub as n
-from alsonone import x
-import beside, hpcml_client
-from . import this
-try:
-    import perhaps
-except ImportError:
-    perhaps = None
-if os.environ.get("DEBUG"):
-    import debugger_of_mine
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "lost"),
-    [
-        (IMPORTS, (), "nosuchlibrary, alsonone"),
-        (f"import sys\nsys.path.append('lib')\n{IMPORTS}", (), None),
-        (IMPORTS, ("cluster.modules=[Python/3]",), None),
-        (IMPORTS, ("workload.env.PATH=/opt/bin",), None),
-        ("import numpy\n", (), None),
-    ],
-)
-def test_imports_that_the_programs_python_does_not_find_are_said_before_it_queues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: tuple[str, ...], lost: str | None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.py").write_text(text)
-    (tmp_path / "beside.py").write_text("")
-    command = f"workload.command='{sys.executable} t.py --lr 1'"
-    planned = plan_all(compose_from_cli((*SLURM_SITE, *words, command), project=tmp_path), MACHINE)
-
-    said = all_warnings(planned, Places(home=tmp_path / "home", store_url=""), MACHINE)
-
-    of_imports = [line for line in said if line.startswith("t.py imports")]
-    assert [line.partition(", and its Python")[0] for line in of_imports] == ([f"t.py imports {lost}"] if lost else [])
-
-
 @pytest.mark.parametrize(
     ("text", "command", "said"),
     [
@@ -328,79 +287,15 @@ def test_git_is_asked_no_more_often_for_many_runs_than_for_two(tmp_path: Path, m
 
 def test_a_python_is_asked_once_for_all_runs_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, python = tmp_path / "asked", tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
     python.chmod(0o755)
+    (tmp_path / "newer.py").write_text("what only a newer Python compiles\n")
     monkeypatch.chdir(tmp_path)
-    words = [str(python), "-m", "pytest", "--seed", "0..19"]
 
-    points, _ = compose_command(["-m"], words, project=Path(), is_literal=False, most=100)
+    points, _ = compose_command(
+        ["-m"], [str(python), "newer.py", "--seed", "0..19"], project=Path(), is_literal=False, most=100
+    )
     plan_all(points, MACHINE)
 
     assert len(points) == 20
-    assert asked.read_text().count("find_spec") == 1
-
-
-def test_nothing_of_the_runs_pythonpath_is_executed_to_look_for_imports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "lib").mkdir()
-    for name in ("sitecustomize", "types", "mine"):
-        (tmp_path / "lib" / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
-    (tmp_path / "t.py").write_text("import mine, nosuchlibrary\n")
-    command = f"workload.command='{sys.executable} t.py'"
-    words = (*SLURM_SITE, "workload.env.PYTHONPATH=lib", command)
-
-    said = all_warnings(
-        plan_all(compose_from_cli(words, project=tmp_path), MACHINE), Places(home=tmp_path / "h", store_url=""), MACHINE
-    )
-
-    assert [line for line in said if line.startswith("t.py imports nosuchlibrary, and")]
-    assert not (tmp_path / "executed").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "is_said"),
-    [
-        ("import nosuchlibrary\n", True),
-        (
-            "import os, logging\nos.environ.setdefault('A', '1')\nlog = logging.getLogger()\nimport nosuchlibrary\n",
-            True,
-        ),
-        ("import json\ndef f():\n    json.loads(pytest())\nfrom nosuchlibrary.a import b\n", True),
-        ("import pytest\npytest.setup_root(__file__, pythonpath=True)\nfrom nosuchlibrary.a import b\n", False),
-        ("import pyximport\npyximport.install()\nimport nosuchlibrary\n", False),
-        ("from importlib import invalidate_caches\ninvalidate_caches()\nimport nosuchlibrary\n", False),
-        ("from . import nosuchlibrary\n", False),
-        ("root = setup()\nimport nosuchlibrary\n", False),
-        ("import os\nos.environ['A'] = os.path.join('a', 'b')\nimport nosuchlibrary\n", True),
-        ("import os\nos.system('pip install -q nosuchlibrary')\nimport nosuchlibrary\n", False),
-        ("from os import system as run\nrun('pip install -q x')\nimport nosuchlibrary\n", False),
-        ("import subprocess, sys\nsubprocess.check_call(['pip', 'install', 'x'])\nimport nosuchlibrary\n", False),
-        ("from urllib.request import urlretrieve\nurlretrieve('u', 'n.py')\nimport nosuchlibrary\n", False),
-        ("import tarfile\ntarfile.open('x.tar').extractall()\nimport nosuchlibrary\n", False),
-        ("import beside\nimport nosuchlibrary\n", True),
-        ("import _init_paths\nimport nosuchlibrary\n", False),
-        ("import nosuchlibrary\nimport _init_paths\n", True),
-        ("from tools import _init_paths\nimport nosuchlibrary\n", False),
-        ("import tools._init_paths\nimport nosuchlibrary\n", False),
-        ("from tools import paths\nimport nosuchlibrary\n", True),
-    ],
-)
-def test_imports_behind_a_call_that_may_change_where_modules_are_are_not_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, *, is_said: bool
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.py").write_text(text)
-    (tmp_path / "tools").mkdir()
-    for name in ("beside.py", "tools/__init__.py", "tools/paths.py"):
-        (tmp_path / name).write_text("")
-    for name in ("_init_paths.py", "tools/_init_paths.py"):
-        (tmp_path / name).write_text("import sys\nsys.path.insert(0, 'lib')\n")
-    words = (*SLURM_SITE, f"workload.command='{sys.executable} t.py'")
-
-    said = all_warnings(
-        plan_all(compose_from_cli(words, project=tmp_path), MACHINE), Places(home=tmp_path / "h", store_url=""), MACHINE
-    )
-
-    assert any("nosuchlibrary" in line for line in said) == is_said
+    assert asked.read_text().count("compile(") == 1

@@ -17,7 +17,7 @@ from itertools import islice, pairwise
 from pathlib import Path, PurePath
 
 from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.startable import named_files
+from hpcml.commands.submit.startable import start_of
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.run import Run
 from hpcml.runs.files import read_whole
@@ -59,7 +59,7 @@ def unread_directives(item: Planned) -> Iterator[str]:
     """
     if item.run.workload.command is None:
         return
-    for name in named_files(item.plan.argv, Path(item.plan.cwd)):
+    for name in start_of(item.plan.argv, Path(item.plan.cwd)).files:
         with suppress(OSError, ValueError):
             text = read_whole(Path(item.plan.cwd) / name, most=_MOST_READ).decode("utf-8", "replace")
             unmet = {
@@ -76,7 +76,7 @@ def syntax_errors(words: Sequence[str], cwd: Path) -> Iterator[str]:
 
     A shell reads on as it goes: one that comes to a wrong line ends there, after what may have been hours of work.
     """
-    for name in named_files(words, cwd):
+    for name in start_of(words, cwd).files:
         with suppress(OSError, subprocess.TimeoutExpired):
             text = read_whole(cwd / name, most=_MOST_READ)
             shell = _shell_of(text, words[0])

@@ -15,9 +15,8 @@ from hpcml.commands.machine import Machine
 from hpcml.commands.submit import code, packing
 from hpcml.commands.submit.job_scripts import syntax_errors, unread_directives
 from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.python_start import imports_of_nothing
 from hpcml.commands.submit.queues import unknown_queue
-from hpcml.commands.submit.startable import has_known_python, named_files, python_script
+from hpcml.commands.submit.startable import start_of
 from hpcml.config.guess import nearest
 from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import StoreError
@@ -45,29 +44,11 @@ def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -
     found = {text for item in planned for text in warnings(item, places, kind_of)}
     found |= set(_walltime_warnings(planned, places, machine))
     commands = {
-        (item.plan.argv[0], item.plan.cwd, *named_files(item.plan.argv, Path(item.plan.cwd))): item for item in own
+        (item.plan.argv[0], item.plan.cwd, *start_of(item.plan.argv, Path(item.plan.cwd)).files): item for item in own
     }
     found |= {text for item in commands.values() for text in syntax_errors(item.plan.argv, Path(item.plan.cwd))}
-    found |= set(_import_warnings(own)) | set(_settings_warnings(own)) | set(_missing_settings(own))
-    return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned, places)))
-
-
-def _import_warnings(planned: Sequence[Planned]) -> Iterator[str]:
-    """Yield what scripts that are queued import, and their Python, as it is found here, does not find."""
-    asked = {
-        (script, item.plan.argv[0], Path(item.plan.cwd), item.run.workload.env.get("PYTHONPATH", inherited))
-        for item in planned
-        if item.run.cluster.scheduler is not SchedulerName.local  # where it is seen at once
-        and has_known_python(item.run)
-        and (script := python_script(item.plan.argv, Path(item.plan.cwd))) is not None
-        for inherited in [os.environ.get("PYTHONPATH", "")]
-    }
-    for script, program, cwd, path in asked:
-        if lost := imports_of_nothing(script, program, cwd, path):
-            yield (
-                f"{script.name} imports {', '.join(lost)}, and its Python has no such module here: activate the "
-                "environment that has it before hpcml run"
-            )
+    found |= set(_settings_warnings(own)) | set(_missing_settings(own))
+    return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned)))
 
 
 def _settings_warnings(planned: Sequence[Planned]) -> Iterator[str]:
