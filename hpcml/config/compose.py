@@ -50,7 +50,6 @@ from hpcml.config.command_line import (
 )
 from hpcml.config.misplaced import of_flag
 from hpcml.config.once import composing_once, sharing_schemas
-from hpcml.config.own_multirun import own_multirun
 from hpcml.config.program import Program, common_program, read_program, seed_in_environment
 from hpcml.config.quoting import groups_of_options, readable
 from hpcml.config.sweep.points import (
@@ -177,14 +176,11 @@ def compose_command(
     again = set_again(masked(words)) if points else []
     if said is None or not points:
         return points, again
-    several = own_multirun(said.words, project, is_swept=len(points) > 1)
-    if several is not None and several.is_certain and not is_literal:
-        raise ConfigError(several.said)
     seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
     remarks = [*again, *said.remarks(seeds, precisions, project=project)]
     if by_variable := seed_in_environment([point.run for point in points]):
         remarks.append(by_variable)
-    return points, remarks if several is None or is_literal else [*remarks, several.said]
+    return points, remarks
 
 
 def _without_secrets(points: Sequence[Composed]) -> list[Composed]:

@@ -239,7 +239,7 @@ def read_program(
         seeds=tuple(reading.seeds),
         seed_name=reading.seed_name,
         is_sweep=is_sweep,
-        doubts=tuple(_doubts(words)) if is_sweep else (),
+        doubts=() if is_literal else (*(_doubts(words) if is_sweep else ()), *_own_sweep(template)),
     )
     return program, rest
 
@@ -619,6 +619,21 @@ def _doubts(words: Sequence[str]) -> Iterator[str]:
         if len(numbers) >= _EXPANDED and steps == {1} and numbers[0][0] and _FLAG.fullmatch(before):
             shown = " ".join(word for _, word in numbers)
             yield f"{before} {shown} is one run: if your shell made it of {{...}}, write {before} FIRST..LAST"
+
+
+def _own_sweep(words: Sequence[str]) -> Iterator[str]:
+    """Yield a line where the program's own Hydra seems to be told to sweep: its trainings would be one run."""
+    flags = [
+        word
+        for word, after in itertools.pairwise([*words, ""])
+        if word == "--multirun" or (word == "-m" and (not after or after.startswith("-") or "=" in after))
+    ]
+    lists = [word for word in words if (found := _JOINED.fullmatch(word)) and len(_split(found["value"])) > 1]
+    if flags and lists:
+        yield (
+            f"{flags[0]} {lists[0]} behind the -- is the program's own sweep, in one run with one time and one result: "
+            "leave that flag out, and -m in front of the -- makes a run of each value"
+        )
 
 
 def _expanded(words: Sequence[str]) -> Iterator[str]:

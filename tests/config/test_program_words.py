@@ -454,3 +454,19 @@ def test_a_variable_that_may_be_the_seed_is_asked_about(settings: list[str], nam
 
     asked = [line for line in said if "if it is the program's seed" in line]
     assert [line.partition(" ")[0] for line in asked] == ([] if name is None else [f"workload.env.{name}"])
+
+
+def test_a_sweep_of_the_programs_own_hydra_is_remarked_on() -> None:
+    for line, is_said in (
+        ("python prog.py -m lr=0.1,0.01", True),
+        ("python prog.py lr=0.1,0.01 model=small -m", True),
+        ("mytrain --multirun 'lr=choice(1,2)' n=1,2", True),
+        ("python -m package.train -m lr=1,2", True),
+        ("python -m package.train lr=1,2", False),
+        ("python prog.py -m 0.9 lr=1,2", False),
+        ("python prog.py -m hparams=optuna", False),
+        ("python prog.py -m 'betas=[0.9,0.99]'", False),
+    ):
+        program, _ = read_program(shlex.split(line), [])
+        assert any("behind the -- is the program's own sweep" in each for each in program.doubts) == is_said, line
+        assert read_program(shlex.split(line), [], is_literal=True)[0].doubts == ()
