@@ -44,11 +44,11 @@ from hpcml.config.command_line import (
     arrange,
     in_one_line,
     in_quotes,
+    instead_of_flag,
     kinds_by_key,
     project_conf,
     set_again,
 )
-from hpcml.config.misplaced import of_flag
 from hpcml.config.once import composing_once, sharing_schemas
 from hpcml.config.program import Program, common_program, read_program, seed_in_environment
 from hpcml.config.quoting import groups_of_options, readable
@@ -279,7 +279,7 @@ def _check_flags(arguments: list[str]) -> None:
         if ended.code != 0:  # that of --version
             told = in_one_line(complaints.getvalue().rpartition("error: ")[2])
             foreign = _FOREIGN_FLAG.search(told)
-            hint = f": {of_flag(*foreign.groups(), known=kinds_by_key(Run))}" if foreign else ""
+            hint = f": {instead_of_flag(*foreign.groups())}" if foreign else ""
             raise ConfigError(f"{told}{hint}") from ended
 
 

@@ -59,21 +59,6 @@ def test_a_setting_that_is_set_twice_is_told_of(hpcml: Hpcml) -> None:
     assert done.stderr.splitlines() == ["hpcml: precision=fp32 has no effect: precision=tf32 stands behind it"]
 
 
-def test_a_sweep_by_the_programs_own_hydra_is_refused_with_the_line_that_makes_a_run_of_each(hpcml: Hpcml) -> None:
-    (hpcml.cwd / "prog.py").write_text("import sys\nprint('for hydra:', sys.argv[1:])\n")
-    line = [sys.executable, "prog.py", "-m", "lr=0.1,0.01"]
-
-    refused = hpcml("run", "--", *line)
-    as_a_setting = hpcml("run", f"workload.command={shlex.join(line)}")
-
-    for done in (refused, as_a_setting):
-        assert (done.returncode, hpcml.runs()) == (2, [])
-        assert f"write hpcml run -m -- {sys.executable} prog.py lr=0.1,0.01" in said_in_one_line(done)
-    asked_for = hpcml("run", "--as-is", "--", *line)
-    assert asked_for.returncode == 0, asked_for.stderr
-    assert len(hpcml.runs()) == 1
-
-
 def test_a_command_that_is_a_setting_has_the_runs_own_filled_in_as_well(hpcml: Hpcml) -> None:
     words = ["{seed}", "--p={precision}", "{mixed_precision}", "{other}", "{{seed}}"]
     command = f"{shlex.join([sys.executable, '-c', SAYS])} {' '.join(words)}"

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePath
 
-from hpcml.config.guess import did_you_mean
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.container import ContainerKind
 from hpcml.model.run import Run
 from hpcml.runs.files import read_whole
 from hpcml.schedulers.registry import SUBMITS
+from hpcml.spelling import did_you_mean
 
 _PYTHON = re.compile(r"python[\d.]*")
 _SUFFIXES: Mapping[str, tuple[str, ...]] = {  # of the scripts that a program runs
