@@ -90,11 +90,23 @@ def test_what_can_start_is_left_alone(compose_one: ComposeOne, folder: Path) -> 
         *("./compiled", f"{os.path.relpath(sys.executable, folder)} -V", "python app.py", "python --version", "bash"),
         *("bash -lc 'python nosuch.py'", "bash -x ./run.sh", "bash +e run.sh", "./run.sh nosuch.py"),
         *("python -c 'print(1); print(2)'", "python -m pkg --x nosuch.py", "python ok.py nosuch.py", "python -"),
-        *("python pkg nosuch.py", "sbatch --wait run.sh", f"python -m {'a' * 300}.{'b' * 300}"),
+        *("sh ls", "python pkg nosuch.py", "sbatch --wait run.sh", f"python -m {'a' * 300}.{'b' * 300}"),
         *("python -m mine.train", "python -um mine.sub", "python -m json.tool", "python -m nosuchmoduleatall"),
         *("python -m loose.other", "python -m grown.late", "python -m hpcml_client.x", "python ok.py -m mine.trian"),
     ):
         assert refused(run, command, folder) is None, command
+
+
+def test_a_launcher_that_starts_no_script_is_left_alone(compose_one: ComposeOne, folder: Path) -> None:
+    for name in ("torchrun", "accelerate"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    run = compose_one("workload.command=true")
+
+    for command in ("accelerate config", "torchrun --no-python --nproc_per_node 2 echo x", "torchrun -m pkg.train"):
+        assert refused(run, f"./{command}", folder) is None, command
+    for command in ("accelerate launch nosuch.py", "torchrun --nproc_per_node 2 nosuch.py --x y.py"):
+        assert "'nosuch.py' is not there" in (refused(run, f"./{command}", folder) or ""), command
 
 
 def test_what_came_through_a_shell_is_never_refused_for_its_characters(compose_one: ComposeOne, folder: Path) -> None:

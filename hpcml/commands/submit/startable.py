@@ -34,7 +34,8 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {  # of the scripts that a program ru
 }
 _OF_SHELLS = frozenset({"cd", "source", ".", "export", "module", "ml", "eval", "exec", "ulimit", "if", "for", "while"})
 _MODULE = re.compile(r"-[A-Za-z]*m|--module")
-_CODE = re.compile(r"-|-[A-Za-z]*[ces]")  # bash -lc, perl -ne; python - and bash -s read standard input
+# bash -lc, perl -ne; python - and bash -s read standard input; what torchrun starts so is no script
+_RUNS_NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[ces]|--no[-_]python")
 _COMPILE = "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec')"
 _OF_SYNTAX = re.compile(r"^(?:Syntax|Indentation|Tab)Error", re.MULTILINE)
 _MOST_BYTES = 1 << 20  # of a script that is compiled
@@ -62,11 +63,13 @@ def start_of(words: Sequence[str], cwd: Path) -> ProgramStart:
     program, name = words[0], PurePath(words[0]).name
     waits = any(word in ("--wait", "-W") or word.startswith("-Wblock") for word in words)
     suffixes = _SUFFIXES.get("python" if _PYTHON.fullmatch(name) else name, ())
-    rest = words[2:] if words[1:2] == ["launch"] and name == "accelerate" else words[1:]
+    rest = words[1:]
+    if name == "accelerate":
+        rest = words[2:] if words[1:2] == ["launch"] else []
     for before, word in pairwise(["", *rest]) if suffixes else ():
         if _MODULE.fullmatch(before):
             return ProgramStart(program=program, cwd=cwd, module=word)
-        if _CODE.fullmatch(word):
+        if _RUNS_NO_SCRIPT.fullmatch(word):
             break
         is_value = before.startswith(("-", "+")) and not os.path.lexists(cwd / word)  # of an option, maybe
         if word.endswith(suffixes) or not (word.startswith(("-", "+")) or is_value):
@@ -137,6 +140,8 @@ def _hint(start: ProgramStart) -> str:
 def _no_script(start: ProgramStart, *, is_inside: bool) -> Iterator[str]:
     if start.script is None or os.path.lexists(start.cwd / start.script):
         return
+    if shutil.which(start.script, mode=os.F_OK) is not None:
+        return  # where shells look for scripts, too
     folder = (start.cwd / start.script).parent
     if not PurePath(start.script).is_absolute() or (not is_inside and _is_dir(folder)):
         yield f"{start.script!r} is not there, seen from {start.cwd}: mend its name, or start in the folder where it is"
