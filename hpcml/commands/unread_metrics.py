@@ -26,7 +26,6 @@ _MOST_OF_HEADING = 1 << 16  # bytes
 _NAMEABLE = re.compile(r"[\w./ +,=@()&-]+")  # what neither a shell, nor Hydra, nor a pattern reads as something else
 _NUMBERED = re.compile(r"\d+(?:[-_.T]?\d+)*")
 _MOMENT = re.compile(r"20\d\d[-_.]?[01]\d[-_.]?[0-3]\d|\d\d[-_.]\d\d[-_.]\d\d|1\d{9}")  # the next run's is another
-_MOST_WORDS = 4  # of a name
 _NAME = r"(?:[A-Za-z][\w./@'-]* +){0,3}[A-Za-z][\w./@'-]*"
 _PAIR = re.compile(
     rf"(?<![\w.])(?P<name>{_NAME})(?P<between>[^\w.+-]{{1,60}})(?:[A-Za-z][\w.]*\(\[?)?"
@@ -123,10 +122,12 @@ def _spoken(label: str) -> str:
 
 def _pattern(pair: re.Match[str], lines: Sequence[str]) -> str:
     """Return what finds the numbers with the name of *pair* in *lines*, with their steps where these grow."""
-    words = pair["name"].split()
-    apart = r"(?<![A-Za-z] )" if len(words) < _MOST_WORDS else ""  # else more words may stand before
-    pattern = apart + r"(?<!\w)" + " +".join(re.escape(word.rstrip("'")).replace("'", ".") for word in words)
-    pattern += r"[^\w.+-]+(?P<value>[^\s|,}]+(?:,\d{3})*)"
+    words = " +".join(re.escape(word.rstrip("'")).replace("'", ".") for word in pair["name"].split())
+    grouped = r"(?:,\d{3})*" if "," in pair["value"] else ""
+    pattern = rf"\b{words}[^\w.+-]+(?P<value>[^\s|,}}]+{grouped})"
+    is_all = re.search("[A-Za-z] $", pair.string[: pair.start()]) is None  # of its name
+    if is_all and any(re.search(f"[A-Za-z] {pattern}", line) for line in lines):  # the end of another, too
+        pattern = rf"(?<![A-Za-z] ){pattern}"
     if data := _data_of(pair):
         pattern = rf"\b{data}\b.*?{pattern}"
     stepped = rf"{_STEP}.*?{pattern}"

@@ -52,6 +52,11 @@ EXAMPLES: dict[str, tuple[str, list[str]]] = {
     MNIST: ("test_average_loss 0.0300, test_accuracy 9420/10000, loss 2.300000", ["0.03"]),
     TUTORIAL: ("val_loss 0.4, val_acc 0.85, train_loss 0.4", ["0.3", "0.4"]),
     REWARDS: ("ep_rew_mean 22.3, loss 5.1", ["22.3", "22.3"]),
+    "so the final average loss 0.5\nloss 0.4 or so\nso the final average loss 0.3\n": (
+        "loss 0.4, the_final_average_loss 0.3",
+        ["0.4"],
+    ),
+    "it is the final average loss 0.5\n": ("the_final_average_loss 0.5", ["0.5"]),
     "Accuracy of the network on the 10000 test images: 54 %\n": ("test_images 54 %", ["54"]),
     "epoch 1 loss 0.5\nepoch 2 loss 0.4\n": ("loss 0.4", ["1 0.5", "2 0.4"]),
     "epoch 1 loss 0.5\nepoch 1 loss 0.4\n": ("loss 0.4", ["0.5", "0.4"]),
