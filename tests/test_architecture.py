@@ -62,7 +62,6 @@ SMALL_TOPICS: dict[str, str] = {
     "hpcml.schedulers.pbs.rehearsal": "the counterpart of slurm/rehearsal: a scheduler's folders have the same files",
     "hpcml.schedulers.flux.site": "every backend has the same files, and a site is looked for here",
     "hpcml.schedulers.lsf.site": "as above",
-    "hpcml.commands.submit.import_paths": "asks a program's own Python from where it imports",
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
 SAME_NAME: dict[str, str] = {

@@ -27,7 +27,7 @@ from hpcml.errors import ConfigError, StoreError
 from hpcml.model.precision import ALIASES
 from hpcml.model.record_keys import unix_time
 from hpcml.model.state import State
-from hpcml.spelling import alike
+from hpcml.spelling import nearest
 from hpcml.units import parse_walltime_s
 
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -67,7 +67,7 @@ class Filter:
             except (re.error, RecursionError, OverflowError) as error:
                 raise StoreError(f"filter {str(self)!r}: {self.value!r} is no regular expression: {error}") from error
         if self.key == "state" and self.op in ("=", "!=") and self.value.upper() not in State.__members__:
-            near = alike(self.value, State.__members__) or State.__members__
+            near = nearest(self.value, State.__members__) or State.__members__
             raise StoreError(f"filter {str(self)!r}: {self.value!r} is no state: choose {', '.join(near)}")
 
     def __str__(self) -> str:
