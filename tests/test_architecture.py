@@ -167,9 +167,8 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.commands.collect", "hpcml.store.rest_rows"): "as above",
     ("hpcml.commands.status", "hpcml.store.scheduler_polls"): "as above",
     ("hpcml.commands.sync", "hpcml.store.rest_rows"): "as above",
-    ("hpcml.store.postgres", "hpcml.store.upgrade"): "loads Alembic, for a store that is to be made or upgraded",
-    ("hpcml.store.sqlite.engine", "hpcml.store.upgrade"): "as above",
-    ("hpcml.store.sqlite.read_only", "hpcml.store.upgrade"): "as above",
+    ("hpcml.store.postgres", "hpcml.store.create"): "loads Alembic, for a store that is to be made",
+    ("hpcml.store.sqlite.engine", "hpcml.store.create"): "as above",
 }
 # A module under 80 lines with one importer, in its own room: the topic that a reader looks for under its name.
 SMALL_TOPICS: dict[str, str] = {

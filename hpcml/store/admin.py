@@ -101,7 +101,7 @@ def compact(store: Database) -> list[Path]:
     done.
     """
     vacuum(store)
-    return thin_out(store.path, keep=1) if isinstance(store, SqliteFile) else []
+    return thin_out(store.path) if isinstance(store, SqliteFile) else []
 
 
 def back_up(store: Database, target: Path | None) -> Path:
