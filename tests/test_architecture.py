@@ -73,7 +73,6 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.agent.telemetry.control", "hpcml.agent.telemetry.summary"): "loaded once the program runs",
     ("hpcml.agent.supervise", "hpcml.model.secrets"): "as above",
     ("hpcml.agent.processes", "hpcml.model.secrets"): "for processes that are left behind alone",
-    ("hpcml.store.parse", "hpcml.model.secrets"): "for runs that are new: each answer loads the former",
     (
         "hpcml.agent.telemetry.control",
         "hpcml.agent.telemetry.host",
@@ -404,14 +403,6 @@ def test_help_loads_click_and_nothing_else_foreign(tmp_path: Path) -> None:
 
     assert "click" in loaded
     assert not loaded & FOREIGN
-
-
-@pytest.mark.parametrize("command", ["runs", "status"])
-def test_listing_runs_in_a_new_home_loads_nothing_large(command: str, tmp_path: Path) -> None:
-    loaded = loaded_by(command, tmp_path=tmp_path)
-
-    assert "sqlite3" in loaded
-    assert not loaded & {"alembic", "hydra", "omegaconf", "scipy", "sqlalchemy", "torch", "submitit"}
 
 
 def modules_after(*words: str, tmp_path: Path) -> set[str]:

@@ -58,7 +58,6 @@ GROUPS = {
             "curves": ("hpcml.cli.curves:curves", "Show how a metric went in runs."),
             "diff": ("hpcml.cli.diff:diff", "Show in what two runs differ."),
             "query": ("hpcml.cli.query:query", "Answer a SELECT over the store's views."),
-            "ui": ("hpcml.cli.ui:ui", "Look through the store in a browser, with Datasette."),
         },
     ),
     "Compare": (

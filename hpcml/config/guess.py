@@ -59,7 +59,7 @@ COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("sql", "select"), "query"),
     **dict.fromkeys(("image", "containers", "container"), "images"),
     **dict.fromkeys(("models", "recipe", "datasets"), "recipes"),
-    **dict.fromkeys(("web", "browse", "dashboard"), "ui"),
+    **dict.fromkeys(("web", "browse", "dashboard"), "watch"),
     **dict.fromkeys(("gpu", "devices"), "gpus"),
     **dict.fromkeys(("eta", "cost"), "estimate"),
 }

@@ -47,8 +47,8 @@ class Filter:
     """One comparison. `op` is one of = != < <= > >= and ~, which searches for a regular expression.
 
     `Filter` is what the parser makes of ``key op value``, and what code builds that needs no text. Making one raises
-    `StoreError` for an unknown operator, for an empty value, for a value of ``~`` that is no regular expression, and for
-    a state that does not exist: all are mistakes that would otherwise select other runs, or none.
+    `StoreError` for an unknown operator, an empty value, a value of ``~`` that is no regular expression, and a state
+    that does not exist: all are mistakes that would otherwise select other runs, or none.
 
     >>> str(Filter(key="seed", op="<=", value="3"))
     'seed<=3'
