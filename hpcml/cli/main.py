@@ -70,7 +70,6 @@ GROUPS = {
             "report": ("hpcml.cli.report:report", "Write a report of runs: one HTML file, Markdown or LaTeX."),
             "scaling": ("hpcml.cli.scaling:scaling", "Show what more GPUs, nodes or threads gain, and when they pay."),
             "peak": ("hpcml.cli.peak:peak", "Show what runs attained of what their devices can do at most."),
-            "published": ("hpcml.cli.published:published", "Show tables that others published, above your own runs."),
         },
     ),
     "Images": (
