@@ -45,7 +45,6 @@ OWNERS: dict[str, set[str]] = {
     "scipy": {"analysis"},
     "mlflow": {"interop/mlflow_export.py"},
     "tensorboard": {"interop/tensorboard_export.py"},
-    "prometheus_client": {"interop/openmetrics_export.py"},
     "rocrate": {"interop/crate_export.py"},
     "orjson": {"store/parse.py"},
     "pyarrow": {"interop/parquet_export.py"},

@@ -54,7 +54,6 @@ GROUPS = {
             "curves": ("hpcml.cli.curves:curves", "Show how a metric went in runs."),
             "diff": ("hpcml.cli.diff:diff", "Show in what two runs differ."),
             "query": ("hpcml.cli.query:query", "Answer a SELECT over the store's views."),
-            "ui": ("hpcml.cli.ui:ui", "Look through the store in a browser, with Datasette."),
         },
     ),
     "Compare": (
@@ -67,7 +66,6 @@ GROUPS = {
             "report": ("hpcml.cli.report:report", "Write a report of runs: one HTML file, Markdown or LaTeX."),
             "scaling": ("hpcml.cli.scaling:scaling", "Show what more GPUs, nodes or threads gain, and when they pay."),
             "peak": ("hpcml.cli.peak:peak", "Show what runs attained of what their devices can do at most."),
-            "published": ("hpcml.cli.published:published", "Show tables that others published, above your own runs."),
         },
     ),
     "Images": (
