@@ -60,16 +60,14 @@ SETTINGS = {
     "tags=a": "write 'tags=[a]'",
     "train.py --lr 1": "a program stands behind two dashes: hpcml run -- python train.py --lr 1",
     "--gpus 2": "settings of a run have no dashes: write resources.gpus_per_node=2",
-    "--lr 0.1,0.2": "flags of the program stand behind it: hpcml run -- PROGRAM --lr 0.1,0.2",
-    "4": "for so many processes write strategy=ddp strategy.processes_per_node=4",
-    "-t 2:00:00": "for -t of a scheduler write resources.walltime=2:00:00",
-    "\u2013m seed=1,2": "its first sign is no '-', though it looks like one: write it as -m",
-    "--array=0-3": "the elements of an array are the runs of a sweep: write -m and the values, as in -m seed=0,1,2",
-    "--gres gpu:a100:4": "write resources.gpus_per_node=4",
-    "-l select=1:ncpus=4": "of qsub's -l write resources.nodes=..., resources.cpus_per_task=",
+    "--lr 0.1,0.2": "a flag of the program stands behind two dashes: hpcml run -- PROGRAM --lr 0.1,0.2",
+    "-t 2:00:00": "settings of a run have no dashes",
+    "-p gpu": "for Slurm's -p write resources.partition=gpu",
+    "\u2013m seed=1,2": "its first sign is no '-', though it looks like one",
+    "--array=0-3": "unrecognized arguments: --array=0-3: settings of a run have no dashes",
+    "-l select=1:ncpus=4": "unrecognized arguments: -l",
     "seed=null": "seed=null: seed needs a value: leave the word out for its default",
-    "--wrap='python t.py'": "hpcml run -- python t.py",
-    "--licenses=matlab": "write 'resources.extra_directives=[\"--licenses=matlab\"]'",
+    "--wrap='python t.py'": "settings of a run have no dashes",
 }
 # The words of `hpcml`, and what the answer must say.
 TYPED = {
