@@ -1,6 +1,7 @@
 # make demo: install into .venv and run the main job on this machine
-# make test: install what the tests need and run them all
-# make test-full: the same tests with more examples and more kills, each command in a Python of its own
+# make test: install what the tests need of Python and run them, with each real part (Slurm, PostgreSQL ...) that is there
+# make services: install those parts, on Debian, as root; `make services-full` those of make test-full
+# make test-full: all tests, with more examples and more kills; PART=slurm: that part alone (tests/parts.py names them)
 # make gpu-check: everything that only a GPU can show, with a PYTHON that has torch for CUDA; nothing is downloaded
 # make gpu-check-wheels: download what it needs besides, to be carried to a machine without a network
 
@@ -14,22 +15,31 @@ GPU_CHECK_OPTIONS ?=
 # One more than there are cores: tests wait much of their time, for programs and for schedulers.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: demo test test-full lint docs clean gpu-check
+PART ?= all
+
+.PHONY: demo test test-full services services-full lint docs clean gpu-check
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/hpcml run -m precision=fp32,tf32,amp seed=0,1,2 experiment=demo
 	$(VENV)/bin/hpcml compare --by precision --experiment demo
 
 test: $(VENV)/.test lint
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --durations=10 --reruns 1 --rerun-show-tracebacks
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --durations=10 --part usual
 
-test-full: export HPCML_TESTS := full
-test-full: test
+test-full: $(VENV)/.test lint
+	HPCML_TESTS=full $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --durations=10 --part $(PART)
+
+services:
+	tests/services.sh
+
+services-full:
+	tests/services.sh full
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	@$(VENV)/bin/python -m tests.code_lines
 
 docs: $(VENV)/.test
 	$(VENV)/bin/sphinx-build -nW --keep-going -b html docs docs/_build/html

@@ -2,7 +2,6 @@
 
     python benchmarks/error_rates.py            # 2000 studies a cell, some minutes
     python benchmarks/error_rates.py 10000
-    python benchmarks/error_rates.py looks 10000  # planned looks at growing data
 
 Each study is a set of run records as the store hands them out; `compare` sorts, pairs, tests and words them. Values are
 normal unless a table says otherwise, and seeds independent. It prints the tables of docs/statistics.md as Markdown; all
@@ -21,12 +20,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcml.analysis.compare.comparison import compare, take_look
-from hpcml.analysis.compare.looks import PlannedRows
-from hpcml.analysis.sequential import find_levels, look_sizes
-from hpcml.analysis.statistics import ALPHA
+from hpcml.analysis.compare.comparison import compare
 from hpcml.model.comparison import ComparisonRequest, Interval
-from hpcml.model.looks import Look, LookPlan, PlannedArm, PlannedStudy
 from hpcml.model.records import MetricSummary, Point, RunRecord
 from hpcml.model.state import State
 
@@ -112,111 +107,6 @@ def pairs(noise: np.random.Generator, n: int, rho: float) -> tuple[Values, Value
     """Return two arms of *n* standard normal values with the correlation *rho*, which may be negative."""
     one, other = noise.normal(size=(2, n))
     return one, rho * one + math.sqrt(1 - rho * rho) * other
-
-
-LookedAt = Callable[[np.random.Generator], tuple[Values, Values]]  # the reference by seed, and arms by arm and seed
-
-
-def shares_of_looks(
-    draw: LookedAt, plan: LookPlan, studies: int, settings: Mapping[str, object], truth: Sequence[float], seed: int = 1
-) -> dict[str, float]:
-    """Return in per cent of *studies* how often a false claim of each kind was made at any look, and about any arm.
-
-    That is what the worst stopping rule makes of them. *truth* is the gain of each arm in margins, negative for worse.
-    Claims are those of `take_look`, by Holm over the arms.
-    """
-    noise, counts = np.random.default_rng(seed), Counter[str]()
-    true_of = {arm.level: gain for arm, gain in zip(plan.rows, truth, strict=True)}
-    is_false: dict[str, Callable[[float], bool]] = {
-        "equivalent": lambda gain: abs(gain) >= 1,
-        "non_inferior": lambda gain: gain <= -1,
-        "better": lambda gain: gain <= 0,
-        "worse": lambda gain: gain >= 0,
-        "worse_by_margin": lambda gain: gain >= -1,
-    }
-    for _ in range(studies):
-        reference, arms = draw(noise)
-        rows = [(plan.reference, reference), *zip((arm.level for arm in plan.rows), arms, strict=True)]
-        runs = [
-            record(level, at, None if math.isnan(value) else value, settings)
-            for level, of in rows
-            for at, value in enumerate(map(float, of))
-        ]
-        study = PlannedStudy(plan=plan)
-        for number, n in enumerate(plan.sizes, 1):
-            seen = [replace(arm, stop=None) for arm in take_look([r for r in runs if r.seed < n], study, number)]
-            study = replace(study, looks=(*study.looks, Look(number=number, taken_at="", arms=seen)))
-        rows_of = PlannedRows(study)
-        for kind, wrong in is_false.items():
-            held = rows_of.held(kind, {})
-            counts[kind] += any(p < ALPHA and wrong(true_of[level]) for (_, level), (p, _) in held.items())
-    return {kind: 100 * counts[kind] / studies for kind in is_false}
-
-
-def plan_of(seeds: int, arms: int, margin: float) -> LookPlan:
-    """Return a plan of looks at *arms* arms and a reference, whose runs have the ids of `record`."""
-    levels = ["fp32", *("tf32", "bf16", "fp16", "amp_bf16")[:arms]]
-    sizes = look_sizes(seeds)
-    return LookPlan(
-        experiment="simulated",
-        planned_at="",
-        by="precision",
-        reference="fp32",
-        claim="equivalent",
-        metric=METRIC,
-        goal="max",
-        margin=margin,
-        seeds=list(range(seeds)),
-        sizes=list(sizes),
-        levels=[list(of) for of in find_levels(sizes, arms)],
-        arms=[
-            PlannedArm(
-                cell=0, level=level, is_reference=level == "fp32", uids=[f"{level}-{seed:04}" for seed in range(seeds)]
-            )
-            for level in levels
-        ],
-    )
-
-
-def sharing(seeds: int, gains: Sequence[float], rho: float, *, lost: float = 0.0, grid: float = 0.0) -> LookedAt:
-    """Return studies of arms with sd 1 that correlate by *rho* with their reference and differ from it by *gains*.
-
-    A share *lost* of all runs ends in nan (as likely in each arm); values are rounded to multiples of *grid*.
-    """
-
-    def draw(noise: np.random.Generator) -> tuple[Values, Values]:
-        common = math.sqrt(rho) * noise.normal(size=seeds)
-        values = 10 + common + math.sqrt(1 - rho) * noise.normal(size=(len(gains) + 1, seeds))
-        values[1:] += np.asarray(gains)[:, None]
-        if grid:
-            values = grid * np.round(values / grid + noise.random())
-        values[noise.random(values.shape) < lost] = math.nan
-        return values[0], values[1:]
-
-    return draw
-
-
-LOOKS = (  # name, seeds, gains in margins, rho, share of lost runs
-    ("1 arm, worse by the margin", 16, (-1.0,), 0.5, 0.0),
-    ("1 arm, better by the margin", 16, (1.0,), 0.5, 0.0),
-    ("1 arm, equal", 16, (0.0,), 0.5, 0.0),
-    ("1 arm, worse by the margin, looks at 4, 5, 6", 6, (-1.0,), 0.0, 0.0),
-    ("4 arms, worse by the margin", 16, (-1.0,) * 4, 0.5, 0.0),
-    ("4 arms, 2 equal and 2 worse by the margin", 16, (0.0, 0.0, -1.0, -1.0), 0.9, 0.0),
-    ("1 arm, worse by the margin, 5 % of runs lost", 16, (-1.0,), 0.5, 0.05),
-)
-
-
-def table_of_looks(studies: int) -> Iterator[str]:
-    """Yield the table of planned looks of docs/statistics.md, line by line."""
-    yield "| study | `equivalent` | `non-inferior` | `better` | `worse` | `worse by more than the margin` |"
-    yield "|---|---|---|---|---|---|"
-    for name, seeds, gains, rho, lost in LOOKS:
-        margin = 1.0
-        settings = {"objective.margin": margin}
-        draw = sharing(seeds, [gain * margin for gain in gains], rho, lost=lost)
-        found = shares_of_looks(draw, plan_of(seeds, len(gains), margin), studies, settings, gains)
-        yield f"| {name} | {' | '.join(f'{share:.1f}' for share in found.values())} |"
 
 
 def by_seed(values: Sequence[float] | Values, seeds: Sequence[int] | None = None) -> dict[int, float | None]:
@@ -369,33 +259,8 @@ def false_of_skew(n: int, spreads: tuple[float, float], scale: str, studies: int
     return sum(found[word] for word in GOOD)
 
 
-CURVE_STEPS = range(0, 310, 10)
 TARGET = 0.9
 WATCHED_S = 1.3  # the length of every run; the median time to the target is 1 s
-
-
-def curve_rates(n: int, rho: float, studies: int, *, pairs_rho: float = 0.5, seed: int = 1) -> tuple[float, float]:
-    """Return how often the band, and the interval of the area, do not hold a true difference of zero, in per cent.
-
-    Curves are of 31 steps, of which neighbours correlate by *rho*; the two arms correlate by *pairs_rho*.
-    """
-    noise = np.random.default_rng(seed)
-    outside = Counter[str]()
-    for _ in range(studies):
-        fresh = noise.normal(size=(2, n, len(CURVE_STEPS)))
-        for at in range(1, len(CURVE_STEPS)):
-            fresh[:, :, at] = rho * fresh[:, :, at - 1] + math.sqrt(1 - rho * rho) * fresh[:, :, at]
-        values = {"fp32": fresh[0], "tf32": pairs_rho * fresh[0] + math.sqrt(1 - pairs_rho**2) * fresh[1]}
-        runs, curves = [], {}
-        for level, of in values.items():
-            for at, curve in enumerate(of):
-                run = record(level, at, float(curve[-1]), {"objective.margin": 1.0})
-                runs.append(run)
-                curves[run.uid] = [Point(s, float(s), float(v)) for s, v in zip(CURVE_STEPS, curve, strict=True)]
-        found = _known(compare(runs, {}, _PLAIN, more_curves={METRIC: curves}).cells[0].rows[1].curve)
-        outside["band"] += any(low > 0 or high < 0 for low, high in zip(found.low, found.high, strict=True))
-        outside["area"] += not _holds_zero(_known(found.area_ci95))
-    return 100 * outside["band"] / studies, 100 * outside["area"] / studies
 
 
 def target_rates(n: int, ratio: float, studies: int, *, rho: float = 0.0, seed: int = 1) -> tuple[float, float]:
@@ -433,17 +298,7 @@ def _holds_zero(interval: Interval) -> bool:
 
 
 def tables_beyond(studies: int) -> Iterator[str]:
-    """Yield the tables of docs/statistics.md about curves and times to a target, line by line."""
-    yield from (
-        "",
-        "Learning curves that do not differ (31 steps, rho of neighbours), declared to differ: somewhere / in area:",
-        "",
-        "| rho of steps | 3 seeds | 5 | 10 |",
-        "|---|---|---|---|",
-    )
-    for rho in (0.0, 0.9, 0.99):
-        cells = ["{:.1f} / {:.1f}".format(*curve_rates(n, rho, studies)) for n in (3, 5, 10)]
-        yield f"| {rho:g} | {' | '.join(cells)} |"
+    """Yield the tables of docs/statistics.md about times to a target, line by line."""
     yield from (
         "",
         "Times to a target, a fifth of them censored, declared to differ: log-rank / restricted means:",
@@ -457,9 +312,7 @@ def tables_beyond(studies: int) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    asked = [word for word in sys.argv[1:] if word != "looks"]
-    studies = int(asked[0]) if asked else 2000
-    chosen = (table_of_looks,) if "looks" in sys.argv else (tables, tables_beyond)
-    for lines in chosen:
+    studies = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    for lines in (tables, tables_beyond):
         for line in lines(studies):
             print(line, flush=True)

@@ -20,7 +20,7 @@ from hpcml_train.torch import rounding
 from hpcml_train.torch.arithmetic import Arithmetic
 
 _ROUNDED = ("tf32", "amp_fp16", "amp_bf16", "bf16", "fp16")
-_SCALED = ("fp8_e4m3", "fp8_hybrid", "fp8_hybrid_delayed")
+_SCALED = ("fp8_e4m3", "fp8_hybrid")
 _SIXTEEN_BITS = {"fp16": torch.float16, "bf16": torch.bfloat16}  # formats whose products are stored in them
 _LAYOUTS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 _OF_A_CONVOLUTION = ("convolution", "gradient of data", "gradient of weights")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_COMMAND = "from hpcml.cli.start import main; main()"
+_COMMAND = "from hpcml.cli.main import main; main()"
 
 
 def command_of(python: str | Path = sys.executable) -> str:

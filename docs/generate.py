@@ -74,10 +74,9 @@ def capability_table() -> str:
 def _on_gpu(row: Capability) -> str:
     if row.min_compute_capability is None:
         return "refused"
-    bounds = [row.min_compute_capability, *filter(None, [row.max_compute_capability])]
-    least, *latest = (".".join(map(str, bound)) for bound in bounds)
+    least = ".".join(map(str, row.min_compute_capability))
     only = "" if row.trains else ", in inference only"
-    return f"native from compute capability {least}{''.join(f' to {bound}' for bound in latest)}{only}"
+    return f"native from compute capability {least}{only}"
 
 
 def switches_table() -> str:

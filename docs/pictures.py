@@ -33,7 +33,7 @@ from hpcml.schedulers.registry import BACKENDS
 from hpcml.store.views import VIEWS
 
 DOCS = Path(__file__).resolve().parent
-_COMMAND = "from hpcml.cli.start import main; main()"
+_COMMAND = "from hpcml.cli.main import main; main()"
 _COLUMNS = 80
 _WIDTH, _HEIGHT = 1100, 545
 _COLOURS = 64  # enough for text and few tones, and a third of the bytes

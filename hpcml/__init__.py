@@ -1,6 +1,7 @@
 """Describe, submit, watch and compare ML runs on HPC clusters."""
 
-TYPE_CHECKING = False  # not typing's own, which takes as long to import as all of this
+from typing import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from hpcml.api.store import open_store
     from hpcml.api.submission import compose

@@ -12,23 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hpcml.errors import ConfigError
 
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import Any
-
-    Json = Any  # what json.dumps takes; recursive aliases do not help mypy here
-else:
-    Json = object
-
-_COMMON: Mapping[str, Any] = {  # hints that need not be evaluated
-    **{kind.__name__: kind for kind in (str, int, float, bool)},
-    **{f"{kind.__name__} | None": kind | None for kind in (str, int, float, bool)},
-    "list[str]": list[str],
-    "dict[str, str]": dict[str, str],
-}
+Json = Any  # what json.dumps takes; recursive aliases do not help mypy here
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _SHOWN = 60  # characters of a value in an error
 
@@ -93,7 +81,7 @@ def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, 
     own: Any = type(value)
     if _field_names(own) and isinstance(kind, type) and isinstance(value, kind):
         return value
-    origin, arguments = _origin(kind), _arguments(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
     if isinstance(kind, types.UnionType):
         if value is None:
             return None
@@ -113,15 +101,6 @@ def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, 
     if kind is float and isinstance(value, int):
         return float(value)  # JSON writes 1.0 as 1 in some tools
     return value
-
-
-def _origin(kind: Any) -> Any:  # noqa: ANN401
-    """Return list of list[str]; None of what has no arguments. So `typing` has it, which is not loaded here."""
-    return getattr(kind, "__origin__", None)
-
-
-def _arguments(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401
-    return getattr(kind, "__args__", ())
 
 
 def _decode_items(kind: Any, items: Sequence[Json], where: str) -> Iterable[Any]:  # noqa: ANN401
@@ -161,7 +140,7 @@ def check_type(kind: Any, value: Json, *, where: str, is_deep: bool = True) -> N
 @functools.cache
 def _plain(kind: Any) -> tuple[tuple[Any, ...], Any, frozenset[type]]:  # noqa: ANN401
     """Return of a type its alternatives, if it is a union; else what JSON has for it; and what needs no second look."""
-    origin, arguments = _origin(kind), _arguments(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
     if isinstance(kind, types.UnionType):
         some = [each for each in arguments if each is not type(None)]
         certain = _plain(some[0])[2] | {type(None)} if len(some) == 1 else frozenset({type(None)})
@@ -192,7 +171,7 @@ def _parts(kind: Any, value: Json, where: str) -> Iterator[tuple[Any, Json, str]
             if key in hints and type(item) not in _plain(hints[key])[2]:
                 yield hints[key], item, f"{where}.{key}".lstrip(".")
         return
-    inner = _arguments(kind)[1 if isinstance(value, dict) else 0]
+    inner = get_args(kind)[1 if isinstance(value, dict) else 0]
     certain = _plain(inner)[2]
     places = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in places:
@@ -234,20 +213,7 @@ def _decode_dataclass(kind: Any, value: dict[str, Json], where: str) -> Any:  # 
 @functools.cache
 def _shape(kind: Any) -> tuple[dict[str, Any], dict[str, Field[Any]]]:  # noqa: ANN401
     """Return a dataclass's hints and fields by name; resolving hints costs more than all the rest of `decode`."""
-    return _hints(kind), {field.name: field for field in fields(kind)}
-
-
-def _hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return what `typing.get_type_hints` does for a class of ours, in a fraction of the time."""
-    found: dict[str, Any] = {}
-    for base in reversed(kind.__mro__[:-1]):
-        names = vars(sys.modules[base.__module__])
-        for name, hint in base.__annotations__.items():
-            if isinstance(hint, str):
-                found[name] = _COMMON[hint] if hint in _COMMON else eval(hint, names)  # noqa: S307 - our own classes'
-            else:
-                found[name] = hint
-    return found
+    return get_type_hints(kind), {field.name: field for field in fields(kind)}
 
 
 def flatten(value: Json, prefix: str = "") -> dict[str, Json]:

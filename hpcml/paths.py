@@ -75,11 +75,6 @@ class Places:
         return self.home / "exports"
 
     @property
-    def looks(self) -> Path:
-        """Plans of looks at growing data, and the looks that were taken, as ``looks/<experiment>``."""
-        return self.home / "looks"
-
-    @property
     def own(self) -> tuple[Path, ...]:
         """All folders in `home` that hpcml makes."""
         return (
@@ -90,7 +85,6 @@ class Places:
             self.code,
             self.builds,
             self.exports,
-            self.looks,
         )
 
 

@@ -14,11 +14,11 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 from zlib import crc32
 
-TYPE_CHECKING = False  # not typing's own, which an agent does without
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Self
+    from typing import Self
 
 FORMAT = 1
 VERSION = "0.1.0"

@@ -1,7 +1,7 @@
 """A meeting of the run's processes before their framework starts: rank 0 collects addresses and hands them out.
 
-For frameworks that need every address beforehand, as TensorFlow's servers do. Connections stay open, so that the others
-learn when rank 0 is done, or gone.
+For frameworks that need every address beforehand, as TensorFlow's workers do. Connections stay open, so that the others
+learn when rank 0 is done, or gone. Whoever comes and is no rank of the run is turned away.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ _PATIENCE_S = 300.0  # until all have come: some import their framework from a c
 _PAUSE_S = 0.1
 _FIRST_PORT, _LAST_PORT = 20_000, 29_999  # below the range from which Linux takes ports by itself
 _TRIES = 100
-_FINISHED, _LEFT = b"+", b"-"
+_DONE = b"+"
+_LONGEST_LINE = 1 << 20  # the addresses of 10,000 ranks are less
 _GOING_S = 10.0  # for a process to end that has nothing more to do
+_INTRODUCTION_S = 10.0  # for who has connected to say which rank it is
 
 
 class RendezvousError(Exception):
@@ -36,22 +38,22 @@ class Rendezvous:
         self.addresses = addresses  # host:port of each rank, which it has found free
         self._links = links
 
-    def dismiss(self, *, finished: bool) -> None:
-        """Tell all others that the work is *finished*, or was left at a checkpoint, and wait until they have gone."""
+    def dismiss(self) -> None:
+        """Tell all others that the work is done, and wait until they have gone."""
         for link in self._links:
             with suppress(OSError):  # it has gone already
-                link.sendall(_FINISHED if finished else _LEFT)
+                link.sendall(_DONE)
         for link in self._links:
             with suppress(OSError):
                 link.settimeout(_GOING_S)
                 link.recv(1)  # nothing comes: they hang up
         self.close()
 
-    def wait_until_dismissed(self) -> Optional[bool]:
-        """Return whether rank 0 says that the work is finished; None where its connection ended without a message."""
+    def wait_until_dismissed(self) -> None:
+        """Wait until rank 0 says that the work is done, or is gone."""
         with suppress(OSError):
-            return {_FINISHED: True, _LEFT: False}.get(self._links[0].recv(1))
-        return None
+            self._links[0].recv(1)
+        self.close()
 
     def close(self) -> None:
         """Close the connections without a message."""
@@ -91,9 +93,11 @@ def _gather(links: Dict[int, socket.socket], count: int, host: str, port: int, n
         while len(addresses) < count:
             server.settimeout(_left(until, f"{len(addresses)} of {count} ranks came"))
             link, (where, *_) = server.accept()
-            link.settimeout(_left(until, "a rank said nothing"))
-            said = _read_line(link)
-            if said is None or said.get("run") != name:
+            link.settimeout(min(_INTRODUCTION_S, _left(until, "a rank said nothing")))
+            said: Dict[str, Any] = {}
+            with suppress(OSError, ValueError):
+                said = _read_line(link) or {}
+            if said.get("run") != name or said.get("rank") not in range(1, count) or "port" not in said:
                 link.close()  # somebody else's, who has the same port
                 continue
             addresses[said["rank"]] = f"{where}:{said['port']}"
@@ -124,7 +128,7 @@ def _come(links: Dict[int, socket.socket], rank: int, host: str, port: int, name
 def _read_line(link: socket.socket) -> Optional[Dict[str, Any]]:
     line = bytearray()
     while not line.endswith(b"\n"):  # byte by byte: what follows belongs to whoever reads next
-        byte = link.recv(1)
+        byte = link.recv(1) if len(line) < _LONGEST_LINE else b""
         if not byte:
             return None
         line += byte

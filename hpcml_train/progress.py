@@ -1,19 +1,28 @@
-"""Checkpoints that are plain arrays (.npz), as JAX and TensorFlow write them, read again bit for bit."""
+"""What JAX and TensorFlow trainings share: the order of samples, and checkpoints of plain arrays (.npz)."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import zipfile
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
+from hpcml_train import loop
 from hpcml_train.errors import cannot_go_on
 
 if TYPE_CHECKING:
     from hpcml_client.checkpoints import Saved
+    from hpcml_train.task import Task
 
 Array = Any  # numpy.ndarray, whose type parameters differ between the versions of NumPy
+
+
+def sample_orders(count: int, task: Task) -> Iterator[Array]:
+    """Yield the samples of each step: epoch after epoch, in an order that only the seed decides."""
+    generator = np.random.RandomState(task.seed)  # whose numbers NumPy has promised not to change
+    return loop.batches(functools.partial(generator.permutation, count), np.concatenate, task.batch_size)
 
 
 def write_arrays(path: str, name: str, arrays: Iterable[Array], precision: str) -> None:

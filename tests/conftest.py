@@ -36,7 +36,7 @@ ORIGIN = Provenance(
 # folders and files
 _OF_ONE_PROCESS = (
     *("recipes", "test_tensorflow_precision.py", "test_jax_precision.py"),
-    *("test_tensorflow_work.py", "test_jax_training.py", "test_jax_observer.py", "test_tensorflow_observer.py"),
+    *("test_tensorflow_work.py", "test_jax_training.py"),
 )
 
 
@@ -53,8 +53,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a nightly part be named, "all" or "usual", which is what `make test` runs."""
-    parser.addoption("--part", choices=["usual", "all", *NIGHTLY], default="usual", help="which tests to run")
+    """Let a part be named: a nightly one, "usual", which is what `make test` runs, or "all"."""
+    parser.addoption("--part", choices=["usual", "all", *NIGHTLY], default="all", help="which tests to run")
 
 
 @pytest.hookimpl(tryfirst=True)

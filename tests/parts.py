@@ -14,8 +14,8 @@ import pytest
 
 NIGHTLY: dict[str, tuple[str, ...]] = {  # part: its files, below tests/
     "mpi": ("schedulers/*_mpi.py", "schedulers/*_mpi_images.py", "recipes/test_horovod*.py"),
-    "slurm": (),  # and what is marked so
-    "apptainer": (),  # as well
+    "slurm": (),  # what is marked so
+    "apptainer": (),  # as above
     "postgres": ("store/test_postgres*.py", "cli/test_shared_store.py"),
     "frameworks": (
         *("recipes/test_keras_*.py", "recipes/test_tensorflow_*.py", "recipes/test_*jax*.py"),

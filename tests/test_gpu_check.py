@@ -36,7 +36,7 @@ def test_it_goes_the_whole_way_and_lists_what_is_unknown(hpcml_environ: dict[str
         name.name for name, row in CAPABILITIES.items() if row.trains
     }
     native = {row["precision"] for row in probed if row.get("numerics") == "native" and row["precision"][:3] == "fp8"}
-    assert native == {"fp8_e4m3", "fp8_hybrid", "fp8_hybrid_delayed"}  # a CPU has their products too
+    assert native == {"fp8_e4m3", "fp8_hybrid"}  # a CPU has their products too
     (int8,) = {row["measured"] for row in probed if row["precision"] == "int8" and row["framework"] == "torch"}
     assert int8 == "refused: model=inference deploys networks in it"
     assert not any("int8" in one for part in parts.values() for one in part["unknown"])

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.errors import HpcmlError
+from hpcml.model.cluster import SchedulerName
+from hpcml.model.run import Run
 from hpcml.runs.layout import RunDir, run_dir_of
-from hpcml.runs.orders import RunOrders, StartSettings, read_orders
+from hpcml.runs.manifest import Manifest, read_to_execute
 from hpcml.runs.plan import Plan
 from hpcml.runs.private import check, check_lent
 from hpcml.runs.run_json import read_own
 from hpcml_client.journal import JournalWriter
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from hpcml.runs.manifest import Manifest
 
 _BATCH_FORMAT = 1
 _WAITS_FOR_ROOM_S = 30.0  # on a full disk, for how the attempt ended: without it the run is lost
@@ -42,34 +40,29 @@ class Turn:
 
     run_dir: RunDir
     source: Path  # run.json, or the manifest of a retry
-    orders: RunOrders
+    manifest: Manifest
     node: int
     pack: str | None
 
     @property
     def uid(self) -> str:
         """The run's id."""
-        return self.orders.uid
+        return self.manifest.uid
 
     @property
     def plan(self) -> Plan:
         """What is to be done."""
-        return self.orders.plan
+        return self.manifest.plan
 
     @property
-    def settings(self) -> StartSettings:
-        """The settings of the run that its agent heeds."""
-        return self.orders.settings
-
-    @property
-    def manifest(self) -> Manifest:
-        """All of run.json, of which only a webhook is told: to load it takes time. Raises as `RunOrders.manifest`."""
-        return self.orders.manifest
+    def run(self) -> Run:
+        """The settings of the run."""
+        return self.manifest.run
 
     @property
     def is_local(self) -> bool:
         """Whether hpcml itself is the scheduler of the run; that may be inside of somebody's interactive job."""
-        return self.settings.scheduler == "local"
+        return self.run.cluster.scheduler is SchedulerName.local
 
     def open_journal(self, attempt: int) -> JournalWriter:
         """Return the journal of this node's agent for *attempt*."""
@@ -112,15 +105,15 @@ def read_turn(source: Path, pack: str | None, environ: Mapping[str, str]) -> Tur
     Raises `HpcmlError` where the manifest cannot be read, or has a format that this hpcml does not know, and
     `NotPrivateError` where another user could have written it, or the code or the image that it names.
     """
-    orders = read_orders(source)
-    image = orders.plan.image
-    if orders.code is not None:
-        check(Path(orders.code), top=Path(orders.code).parent.parent)  # HOME/code/DIGEST
+    manifest = read_to_execute(source)
+    image, code = manifest.plan.image, manifest.provenance.code
+    if code is not None:
+        check(Path(code), top=Path(code).parent.parent)  # HOME/code/DIGEST
     if image is not None and image.key is not None:
         check_lent(Path(image.path))
-    is_local = orders.settings.scheduler == "local"  # perhaps within somebody's job of several nodes
+    is_local = manifest.run.cluster.scheduler is SchedulerName.local  # perhaps within somebody's job of several nodes
     node = 0 if is_local else node_of(environ)
-    return Turn(run_dir=run_dir_of(source), source=source, orders=orders, node=node, pack=pack)
+    return Turn(run_dir=run_dir_of(source), source=source, manifest=manifest, node=node, pack=pack)
 
 
 def node_of(environ: Mapping[str, str]) -> int:

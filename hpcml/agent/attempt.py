@@ -1,12 +1,12 @@
 """One attempt of one run on one node, from the start of its program to its last word in the journal (`carry_out`).
 
-It is loaded while the attempt's sampler, which hpcml/agent/turns starts, loads what it needs. In order: the workload is
-started and watched, and its end is settled (`hpcml.agent.ending`). Trouble of hpcml's own (facts, telemetry) is
-journalled and never ends the workload.
+In order: the workload is started and watched, and its end is settled (`hpcml.agent.ending`). Trouble of hpcml's own
+(facts, telemetry) is journalled and never ends the workload.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,15 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hpcml.agent import host
+from hpcml.agent import history, host, staging
 from hpcml.agent.assignment import Turn
+from hpcml.agent.ending import settle
 from hpcml.agent.fence import Hold
 from hpcml.agent.memory_kills import job_around, out_of_memory, read_kills
+from hpcml.agent.mpi.job import JobPart, part_of
+from hpcml.agent.other_nodes import ended_everywhere
 from hpcml.agent.outcome import Ended, Outcome
 from hpcml.agent.ranks import JOB_END, marks_of, provide_client, ranks_of
 from hpcml.agent.signals import Inbox
@@ -26,23 +30,19 @@ from hpcml.agent.supervise import JobHooks, Limits, Rank, supervise
 from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.agent.time_limit import time_limit_of
-from hpcml.bundled import read_rest
 from hpcml.errors import HpcmlError, why_not
 from hpcml.model.metric_sources import is_path
 from hpcml.model.state import State
 from hpcml.runs.atomic import write_text
-from hpcml.runs.cancellation import is_cancelled, unmark
+from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.layout import RunDir
 from hpcml.runs.plan import Image, Plan
 from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
 
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
 if TYPE_CHECKING:
     from hpcml.agent.metrics.printed import FoundMetrics
-    from hpcml.agent.mpi.job import JobPart
 
-_OF_THE_END = "what the end needs"
 _READS_WITHIN_S = 10.0  # files of metrics, once the program has ended: as `staging` has it, of the time that is left
 
 
@@ -72,10 +72,8 @@ def carry_out(
             reason = f"its agent could not carry it out: {why}"
             outcome = Outcome(state=State.FAILED, exit_code=None, signal=None, reason=reason, wall_s=0.0)
             _tell_other_nodes(turn, hold.attempt, outcome, Unharmed(journal.event))
-        if turn.settings.nodes > 1:
+        if turn.run.resources.nodes > 1:
             with Unharmed(journal.event)("ends of the other nodes"):
-                from hpcml.agent.other_nodes import ended_everywhere  # noqa: PLC0415 - by now `settle` has loaded it
-
                 why_ended = partial(_why_ended, turn, hold.attempt, environ)
                 outcome = ended_everywhere(turn, hold, outcome, inbox, why_ended=why_ended)
         if hold.superseded:
@@ -91,23 +89,8 @@ def carry_out(
         tell_end(tell, EventName.ATTEMPT_INTERRUPTED, outcome)
         journal.close()
         return Ended(status=outcome.exit_status, interrupted=True)
-    try:
-        settle = _settling()
-    except (OSError, ImportError) as error:  # as of a file system that is gone: the end is told in any case
-        tell("agent_trouble", what=_OF_THE_END, error=repr(error))
-        tell_end(tell, EventName.ATTEMPT_ENDED, outcome)
-        journal.close()
-        return Ended(status=outcome.exit_status, interrupted=outcome.interrupted)
     ended = settle(turn, hold, outcome, inbox, environ, journal)
-    if turn.node == 0:
-        unmark(turn.run_dir)  # obeyed: whoever submits job.sh again wants it to run
     return replace(ended, interrupted=outcome.interrupted)
-
-
-def _settling() -> Callable[..., Ended]:
-    from hpcml.agent.ending import settle  # noqa: PLC0415 - loaded once the program runs
-
-    return settle
 
 
 def _cancelled() -> Outcome:
@@ -150,8 +133,6 @@ def _sha256_if_replaced(image: Image) -> str | None:
         status = path.stat()
         if image.mtime_ns is None or (status.st_size, status.st_mtime_ns) == (image.size_bytes, image.mtime_ns):
             return None
-        import hashlib  # noqa: PLC0415 - which no other start waits for
-
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
@@ -170,8 +151,6 @@ def _work(
         provide_client(turn.run_dir)
         plan, shared = turn.plan, None
         if plan.staging is not None:
-            from hpcml.agent import staging  # noqa: PLC0415 - for runs with a working directory of their own
-
             if (prevented := staging.make_ready(turn, hold, inbox)) is not None:
                 _tell_other_nodes(turn, hold.attempt, prevented, unharmed)
                 return prevented
@@ -216,8 +195,6 @@ def _supervise(
 
     def follow() -> None:
         hold.beat()
-        with unharmed(_OF_THE_END):
-            _settling()
         with unharmed("metrics from what is printed"):
             found().pick()
         with unharmed("telemetry"):
@@ -268,8 +245,6 @@ def _told_to_other_nodes(
 def _part_of_mpi(turn: Turn, attempt: int, environ: Mapping[str, str]) -> JobPart | None:
     if turn.plan.mpi is None:
         return None
-    from hpcml.agent.mpi.job import part_of  # noqa: PLC0415 - for ranks that MPI starts alone
-
     return part_of(turn, attempt, environ)
 
 
@@ -292,7 +267,7 @@ def _limits_of(turn: Turn) -> Limits:
         stop_after_s=plan.stop_after_s,
         margin_s=max(0, (plan.walltime_s or 0) - (plan.stop_after_s or 0)),
         warn_after_s=plan.warn_after_s,
-        notice_s=turn.settings.notice_s,
+        notice_s=turn.run.schedule.notice_s,
         grace_s=plan.stop_grace_s,
     )
 
@@ -313,8 +288,6 @@ def _look_before(turn: Turn, found: Callable[[], FoundMetrics]) -> None:
 
 def _begin_beside(telemetry: SamplerHandle, begin_metrics: Callable[[], None], unharmed: Unharmed) -> None:
     """Begin what the program need not wait for."""
-    with unharmed(_OF_THE_END):
-        read_rest()
     with unharmed("telemetry"):
         telemetry.after_start()  # a fork: before there is a second thread
     with unharmed("metrics from files"):
@@ -322,22 +295,19 @@ def _begin_beside(telemetry: SamplerHandle, begin_metrics: Callable[[], None], u
 
 
 def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter) -> FoundMetrics:
-    """Return what reads the metrics of a program that does not report them: of the first rank, into *journal*.
+    """Return what reads the metrics of a program that does not report them: of the first rank, into *journal*."""
+    from hpcml.agent.metrics.follow import WRITER, MetricsFollower  # noqa: PLC0415 - mostly while the program runs
+    from hpcml.agent.metrics.printed import FoundMetrics  # noqa: PLC0415 - as above
 
-    It is loaded before the program starts only where files are followed: what is there already must be known then.
-    """
-    from hpcml.agent.metrics.follow import WRITER, MetricsFollower  # noqa: PLC0415 - see above
-    from hpcml.agent.metrics.printed import FoundMetrics  # noqa: PLC0415 - see above
-
-    settings, plan, run_dir = turn.settings, turn.plan, turn.run_dir
+    workload, plan, run_dir = turn.run.workload, turn.plan, turn.run_dir
     cwd = Path(plan.cwd)
     root = cwd if plan.staging is None else run_dir.work / plan.staging.project
     return FoundMetrics(
-        rules=settings.metrics,
+        rules=workload.metrics,
         printed=(first.stdout, first.stderr),
         journal=journal,
         is_again=attempt > 0,
-        launcher=settings.own_launcher,
+        launcher=workload.own_launcher,
         files=MetricsFollower(
             root=root,
             wanted=_files_of_metrics(turn),
@@ -356,15 +326,13 @@ def _files_of_metrics(turn: Turn) -> Sequence[str]:
     They are followed on the first node, for a user's own program. Without a working directory of its own the run
     follows only files that it names: others may be anybody's.
     """
-    if turn.node != 0 or turn.settings.command is None:
+    if turn.node != 0 or turn.run.workload.command is None:
         return ()
     is_its_own = turn.plan.staging is not None
-    return [word for word in turn.settings.metrics_from if is_its_own or is_path(word)]
+    return [word for word in turn.run.workload.metrics_from if is_its_own or is_path(word)]
 
 
 def _goes_on(run_dir: RunDir, attempt: int) -> bool:
-    from hpcml.agent import history  # noqa: PLC0415 - for attempts after the first
-
     try:
         return history.is_continued(run_dir, attempt)
     except (HpcmlError, OSError):
@@ -377,7 +345,7 @@ def _is_in_shared_job(turn: Turn) -> bool:
     So it is in a job of several nodes in which other runs wait, and where a launcher has started the ranks.
     """
     is_told = turn.pack is not None or turn.plan.mpi is not None
-    return is_told and turn.settings.nodes > 1
+    return is_told and turn.run.resources.nodes > 1
 
 
 def _tell_other_nodes(turn: Turn, attempt: int, outcome: Outcome, unharmed: Unharmed) -> None:

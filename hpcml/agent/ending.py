@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hpcml.agent import failure, history, notify, requeue
+from hpcml.agent import failure, history, requeue
 from hpcml.agent.assignment import Turn
 from hpcml.agent.fence import Hold
 from hpcml.agent.other_nodes import await_ends, leave_with_first
@@ -20,6 +20,7 @@ from hpcml.agent.ranks import REQUEUE
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.errors import HpcmlError
+from hpcml.model.run import Notify
 from hpcml.model.state import State
 from hpcml.runs.state import EventName, RunEvent, read_fold
 from hpcml_client.journal import JournalWriter, file_name_of
@@ -65,7 +66,9 @@ def settle(
         journal = turn.open_journal(attempt + 1)
         requeued = requeue.put_back(turn, environ[REQUEUE], inbox, journal)
     if requeued is None or requeued.problem is not None:
-        if turn.settings.notify != "never":
+        if turn.run.schedule.notify is not Notify.never:
+            from hpcml.agent import notify  # noqa: PLC0415 - HTTP and TLS, for those who ask for a message
+
             journal.sync()  # closing does it too, but the webhook may take its time
         with Unharmed(journal.event)("notification"):
             told = _of_all_nodes(turn, attempt) if requeued is None else None
@@ -87,7 +90,7 @@ def settle(
 
 def _of_all_nodes(turn: Turn, attempt: int) -> RunEvent | None:
     """Return what decides the attempt, which may be a failure on another node; None where this node's end does."""
-    if turn.settings.nodes == 1:
+    if turn.run.resources.nodes == 1:
         return None
     decision = next((one.decision for one in read_fold(turn.run_dir) if one.number == attempt), None)
     return decision if decision is not None and decision.name == EventName.ATTEMPT_ENDED else None

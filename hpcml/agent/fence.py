@@ -8,6 +8,7 @@ agent asks (`enter`) before it starts the program:
 what the journals tell                        what the agent does
 ============================================  ==================================================================
 an attempt of the run has COMPLETED           it leaves, unless HPCML_RUN_AGAIN=1 asks for another one
+the run was cancelled                         its attempt is CANCELLED too, unless that variable asks for another
 this very job has ended the run, PBS or LSF   it leaves: they restart a job whose end they did not hear of
 the agent of another job is alive             it leaves
 an earlier agent of this job is alive, or of  it waits for that one's end, and looks again
@@ -36,6 +37,7 @@ from hpcml.agent.assignment import Turn, job_of, job_start_of
 from hpcml.agent.signals import Inbox
 from hpcml.model.state import State
 from hpcml.runs.atomic import create_text
+from hpcml.runs.cancellation import unmark
 from hpcml.runs.files import open_regular, parse_json
 from hpcml.runs.layout import RunDir, home_of
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
@@ -43,7 +45,7 @@ from hpcml.runs.private import FILE, make_folder, read
 from hpcml.runs.state import RESTARTS_UNHEARD, EventName, RunEvent, RunFold, read_fold
 from hpcml_client.journal import JournalWriter
 
-RUN_AGAIN = "HPCML_RUN_AGAIN"  # =1 in the job's environment: a run that has completed is to be carried out once more
+RUN_AGAIN = "HPCML_RUN_AGAIN"  # =1 in the job's environment: a run that has completed or was cancelled is run again
 _STAYED_OUT = 1  # exit status: this job did not do the run's work, and it is not known to be done
 _INTERRUPTED = 128 + 15
 
@@ -209,7 +211,7 @@ class _Gate:
     inbox: Inbox
     pace: Pace
     sleep: Callable[[float], None]
-    is_asked_again: bool  # a completed run is wanted once more
+    is_asked_again: bool  # a run that has completed, or was cancelled, is wanted once more
     _waits_for: str | None = None  # what has been said of whom we wait for
     _dead: set[tuple[int, int]] = field(default_factory=set)  # attempt and node of agents that gave no sign of life
 
@@ -225,6 +227,8 @@ class _Gate:
                 return joined
             others = [one for one in self._at_work(told, claims) if (one.attempt, one.node) not in self._dead]
             if not others:
+                if self.is_asked_again:
+                    unmark(self.turn.run_dir)
                 if (attempt := self._claim(told, claims)) is not None:
                     return attempt
                 continue  # another agent was quicker: it is looked at like any other
@@ -258,7 +262,7 @@ class _Gate:
 
     def _is_done(self, told: RunFold) -> Left | None:
         """Return why there is nothing to do: the run has completed, or this very job has brought it to its end."""
-        is_restarted = self.turn.settings.scheduler in RESTARTS_UNHEARD
+        is_restarted = self.turn.run.cluster.scheduler.name in RESTARTS_UNHEARD
         for attempt in told:
             if not attempt.has_ended or attempt.decision is None:
                 continue

@@ -6,14 +6,12 @@ The agent records them in the event "facts" of each attempt.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -80,6 +78,4 @@ def _cpu_model() -> str | None:
                 return " ".join(line.partition(":")[2].split())
     except OSError:
         pass
-    import platform  # noqa: PLC0415 - the start of every program would wait for it
-
     return platform.processor() or None

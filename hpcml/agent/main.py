@@ -1,20 +1,10 @@
-"""Where an agent begins: ``python -P -m hpcml.agent.main PATH``; `hpcml.agent.turns` says what PATH may be.
+"""Where an agent begins: ``python -P -m hpcml.agent.main PATH``; `hpcml.agent.turns` says what PATH may be."""
 
-Job scripts call `begin`, for which Python loads less.
-
-Its modules come from one file, where there is a bundle of them (`hpcml.bundled`). This module itself loads nothing but
-what Python has loaded before.
-"""
-
-import gc
 import os
 import sys
+from typing import NoReturn
 
-from hpcml.bundled import use_bundle
-
-TYPE_CHECKING = False  # not typing's own, which is not loaded yet
-if TYPE_CHECKING:
-    from typing import NoReturn
+from hpcml.search_path import standard_library_first
 
 RANK = "--rank"  # the words after it are those of hpcml.agent.mpi.rank
 
@@ -34,10 +24,8 @@ def stand_in_for_closed() -> None:
 def main(words: list[str]) -> int:
     """Be the agent of a node, or with RANK the rank of an MPI job; return the exit status."""
     stand_in_for_closed()
-    gc.disable()  # nothing that is loaded is garbage; who waits for a program enables it
-    use_bundle()
     if words[:1] == [RANK]:
-        from hpcml.agent.mpi.rank import be_rank  # noqa: PLC0415 - now from the bundle
+        from hpcml.agent.mpi.rank import be_rank  # noqa: PLC0415 - not before it is known where modules are found
 
         return be_rank(words[1:])
     from hpcml.agent.turns import take_turns  # noqa: PLC0415 - as above
@@ -45,8 +33,9 @@ def main(words: list[str]) -> int:
     return take_turns(words)
 
 
-def begin() -> "NoReturn":
+def begin() -> NoReturn:
     """Be what the words of this process say, and end it with their exit status."""
+    standard_library_first()
     if sys.getfilesystemencoding() != "utf-8":
         from hpcml.paths import begin_in_utf8  # noqa: PLC0415 - for names of files in another encoding
 

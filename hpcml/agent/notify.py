@@ -6,16 +6,15 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from hpcml.agent import webhook
 from hpcml.agent.assignment import Turn
 from hpcml.errors import HpcmlError
+from hpcml.model.run import Notify
 from hpcml.model.state import State
 from hpcml.runs.atomic import create_text, write_text
 from hpcml.runs.layout import RunDir
+from hpcml.runs.manifest import Manifest
 from hpcml.runs.private import make_folder
-
-TYPE_CHECKING = False  # not typing's own, which an agent does without
-if TYPE_CHECKING:
-    from hpcml.runs.manifest import Manifest
 
 _RUNS = "runs"  # HOME/runs/EXPERIMENT/UID
 
@@ -27,21 +26,19 @@ def tell_of_end(
 
     Whatever goes wrong with it (file, network, server) is only journalled, as the event "notify_failed".
     """
-    settings = turn.settings
-    if settings.notify == "never" or settings.webhook_file is None:
+    schedule = turn.run.schedule
+    if schedule.notify is Notify.never or schedule.webhook_file is None:
         return
-    from hpcml.agent import webhook  # noqa: PLC0415 - HTTP and TLS would cost every run tens of milliseconds at its start
-
-    what = settings.notify
+    what = schedule.notify.name
     try:
         message = (
             _sweep_message(turn, state)
-            if what == "sweep"
+            if schedule.notify is Notify.sweep
             else _run_message(turn.manifest, state, reason=reason, cause=cause, wall_s=wall_s)
         )
         if message is None:
             return
-        webhook.post(Path(settings.webhook_file).expanduser(), message)
+        webhook.post(Path(schedule.webhook_file).expanduser(), message)
     except (HpcmlError, OSError, RuntimeError) as error:  # the last: `~` of a user without a home
         tell("notify_failed", what=what, error=str(error))
     else:
@@ -51,8 +48,6 @@ def tell_of_end(
 def _run_message(
     manifest: Manifest, state: State, *, reason: str | None, cause: str | None, wall_s: float | None
 ) -> dict[str, object]:
-    from hpcml.agent import webhook  # noqa: PLC0415 - as above
-
     run = manifest.run
     return webhook.run_message(
         uid=manifest.uid,
@@ -68,8 +63,6 @@ def _run_message(
 
 def _sweep_message(turn: Turn, state: State) -> dict[str, object] | None:
     """Record the end, and return the message if it is the last of its submission; else None."""
-    from hpcml.agent import webhook  # noqa: PLC0415 - as above
-
     origin = turn.manifest.provenance
     folder = folder_of_ends(turn.run_dir, turn.manifest)
     if folder is None or origin.submission is None or origin.submission_size is None:
@@ -77,7 +70,7 @@ def _sweep_message(turn: Turn, state: State) -> dict[str, object] | None:
     counts = record_end(folder, turn.uid, state, size=origin.submission_size)
     if counts is None:
         return None
-    return webhook.sweep_message(submission=origin.submission, experiment=turn.manifest.run.experiment, counts=counts)
+    return webhook.sweep_message(submission=origin.submission, experiment=turn.run.experiment, counts=counts)
 
 
 def folder_of_ends(run_dir: RunDir, manifest: Manifest) -> Path | None:

@@ -42,9 +42,9 @@ def ended_everywhere(
     That another node failed is for its own agent to tell: the outcome stays as it was here. Of an MPI job the first
     node knows the end of all ranks.
     """
-    if turn.node != 0 or turn.settings.nodes == 1 or outcome.state is not State.COMPLETED:
+    if turn.node != 0 or turn.run.resources.nodes == 1 or outcome.state is not State.COMPLETED:
         return outcome
-    others = _OtherNodes(turn, hold, range(1, turn.settings.nodes))
+    others = _OtherNodes(turn, hold, range(1, turn.run.resources.nodes))
     within_s = ENDS_WITHIN_S if turn.plan.mpi is not None else float("inf")
     look_s = _FIRST_LOOK_S
     while (awaited := others.awaited()) and others.waited_s < within_s and not hold.superseded:
@@ -80,10 +80,10 @@ def await_ends(turn: Turn, hold: Hold, inbox: Inbox) -> None:
 
     They have the time that the program has for a checkpoint, and to end after it.
     """
-    if turn.settings.nodes == 1:
+    if turn.run.resources.nodes == 1:
         return
-    within_s = max(ENDS_WITHIN_S, turn.settings.notice_s + turn.plan.stop_grace_s)
-    _wait(_OtherNodes(turn, hold, range(1, turn.settings.nodes)), hold, inbox, within_s=within_s)
+    within_s = max(ENDS_WITHIN_S, turn.run.schedule.notice_s + turn.plan.stop_grace_s)
+    _wait(_OtherNodes(turn, hold, range(1, turn.run.resources.nodes)), hold, inbox, within_s=within_s)
 
 
 def leave_with_first(turn: Turn, hold: Hold, inbox: Inbox) -> None:

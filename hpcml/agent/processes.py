@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcml.model.secrets import masked
+
 _PROC = Path("/proc")
 JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")  # variables in which schedulers say which job it is
 # Commands, agents, queues and guards of ours by their command lines, words and a zero behind each: what Python was told
@@ -119,8 +121,6 @@ def _carries(process: Path, marks: Collection[bytes], words: bytes) -> bool:
 
 
 def _printable(command_line: bytes) -> str:
-    from hpcml.model.secrets import masked  # noqa: PLC0415 - for what is left behind alone
-
     text = " ".join(masked(command_line.rstrip(b"\0").decode("utf-8", "replace").split("\0")))
     return "".join(c if c.isprintable() else " " for c in text)[:_MOST_SHOWN]
 

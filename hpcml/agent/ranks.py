@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import socket
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,15 +16,12 @@ from hpcml.agent.assignment import Turn
 from hpcml.agent.processes import JOBS
 from hpcml.agent.supervise import Rank
 from hpcml.agent.time_limit import TIME_LIMIT
+from hpcml.model.run import Observe, ProfileTool, Run
+from hpcml.model.strategy import StrategyName
 from hpcml.runs.layout import RunDir, program_packages
-from hpcml.runs.orders import StartSettings
 from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX, OF_THE_RUN, Plan, Staging
 from hpcml.runs.private import make_folder
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from hpcml.model.run import Run
-    from hpcml_client.client import Ranks
+from hpcml_client.client import Ranks
 
 REQUEUE = "HPCML_REQUEUE"  # how this job has a run queued again: said by the job script
 JOB_END = "HPCML_JOB_END"  # the file in which the job script says why it ends the agents of all nodes
@@ -76,10 +75,10 @@ def ranks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[Rank]
     of these. For a run in a container, only the variables that the plan passes on reach the program.
     """
     plan, run_dir, local_size = turn.plan, turn.run_dir, turn.plan.processes_per_node
-    nodes = turn.settings.nodes
-    base = _base(turn, attempt, environ, _misleading(turn.settings, local_size * nodes))
-    if turn.settings.command is None or local_size * nodes > 1:
-        base |= _rendezvous(turn.uid, nodes, environ, suffix=turn.settings.rendezvous_suffix)
+    nodes = turn.run.resources.nodes
+    base = _base(turn, attempt, environ, _misleading(turn.run, local_size * nodes))
+    if turn.run.workload.command is None or local_size * nodes > 1:
+        base |= _rendezvous(turn.uid, nodes, environ, suffix=turn.run.cluster.rendezvous_suffix)
     first = turn.node * local_size
     profiled = _profiled(turn, attempt)
     return [
@@ -111,10 +110,10 @@ def _base(turn: Turn, attempt: int, environ: Mapping[str, str], misleading: Sequ
         "HPCML_RUN_DIR": str(run_dir.path),
         "HPCML_CONFIG": str(turn.source),
         "HPCML_ATTEMPT": str(attempt),
-        "HPCML_CLUSTER": turn.settings.cluster,
+        "HPCML_CLUSTER": turn.run.cluster.name,
     }
     if plan.image is None:  # else argv sets it, before the image's own
-        is_observed = turn.settings.observe == "always"
+        is_observed = turn.run.precision.observe is Observe.always
         ours = [*run_dir.python_path(is_observed=is_observed), *plan.python_path]
         base["PYTHONPATH"] = os.pathsep.join(filter(None, [*ours, base.get("PYTHONPATH")]))
     if plan.staging is not None and ("UV_PROJECT_ENVIRONMENT" in base or _shares_venv(plan.staging)):
@@ -133,7 +132,7 @@ def marks_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> list[str]:
     agent's *environ* says in which job of a scheduler they are, if any: what the program has submitted is in another.
     """
     marks = [f"HPCML_RUN_DIR={turn.run_dir.path}", f"HPCML_ATTEMPT={attempt}"]
-    if turn.settings.nodes > 1:
+    if turn.run.resources.nodes > 1:
         marks.append(f"NODE_RANK={turn.node}")
     told = [name for name in JOBS if name in environ]
     return [*marks, *(f"{name}={environ.get(name, '')}" for name in told or JOBS)]
@@ -192,8 +191,8 @@ def job_environment(turn: Turn, environ: Mapping[str, str]) -> dict[str, str]:
 
 def mpi_meeting(turn: Turn, environ: Mapping[str, str]) -> dict[str, str]:
     """Return MASTER_ADDR and MASTER_PORT for all ranks of an MPI job, as its first node decides them."""
-    settings = turn.settings
-    return _rendezvous(turn.uid, settings.nodes, environ, suffix=settings.rendezvous_suffix)
+    run = turn.run
+    return _rendezvous(turn.uid, run.resources.nodes, environ, suffix=run.cluster.rendezvous_suffix)
 
 
 def _pmi_seen_inside(environ: Mapping[str, str]) -> dict[str, str]:
@@ -211,21 +210,21 @@ def _pmi_seen_inside(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _profiled(turn: Turn, attempt: int) -> dict[int, dict[str, str]]:
     """Return what the ranks that are profiled are told besides: where the profiler is to write."""
-    settings = turn.settings
-    if settings.profiler == "none":
+    profile = turn.run.profile
+    if profile.tool is ProfileTool.none:
         return {}
     make_folder(turn.run_dir.profile(attempt, 0).parent)
-    return {rank: {PROFILE: str(turn.run_dir.profile(attempt, rank))} for rank in settings.profiled_ranks}
+    return {rank: {PROFILE: str(turn.run_dir.profile(attempt, rank))} for rank in profile.ranks}
 
 
-def _misleading(settings: StartSettings, processes: int) -> Sequence[str]:
+def _misleading(run: Run, processes: int) -> Sequence[str]:
     """Return patterns of what a program must not find in its environment, unless the user or hpcml sets it.
 
     A launcher finds all that the scheduler has given: it starts the processes, and tells each of them.
     """
-    if settings.command is None:
+    if run.workload.command is None:
         return ()
-    starts_them = settings.own_launcher is not None or settings.strategy == "horovod"
+    starts_them = run.workload.own_launcher is not None or run.strategy.name is StrategyName.horovod
     if processes > 1:
         return () if starts_them else (*_MPI, "TORCHELASTIC_*")
     return _TORCHRUN if starts_them else (*_TORCHRUN, *_SLURM_TASK, *_MPI)
@@ -237,9 +236,9 @@ def _place(turn: Turn, local: int, attempt: int, environ: Mapping[str, str]) -> 
     For several of them it is all that torchrun sets, since programs look for parts of it, and Slurm's words for the
     same where the job is Slurm's: Lightning believes these, and JAX.
     """
-    settings, each = turn.settings, turn.plan.processes_per_node
-    count, rank = each * settings.nodes, turn.node * each + local
-    is_own = settings.command is not None
+    workload, each = turn.run.workload, turn.plan.processes_per_node
+    count, rank = each * turn.run.resources.nodes, turn.node * each + local
+    is_own = workload.command is not None
     if is_own and count == 1:
         return {}
     place = {
@@ -250,7 +249,7 @@ def _place(turn: Turn, local: int, attempt: int, environ: Mapping[str, str]) -> 
         "NODE_RANK": str(turn.node),
         "GROUP_RANK": str(turn.node),  # torchrun's word for it
     }
-    if not is_own or settings.own_launcher is not None:
+    if not is_own or workload.own_launcher is not None:
         return place
     place |= {
         "ROLE_RANK": str(rank),
@@ -319,9 +318,6 @@ def _free_port() -> int:
 
     It is tried in random order, so that runs which start at the same time do not choose the same.
     """
-    import random  # noqa: PLC0415 - for several processes, or a recipe
-    import socket  # noqa: PLC0415 - as above
-
     for port in random.sample(range(_FIRST_PORT, _FIRST_PORT + _PORTS), _TRIES):  # of runs that start at once, too
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))

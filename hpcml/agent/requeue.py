@@ -11,6 +11,7 @@ import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hpcml.agent import history
 from hpcml.agent.assignment import Turn
@@ -22,10 +23,6 @@ from hpcml.errors import HpcmlError
 from hpcml.model.state import State
 from hpcml.runs.state import EventName
 from hpcml_client.journal import JournalWriter
-
-TYPE_CHECKING = False  # not typing's own, which an agent does without
-if TYPE_CHECKING:
-    from typing import Any
 
 _PATIENCE_S = 300.0  # the scheduler's program has time limits of its own, and asks again before it gives up
 _TICKET = ("scheduler", "job_id", "array_index", "job_name")
@@ -49,7 +46,7 @@ def obstacle(turn: Turn, attempt: int, outcome: Outcome, environ: Mapping[str, s
         return f"it is {outcome.state.value}"
     if not environ.get(REQUEUE):
         return "nothing here puts it back into the queue"
-    limit = turn.settings.max_requeues
+    limit = turn.run.schedule.max_requeues
     try:
         if history.requeues(turn.run_dir) >= limit:
             return f"schedule.max_requeues={limit} is used up"

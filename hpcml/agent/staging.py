@@ -44,7 +44,7 @@ def make_ready(turn: Turn, hold: Hold, inbox: Inbox) -> Outcome | None:
         return _wait_for(ready, turn, hold, inbox)
     try:
         stage(turn.run_dir, plan.staging, Path(plan.cwd), on_file=hold.beat)
-        if turn.settings.nodes > 1:
+        if turn.run.resources.nodes > 1:
             ready.touch(mode=FILE)
     except (OSError, HpcmlError) as error:
         why = why_not(error, plan.cwd) if isinstance(error, OSError) else str(error)
@@ -69,7 +69,7 @@ def leave(turn: Turn, attempt: int, shared: Mapping[str, object], journal: Journ
     touched = [] if turn.node else changed(shared, look_at_shared(plan.staging))
     if touched:
         journal.event(EventName.SHARED_CHANGED, {"paths": touched[:_MOST_TOLD]})
-    nodes = turn.settings.nodes
+    nodes = turn.run.resources.nodes
     if nodes > 1:
         run_dir.has_left_work(attempt, turn.node).touch(mode=FILE)
         left = set(os.listdir(run_dir.has_left_work(attempt, 0).parent))  # noqa: PTH208 - a folder, read anew

@@ -25,6 +25,7 @@ from hpcml.agent.processes import JOBS, OURS, Member, Remnant, kill, left_behind
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.time_limit import AskedLimit, FollowedLimit
 from hpcml.errors import USED_UP
+from hpcml.model.secrets import masked
 from hpcml.model.state import State
 from hpcml.runs.private import make_folder, open_file
 from hpcml.runs.state import EventName
@@ -117,8 +118,6 @@ def supervise(
                 state=State.FAILED, exit_code=code, signal=None, reason=reason, wall_s=0.0, was_refused=is_here
             )
         try:
-            from hpcml.model.secrets import masked  # noqa: PLC0415 - once the program runs, which would wait for it
-
             tell("workload_started", argv=masked(ranks[0].argv), pids=[process.pid for process in processes])
             on_start()
             watch = _Watch(processes, inbox, limits, tell, started, job or JobHooks())

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from hpcml.agent.assignment import Turn
 from hpcml.runs.journal import events, read_journal
 from hpcml.runs.liveness import ProcessIdentity
-from hpcml.runs.orders import RunOrders
+from hpcml.runs.manifest import Manifest
 from hpcml.runs.plan import stop_and_warn_after_s
 
 TIME_LIMIT = "HPCML_TIME_LIMIT"  # how this job is asked how long it may run: said by the job script
@@ -55,12 +55,12 @@ class AskedLimit:
         self,
         command: str,
         environ: Mapping[str, str],
-        orders: RunOrders,
+        manifest: Manifest,
         tell: Callable[..., None],
         *,
         spent_s: float | None,
     ) -> None:
-        self._command, self._environ, self._orders, self._tell = shlex.split(command), environ, orders, tell
+        self._command, self._environ, self._manifest, self._tell = shlex.split(command), environ, manifest, tell
         self._spent_s = spent_s
         self._known_s: int | None = None
         self._began = self._asked_at = time.monotonic()
@@ -108,7 +108,7 @@ class AskedLimit:
         elif process is not None and time.monotonic() > self._asked_at + _PATIENCE_S:
             self._give_up(process)
             self._trouble(f"no answer within {_PATIENCE_S:g} s")
-        return _within(self._known_s, self._orders, is_alone=self._spent_s is None, suspended_s=self._suspended_s)
+        return _within(self._known_s, self._manifest, is_alone=self._spent_s is None, suspended_s=self._suspended_s)
 
     def _give_up(self, process: subprocess.Popen[str]) -> None:
         process.kill()
@@ -126,8 +126,8 @@ class AskedLimit:
             return
         ours_s = limit_s - (self._spent_s or 0.0)
         suspended_s, self._suspended_s = self._suspended_s, self._suspended_by(ours_s, left_s)
-        found_s = limit_s if self._spent_s is None else _of_its_own(ours_s, self._orders)
-        before_s = self._orders.plan.walltime_s if self._known_s is None else self._known_s
+        found_s = limit_s if self._spent_s is None else _of_its_own(ours_s, self._manifest)
+        before_s = self._manifest.plan.walltime_s if self._known_s is None else self._known_s
         self._known_s = found_s
         if (found_s, self._suspended_s) != (before_s, suspended_s):
             more = {"suspended_s": self._suspended_s} if self._suspended_s else {}
@@ -177,7 +177,7 @@ class FollowedLimit:
         if time.monotonic() >= self._read_at or self.is_awaited():
             self._read()
         is_alone = self._turn.pack is None
-        return _within(self._known_s, self._turn.orders, is_alone=is_alone, suspended_s=self._suspended_s)
+        return _within(self._known_s, self._turn.manifest, is_alone=is_alone, suspended_s=self._suspended_s)
 
     def _read(self) -> None:
         self._read_at = time.monotonic() + self._READ_EVERY_S
@@ -205,7 +205,7 @@ def time_limit_of(
     if turn.pack is not None:  # the job began with us
         now = time.time()
         spent_s = now - (ProcessIdentity.of_this_process().created_at or now)
-    return AskedLimit(command, environ, turn.orders, tell, spent_s=spent_s)
+    return AskedLimit(command, environ, turn.manifest, tell, spent_s=spent_s)
 
 
 def _answer_in(said: str) -> Mapping[str, object] | None:
@@ -218,20 +218,20 @@ def _answer_in(said: str) -> Mapping[str, object] | None:
     return None
 
 
-def _of_its_own(left_s: float, orders: RunOrders) -> int:
+def _of_its_own(left_s: float, manifest: Manifest) -> int:
     """Return the walltime of one run of a job that has *left_s* to live: as planned, if it can be ended within that."""
-    walltime_s, grace_s = orders.plan.walltime_s, orders.plan.stop_grace_s
+    walltime_s, grace_s = manifest.plan.walltime_s, manifest.plan.stop_grace_s
     return max(1, int(left_s)) if walltime_s is None or left_s < walltime_s + grace_s else walltime_s
 
 
-def _within(limit_s: int | None, orders: RunOrders, *, is_alone: bool, suspended_s: int) -> Deadlines | None:
-    plan = orders.plan
+def _within(limit_s: int | None, manifest: Manifest, *, is_alone: bool, suspended_s: int) -> Deadlines | None:
+    plan = manifest.plan
     if limit_s is None:
         return None
     if not is_alone and limit_s == plan.walltime_s and plan.stop_after_s is not None and plan.warn_after_s is not None:
         stop_after_s, warn_after_s = plan.stop_after_s, plan.warn_after_s
     else:
-        grace_s, notice_s = plan.stop_grace_s, orders.settings.notice_s
+        grace_s, notice_s = plan.stop_grace_s, manifest.run.schedule.notice_s
         stop_after_s, warn_after_s = stop_and_warn_after_s(limit_s, grace_s=grace_s, notice_s=notice_s)
     return Deadlines(
         stop_after_s=stop_after_s + suspended_s,

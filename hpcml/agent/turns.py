@@ -7,7 +7,6 @@ after the other. The exit status is that of the workload, or 2 where the argumen
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import traceback
@@ -16,9 +15,10 @@ from pathlib import Path
 
 from hpcml.agent import fence, history
 from hpcml.agent.assignment import Turn, job_of, read_element, read_turn
+from hpcml.agent.attempt import carry_out
 from hpcml.agent.outcome import Ended
 from hpcml.agent.signals import Inbox
-from hpcml.agent.telemetry.control import SamplerHandle, prepare
+from hpcml.agent.telemetry.control import SamplerHandle
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
 from hpcml.runs.cancellation import is_cancelled
@@ -44,9 +44,7 @@ def take_turns(words: Sequence[str]) -> int:
         except (HpcmlError, OSError) as error:
             return _complain(error)
         status = 0
-        for number, source in enumerate(element.sources):
-            if number == 1:
-                prepare()
+        for source in element.sources:
             ended = _run(source, element.pack, inbox, os.environ)
             status = _worse(status, ended, is_alone=element.pack is None)
             if ended.interrupted or (element.pack is not None and inbox.asks_to_end()):
@@ -87,21 +85,6 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
     }
     journal.event(EventName.ATTEMPT_STARTED, started)
     sampler = None if is_cancelled(turn.run_dir) else SamplerHandle.start(turn, hold.attempt, environ)
-    try:
-        from hpcml.agent.attempt import carry_out  # noqa: PLC0415 - loaded while the sampler loads what it needs
-    except Exception as error:
-        if sampler is not None:
-            sampler.stop()  # other runs of the job may follow, which it would go on to measure
-        if not isinstance(error, OSError):  # hpcml was changed under us; else it may be the disk's, where a retry helps
-            from hpcml.model.failure_causes import Cause  # noqa: PLC0415 - hardly ever
-
-            why = f"its program was not started, since its agent cannot be loaded: {type(error).__name__}: {error}"
-            end = {"state": State.FAILED.value, "reason": why, "cause": Cause.SUBMISSION.value}
-            journal.event(EventName.ATTEMPT_ENDED, end)
-        journal.close()
-        raise
-    gc.freeze()  # what is loaded is no garbage: it need not be looked at, now or ever
-    gc.enable()  # which hpcml.agent.main had put off until all is loaded
     try:
         return carry_out(turn, hold, inbox, environ, journal, sampler)
     except (HpcmlError, OSError):

@@ -1,12 +1,10 @@
-"""Exact tests and intervals, which assume no distribution: lost runs, signs of differences, times to a target."""
+"""Exact tests and intervals, which assume no distribution: lost runs, times to a target."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from itertools import combinations
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +12,6 @@ from scipy import special
 
 from hpcml.model.comparison import Interval
 
-_ALL_SIGNS_UP_TO = 16  # pairs: 65536 ways to turn the signs; above that many are drawn
-_DRAWN = 100_000
-_AT_ONCE = 2_000  # of these
-_STREAM = 20_260  # of the drawn signs: the same data give the same p
 _ROUNDING = 1e-12
 _MOST_DEALS = 20_000  # of the runs of two arms to these arms, that are all looked at
 
@@ -36,55 +30,6 @@ def share_interval(hits: int, n: int, confidence: float = 0.90) -> Interval | No
     low = float(special.betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
     high = float(special.betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
     return Interval(low=low, high=high, confidence=confidence)
-
-
-@cache
-def p_more(hits: int, n: int, other_hits: int, other_n: int) -> float:
-    """Return Boschloo's exact one-sided p that a share is not larger than another one (Boschloo 1970).
-
-    >>> round(p_more(8, 10, 0, 10), 4)
-    0.0001
-    """
-    if not hits or not n or not other_n:
-        return 1.0
-    from scipy.stats import boschloo_exact  # noqa: PLC0415 - scipy.stats takes a second, and most arms lose no run
-
-    table = [[hits, other_hits], [n - hits, other_n - other_hits]]
-    return min(1.0, float(boschloo_exact(table, alternative="greater").pvalue))
-
-
-def sign_flips(differences: Sequence[float], claims: Sequence[tuple[float, Literal[1, -1]]]) -> list[float]:
-    """Return the one-sided p of each of *claims*: a bound, and 1 for "above it" or -1 for "below it".
-
-    What is tested is "the differences lie symmetrically around the bound, or on its other side" (R. A. Fisher, 1935):
-    p is the share of all ways to turn the signs of their distances from it that give a sum as large as the observed
-    one. These are all ways up to 16 differences, above that 100000 drawn ones and the observed one: the same for all
-    claims, and a few at a time, so that thousands of seeds need no memory.
-
-    >>> sign_flips([1.0, 2.0, 3.0], [(0.0, 1), (10.0, -1)])
-    [0.125, 0.125]
-    """
-    values = np.asarray(differences, dtype=float)
-    if len(values) <= _ALL_SIGNS_UP_TO:
-        return [_all_flips(side * (values - bound)) for bound, side in claims]
-    hits = [1] * len(claims)  # the observed one
-    noise = np.random.default_rng(_STREAM)
-    centre = float(values.mean())  # of what is turned: differences far from 0 lose no digits
-    for _ in range(0, _DRAWN, _AT_ONCE):
-        signs = (noise.integers(0, 2, size=(_AT_ONCE, len(values)), dtype=np.int8) * 2 - 1).astype(float)
-        turned, balance = signs @ (values - centre), signs.sum(axis=1)
-        for at, (bound, side) in enumerate(claims):
-            own = side * (values - bound)
-            least = float(own.sum()) - _ROUNDING * float(np.abs(own).sum())
-            hits[at] += int(np.count_nonzero(side * (turned + (centre - bound) * balance) >= least))
-    return [each / (_DRAWN + 1) for each in hits]
-
-
-def _all_flips(values: NDArray[np.float64]) -> float:
-    sums = np.zeros(1)
-    for value in values:
-        sums = np.concatenate((sums + value, sums - value))
-    return float(np.mean(sums >= float(values.sum()) - _ROUNDING * float(np.abs(values).sum())))
 
 
 def log_rank(times: Sequence[float], others: Sequence[float], end: float) -> float | None:

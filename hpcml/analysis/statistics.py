@@ -3,8 +3,8 @@
 An arm holds the runs of one setting; its values are one number per seed, in the unit of the metric, never one per step:
 a thousand steps of one run are one observation. The sections of the file, each of pure functions:
 
-- Contrasts: `mean`, `paired` (t test on differences), `welch` (Welch's t test), `partly_paired` (some seeds are in
-  both arms) and `ratio` (paired or Welch, on logarithms). A *floor* is the least spread that values on a grid can show.
+- Contrasts: `mean`, `paired` (t test on differences), `welch` (Welch's t test) and `ratio` (paired or Welch, on
+  logarithms). A *floor* is the least spread that values on a grid can show.
 - Verdicts: `verdict` from a 90 % interval and a margin. That is the TOST equivalence test at the level of 5 %
   (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987): equivalent if the whole interval lies inside the margin.
 - Holm's adjustment of the p values of a whole table: S. Holm, A simple sequentially rejective multiple test procedure,
@@ -15,7 +15,8 @@ a thousand steps of one run are one observation. The sections of the file, each 
 What holds for all of them:
 
 - n < 2 in an arm: there is no interval, hence None. n < 3: there is one, but no claim (`LEAST_SEEDS`).
-- No spread at all (sd 0, up to rounding): the interval is the point itself; TOST's p is 0 inside the margin, else 1.
+- No spread at all (sd 0, up to rounding): the interval is the point itself, of a ratio there is none; TOST's p is 0
+  inside the margin, else 1.
 - All quantiles come from Student's t; nothing is resampled, since bootstraps under-cover below ten runs an arm.
 """
 
@@ -178,38 +179,14 @@ def welch(arm: Sequence[float], reference: Sequence[float], *, floor: float = 0.
     return Contrast(value=value, standard_error=error, df=df)
 
 
-def partly_paired(
-    pairs: Sequence[tuple[float, float]], arm: Sequence[float], reference: Sequence[float], *, floor: float = 0.0
-) -> Contrast:
-    """Return the difference of the means of two arms of which some values, *pairs*, belong to the same seeds.
-
-    *arm* and *reference* are the values without a partner. T_new2 of B. Derrick, B. Russ, D. Toher and P. White (Test
-    statistics for the comparison of means for two samples that include both paired and independent observations, J.
-    Mod. Appl. Stat. Methods 16, 2017): Welch's standard error less twice the covariance of the means, which the shared
-    seeds give. Meant for three pairs or more, which who calls it sees to; the sd of each arm is taken to be *floor* at
-    least.
-    """
-    shared, others = [a for a, _ in pairs], [r for _, r in pairs]
-    contrast = welch([*shared, *arm], [*others, *reference], floor=floor)
-    if not contrast.standard_error or contrast.df is None:
-        return contrast
-    n_shared, n_alone = len(pairs), len(arm) + len(reference)
-    one, other = mean([*shared, *arm], floor=floor), mean([*others, *reference], floor=floor)
-    rho = correlation(shared, others) or 0.0
-    n_arm, n_reference = n_shared + len(arm), n_shared + len(reference)
-    both = 2 * rho * one.standard_error * other.standard_error * n_shared / math.sqrt(n_arm * n_reference)
-    error = math.sqrt(max(0.0, contrast.standard_error**2 - both))
-    df = (n_shared - 1) + (contrast.df - n_shared + 1) / (n_alone + 2 * n_shared) * n_alone
-    return Contrast(value=contrast.value, standard_error=error, df=max(1.0, df))
-
-
 def ratio(
     numerator: Sequence[float], denominator: Sequence[float], *, pairs: bool, confidence: float = 0.95
 ) -> tuple[float, Interval | None] | None:
     """Return the ratio of the geometric means of two arms with its t interval; None where a value is not positive.
 
     The test is `paired` or `welch` on the logarithms, and the ends of its interval are taken back by exp. *pairs* says
-    that values at the same place belong to the same seed. The interval is None where an arm has one value.
+    that values at the same place belong to the same seed. The interval is None where an arm has one value, and where
+    nothing varies: a clock that tells ten milliseconds says so of all runs.
 
     >>> ratio([2.0, 8.0], [1.0], pairs=False)
     (4.0, None)
@@ -218,7 +195,7 @@ def ratio(
         return None
     tops, bottoms = ([math.log(value) for value in values] for values in (numerator, denominator))
     contrast = paired(tops, bottoms) if pairs else welch(tops, bottoms)
-    interval = contrast.interval(confidence)
+    interval = None if contrast.has_no_spread else contrast.interval(confidence)
     if interval is None:
         return _exp(contrast.value), None
     return _exp(contrast.value), Interval(low=_exp(interval.low), high=_exp(interval.high), confidence=confidence)
@@ -283,23 +260,6 @@ def verdict(ci90: Interval | None, margin: float | None, *, higher_is_better: bo
     return "worse by more than the margin" if high < -margin else "worse"
 
 
-def share_not_worse(
-    arm: Sequence[float], reference: Sequence[float], margin: float, *, higher_is_better: bool
-) -> float | None:
-    """Return the share of all pairs in which a value of *arm* is not worse than one of *reference* by *margin* or more.
-
-    That is U / (n1 * n2) of H. B. Mann and D. R. Whitney (Ann. Math. Statist. 18, 1947), with the arm moved by the
-    margin; a tie is half a pair. A share between 0 and 1 and no p value; None where an arm is empty.
-    """
-    if not arm or not reference:
-        return None
-    sign = 1.0 if higher_is_better else -1.0
-    scale = max(map(abs, (*arm, *reference))) or 1.0  # differences of the largest numbers overflow
-    moved = sign * np.asarray(arm)[:, None] / scale + margin / scale - sign * np.asarray(reference)[None, :] / scale
-    ties = np.abs(moved) <= _ROUNDING
-    return float(np.mean(np.where(ties, 0.5, moved > 0)))
-
-
 def _exp(value: float) -> float:
     return math.exp(max(-700.0, min(700.0, value)))  # two runs with wild times: beyond lies only an overflow
 
@@ -341,11 +301,6 @@ def find_claims(contrast: Contrast, margin: float | None, *, higher_is_better: b
         *(loss.p_above(0.0), loss.p_above(margin)),
     )
     return Claims(**dict(zip(KINDS, (1.0 if p is None else p for p in ps), strict=True)))
-
-
-def claims_from(ps: Mapping[str, float]) -> Claims:
-    """Return the claims of which *ps* has the p values by name; one that is missing has 1."""
-    return Claims(**{kind: ps.get(kind, 1.0) for kind in KINDS})
 
 
 def adjust(claims: Sequence[Claims]) -> list[Claims]:

@@ -5,8 +5,7 @@ carries start-up, compilation and checkpoints, and dropping ten steps removes on
 half comes within half a percent (docs/statistics.md). Step times count as one number per run.
 
 A median says nothing where there is no steady state: `find_drift` looks over the runs of an arm for times that change
-within the window, `has_modes` at one run for recurring slow steps, for which the mean is the honest number. Where the
-slow steps all come before the fast ones, or behind them, nothing recurs: the run `changes_to` another pace.
+within the window.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,14 +30,8 @@ _AT_ONCE = 200_000  # step times
 _Rows = npt.NDArray[np.float64]  # a row for each curve; of some functions one number each
 T = TypeVar("T")
 MIN_STEPS = 8  # fewer in the window say nothing about a steady state
-_EXPLAINED = 0.80  # of the variance of the logarithms, by two modes: of a uniform distribution halves explain 75 %
-_APART = 1.25  # the means of two modes, at least
-_SELDOM = 0.05  # of the steps: a rarer mode is a stall now and then
-_STRAY = 0.2  # of the rarer mode's steps: so many may lie on the wrong side of a change
 _DRIFT = 0.02  # of the step time, over the window
 _DRIFT_P = 0.01
-_FINEST = 6  # digits of a second: no clock tells steps apart by less
-_OFF_TICK = 1e-6  # of a tick, for what binary fractions are off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +52,10 @@ class SteadyState:
     median_s: float
     mean_s: float
     change: float
-    has_modes: bool
     p5_s: float
     p95_s: float
     n: int  # steps in the window
     window: Window
-    changes_to: Literal["slow", "fast"] | None = None  # the kind of all later steps, where they are of two kinds
-    tick_s: float = 0.0  # all times are multiples of it: a clock, or what it was printed with, tells no less; 0: finer
 
 
 def _last_half(steps: Sequence[int]) -> Window | None:
@@ -125,48 +115,7 @@ def _states(rows: _Rows, windows: Sequence[Window]) -> Iterator[SteadyState]:
         p5, median, p95 = (_twentieth(ordered, at).tolist() for at in (1, 10, 19))
         changes = (_median(rows[:, -(n // 3) :]) / _median(rows[:, : n // 3]) - 1).tolist()
     means = [math.fsum(row) / n for row in rows.tolist()]
-    borders = _borders_of_modes(ordered)
-    turns = [None if math.isnan(border) else _turn(row, border) for row, border in zip(rows, borders, strict=True)]
-    modes = (~np.isnan(borders)).tolist()
-    ticks = _ticks_of(rows).tolist()
-    return map(SteadyState, median, means, changes, modes, p5, p95, repeat(n), windows, turns, ticks)
-
-
-def common_tick_s(states: Iterable[SteadyState]) -> float:
-    """Return the tick of the clock by which *states* were timed: that of the finest, for they are of one program."""
-    return min((state.tick_s for state in states), default=0.0)
-
-
-def _ticks_of(rows: _Rows) -> _Rows:
-    """Return of each row the largest power of ten, from a second to a microsecond, whose multiples its values are.
-
-    0 where they are multiples of none. Times that were printed with two digits behind the point tell 10 ms and no less.
-    """
-    ticks: _Rows = np.zeros(len(rows))
-    left = np.arange(len(rows))
-    for digits in range(_FINEST, -1, -1):  # few are on the finest, and only these can be on a coarser one
-        counts = rows[left] * 10.0**digits
-        left = left[np.all(np.abs(counts - np.rint(counts)) <= _OFF_TICK, axis=1)]
-        if not len(left):
-            break
-        ticks[left] = 10.0**-digits
-    return ticks
-
-
-def _turn(row: _Rows, border: float) -> Literal["slow", "fast"] | None:
-    """Return the kind of the later steps where one change of pace tells slow steps, above *border*, from fast ones."""
-    is_slow = row > border
-    before = np.cumsum(is_slow)[:-1]  # slow steps up to each place but the last
-    fast_before = np.arange(1, len(row)) - before
-    slow_behind = is_slow.sum() - before
-    strays = {
-        "slow": int((before + (len(row) - np.arange(1, len(row)) - slow_behind)).min()),
-        "fast": int((fast_before + slow_behind).min()),
-    }
-    most = _STRAY * min(int(is_slow.sum()), int((~is_slow).sum()))
-    if strays["slow"] <= most:
-        return "slow"
-    return "fast" if strays["fast"] <= most else None
+    return map(SteadyState, median, means, changes, p5, p95, repeat(n), windows)
 
 
 def _median(rows: _Rows) -> _Rows:
@@ -185,39 +134,6 @@ def _twentieth(ordered: _Rows, at: int) -> _Rows:
     below, part = divmod(at * (ordered.shape[1] - 1), 20)
     found: _Rows = (ordered[:, below] * (20 - part) + ordered[:, below + 1] * part) / 20
     return found
-
-
-def has_modes(values: Sequence[float]) -> bool:
-    """Tell whether positive *values* are of two kinds: slow and fast steps, as with data that is waited for.
-
-    The best split of the sorted logarithms (N. Otsu, IEEE Trans. Syst. Man Cybern. 9, 1979) must explain 80 % of their
-    variance, with means a factor of 1.25 apart and 5 % of the values or more on either side.
-
-    >>> has_modes([1.0, 1.1, 3.0] * 20), has_modes([1.0, 1.1, 1.2] * 20)
-    (True, False)
-    """
-    return not math.isnan(_borders_of_modes(np.array([sorted(values)], dtype=float))[0])
-
-
-def _borders_of_modes(ordered: _Rows) -> _Rows:
-    """Return of each row, sorted values, the largest of its fast kind where it `has_modes`; else nan."""
-    borders: _Rows = np.full(len(ordered), math.nan)
-    n = ordered.shape[1]
-    if n < MIN_STEPS:
-        return borders
-    wide = np.flatnonzero(ordered[:, -1] > _APART * ordered[:, 0])  # no means are further apart than values
-    logs = np.log(ordered[wide])
-    variance = np.var(logs, axis=1)
-    k = np.arange(1, n)
-    sums = np.cumsum(logs, axis=1)
-    apart = (sums[:, -1:] - sums[:, :-1]) / (n - k) - sums[:, :-1] / k
-    best = np.argmax(k * (n - k) * apart**2, axis=1)
-    widest = apart[np.arange(len(wide)), best]
-    explained = (best + 1) * (n - best - 1) / n**2 * widest**2
-    is_large = np.minimum(best + 1, n - best - 1) / n >= _SELDOM
-    has = (variance >= 1e-18) & (explained > _EXPLAINED * variance) & (widest > math.log(_APART)) & is_large
-    borders[wide[has]] = ordered[wide[has], best[has]]
-    return borders
 
 
 def find_drift(changes: Sequence[float]) -> float | None:

@@ -20,7 +20,6 @@ import logging
 import os
 import shlex
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
@@ -33,7 +32,7 @@ from hpcml.commands.status import Standing
 from hpcml.commands.submit import validate
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.dry_run import SubmissionPreview, preview_submission
-from hpcml.commands.submit.planned import Planned, are_in_rounds
+from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.run import FoundRepeats, submit_points
 from hpcml.config.compose import Composed, check_told_apart, compose_command
 from hpcml.config.from_python import argument_word, arguments, setting_word, sweep_word
@@ -191,10 +190,8 @@ class ComposedRuns(Sequence[Run]):
         order = {_place(point.run, point.overrides): at for at, point in enumerate(self._points)}
         return Submission(
             store,
-            backends,
             uids=[uid for _, uid in sorted(found, key=lambda one: order[one[0]])],
             submission=launched[0].manifest.provenance.submission if launched else None,
-            rounds=sorted({item.run.experiment for item in planned}) if are_in_rounds(planned) else [],
             told=told,
         )
 
@@ -229,23 +226,19 @@ class Submission:
     def __init__(
         self,
         store: Store,
-        backends: Backends,
         *,
         uids: Sequence[str],
         submission: str | None,
-        rounds: Sequence[str],
         told: _Told,
     ) -> None:
         self._store = store
-        self._backends = backends
-        self._rounds = rounds  # experiments with planned looks
         self._told = told
         self.uids = list(uids)
         self.id = submission
 
     @property
     def remarks(self) -> list[str]:
-        """What ``hpcml run`` would have said of the submission, and of looks that were taken since, a line each."""
+        """What ``hpcml run`` would have said of the submission, a line each."""
         return list(self._told.lines)
 
     def __len__(self) -> int:
@@ -267,18 +260,8 @@ class Submission:
         return self._store.status(self.uids)
 
     def as_completed(self, *, timeout_s: float | None = None) -> Iterator[RunRecord]:
-        """Yield the record of each run once it has ended, as `Store.as_completed` does.
-
-        With ``schedule.until=verdict`` each look is taken when its runs have ended, and the next seeds are submitted,
-        which `uids` has from then on.
-        """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        waited_for = list(self.uids)
-        while waited_for:
-            left_s = None if until is None else max(0.0, until - time.monotonic())
-            yield from self._store.as_completed(waited_for, timeout_s=left_s)
-            waited_for = self._next_round()
-            self.uids += waited_for
+        """Yield the record of each run once it has ended, as `Store.as_completed` does."""
+        yield from self._store.as_completed(self.uids, timeout_s=timeout_s)
 
     def wait(self, *, timeout_s: float | None = None) -> Runs:
         """Wait until all runs have ended and return their records, in the order of `uids`; see `as_completed`."""
@@ -289,18 +272,6 @@ class Submission:
     def cancel(self) -> dict[str, str]:
         """Stop the runs, as `Store.cancel` does."""
         return self._store.cancel(self.uids)
-
-    def _next_round(self) -> list[str]:
-        from hpcml.commands.submit import looks  # noqa: PLC0415 - loads the statistics
-
-        launched: list[str] = []
-        for experiment in self._rounds:
-            if looks.is_open(self._store.places, experiment):
-                step = looks.go_on_alone(self._store.places, self._backends, experiment, self._told.note)
-                for line in step.lines:
-                    self._told.note(line)
-                launched += [item.run_dir.uid for item in step.launched]
-        return launched
 
 
 @dataclass(slots=True)

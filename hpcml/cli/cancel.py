@@ -53,6 +53,6 @@ def cancel(places: Places, /, *, yes: bool, **selection: object) -> int:
             troubles[stopped.trouble, stopped.word] += 1
     for (trouble, word), of_runs in troubles.items():
         warn(_TROUBLES[word].format(of_runs=of_runs, trouble=trouble))
-    if not (plan.wanted or plan.ended or plan.may_live or plan.may_come):
+    if not (plan.wanted or plan.ended or plan.may_live):
         say("no run that waits or runs matches", err=True)
     return 3 if troubles else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 import click
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 @comparing
 @selecting
 @click.option("--explain", is_flag=True, help="Say how each number came about, and show all remarks.")
-@click.option("--over-steps", is_flag=True, help="Compare whole learning curves, not only their last values.")
 @click.option("--checklist", is_flag=True, help="Answer what reviewers ask: seeds, lost runs, hours, code, tuning ...")
 @form("json", "csv", "md", "latex")
 @pass_places
@@ -32,7 +30,6 @@ def compare(
     form: str | None,
     *,
     explain: bool,
-    over_steps: bool,
     checklist: bool,
     **selection: object,
 ) -> None:
@@ -47,14 +44,13 @@ def compare(
     from hpcml.report.render.forms import FORMS
     from hpcml.report.render.terminal import as_renderable
 
-    gc.disable()  # what is loaded lives until the end: to search it for cycles takes a tenth of the time
     chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
     if checklist:
         from hpcml.report.checklist import checklist_document
 
         document = checklist_document(*check_runs(places, chosen, request))
     else:
-        document = comparison_document(compare_runs(places, chosen, request, over_steps=over_steps), explain=explain)
+        document = comparison_document(compare_runs(places, chosen, request), explain=explain)
     if form is None:
         show(as_renderable(document, console=console()))
     else:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import codecs
 import errno
-import gc
 import importlib
 import io
 import locale
 import logging
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +16,6 @@ from pathlib import Path
 import click
 
 from hpcml import __version__
-from hpcml.cli.numerics import spare
 from hpcml.cli.say import SafeFormatter, complain, say
 from hpcml.errors import OF_THE_DISK, USED_UP, ConfigError, HpcmlError
 from hpcml.paths import Places, begin_in_utf8, locate
@@ -122,7 +118,6 @@ _NO_THREAD = "can't start new thread"  # all that Python says of it
 _MOST_OF_A_NAME = 80  # characters of one that is too long
 _OF_A_PLACE = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
 _INTERRUPTED = 130
-_NEW_BEFORE_A_SEARCH = 1_000_000  # objects; Python searches for cycles after 700, through all that was loaded
 
 
 class LazyGroup(click.Group):
@@ -224,10 +219,6 @@ def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and its own exit code."""
     begin_in_utf8()
     _speak_as_the_locale(os.environ)
-    spare()
-    gc.set_threshold(_NEW_BEFORE_A_SEARCH, 20, 20)
-    gc.enable()
-    atexit.register(gc.freeze)  # nor does Python search all once more before it ends: a quarter of `hpcml runs`
     handler = logging.StreamHandler()
     handler.setFormatter(SafeFormatter("hpcml: %(levelname)s: %(message)s"))
     handler.addFilter(_Once())
@@ -235,8 +226,6 @@ def main() -> None:
     logging.addLevelName(logging.WARNING, "warning")
     if sys.stdout is None:  # Python's word for an output that was closed: >&-
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # by hpcml.cli.start
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = cli.main(prog_name="hpcml", standalone_mode=False)
     except (KeyboardInterrupt, click.Abort) as error:  # before RuntimeError, which Abort is

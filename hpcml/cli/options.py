@@ -71,9 +71,6 @@ def comparing(command: Command) -> Command:
         click.option(
             "--allow", multiple=True, metavar="WORD[,WORD]", help="Settings and facts that may differ in a table."
         ),
-        click.option(
-            "--score", type=click.Choice(["mlperf"]), help="Time to the target without the fastest and slowest run."
-        ),
         click.option("--target", type=AnyNumber(), help="A value of the metric: time and energy until it was reached."),
         click.option(
             "--margin",

@@ -17,7 +17,6 @@ from hpcml.cli.say import complain, pass_on, say
 from hpcml.paths import Places
 
 if TYPE_CHECKING:
-    from hpcml.commands.submit.backends import Backends
     from hpcml.commands.submit.dry_run import SubmissionPreview
     from hpcml.commands.submit.launch import Launched
     from hpcml.commands.submit.run import FoundRepeats
@@ -88,8 +87,6 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
         only_missing="missing" in flags,
     )
     code = _print_launched(launched, places, flags)
-    if launched and planned[0].run.schedule.until.name == "verdict" and "json" not in flags:
-        code = _go_on(launched[0].manifest.run.experiment, places, backends, flags, code)
     if code == 0 and "json" not in flags:
         for command in what_then(points):
             say(f"then: {command}")
@@ -137,25 +134,6 @@ def _print_preview(preview: SubmissionPreview, *, script_only: bool) -> None:
         return
     say("\n".join(preview.sources))
     say(report.to_text(preview.runs, [(each.command, each.script) for each in preview.submissions]), nl=False)
-
-
-def _go_on(experiment: str, places: Places, backends: Backends, flags: set[str], code: int) -> int:
-    """Look at the runs that were watched to their ends, and run the next seeds; else say which command does."""
-    from hpcml.cli import progress
-    from hpcml.commands.submit import looks
-
-    is_watched = code in (0, 1) and "detach" not in flags
-    while is_watched and looks.is_open(places, experiment):
-        step = looks.go_on_alone(places, backends, experiment, complain)
-        for line in step.lines:
-            say(line)
-        if not step.launched or any(item.ticket.scheduler != "local" for item in step.launched):
-            break
-        code = progress.follow_to_the_end(step.launched, places)
-        is_watched = code in (0, 1)
-    if looks.is_open(places, experiment):
-        say("when they have ended: hpcml sync looks at them and submits the next seeds")
-    return code
 
 
 def _print_launched(launched: list[Launched], places: Places, flags: set[str]) -> int:

@@ -16,7 +16,6 @@ from hpcml.commands.follow import Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.status import ticket_of
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.submission_log import manifests_under_way, unseen_of
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
@@ -47,7 +46,6 @@ class CancelPlan:
     wanted: Sequence[RunRecord]
     ended: Sequence[RunRecord]  # named, but had ended already
     may_live: Sequence[RunRecord]  # ended too, but their schedulers may still have their jobs
-    may_come: Sequence[RunRecord]  # failed, since a site's wrapper took their jobs and has not submitted them yet
     shared: frozenset[Ticket]
     broken: frozenset[tuple[str, str | None]]
 
@@ -100,15 +98,11 @@ def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
     others = [record for record in unended if record.uid not in wanted_uids and record.job_id is not None]
     ended = [record for record in chosen if record.uid not in open_uids]
     may_live = [one for one in ended if one.uid in ours and _may_have_job(one, words.get(one.uid), is_named=is_named)]
-    under_way = manifests_under_way(unseen_of(places.open_submissions))
-    may_come = [one for one in ended if one.uid in ours and str(RunDir(Path(one.path)).manifest) in under_way]
-    ended = [record for record in ended if record not in may_come]
     shared = {_job(record) for record in [*wanted, *may_live] if record.is_shared} & {_job(record) for record in others}
     return CancelPlan(
         wanted=wanted,
         ended=ended if is_named else [],
         may_live=[record for record in may_live if _job(record) not in shared],
-        may_come=may_come,
         shared=frozenset(shared),
         broken=frozenset((record.scheduler, record.job_id) for record in others),
     )
@@ -161,9 +155,6 @@ def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
             troubles = dict.fromkeys(by_uid, str(error))
         outcome |= {uid: Stopped(uid=uid, was_open=True, trouble=why) for uid, why in troubles.items()}
     yield from outcome.values()
-    for record in plan.may_come:
-        mark_cancelled(RunDir(Path(record.path)))  # whenever the job comes, its agent sees it
-        yield Stopped(uid=record.uid, was_open=True)
     told = _cancel_living(plan, backends)
     yield from told.values()
     yield from (Stopped(uid=record.uid, was_open=False) for record in plan.ended if record.uid not in told)

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hpcml.commands import external_runs
+from hpcml.commands.ends import record_unseen_ends
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError, NoSuchRunError, StoreError
 from hpcml.model.records import Known, RunRecord
 from hpcml.mounts import file_system_of, is_local, unmounted_above
@@ -25,6 +26,7 @@ from hpcml.runs.layout import find_run_dirs, is_removed
 from hpcml.runs.private import check_lone, claim_home, make_home, no_home
 from hpcml.store import origin
 from hpcml.store.database import Database
+from hpcml.store.manifest_rows import describe
 from hpcml.store.news import UNLISTED, IngestReport, find_news
 from hpcml.store.opening import open_store, place_of, why_not_kept
 from hpcml.store.query import get_runs, open_runs
@@ -76,9 +78,6 @@ def _telling_absent_from_damaged(places: Places) -> Iterator[None]:
 
 
 def _damage_of(places: Places, reference: str) -> str | None:
-    # Imported here: most answers find every run that they are asked for.
-    from hpcml.store.manifest_rows import describe  # noqa: PLC0415
-
     for root in external_runs.roots(places):
         for run_dir in find_run_dirs(root):
             if run_dir.uid.startswith(reference) or run_dir.uid.endswith(reference):
@@ -257,9 +256,6 @@ def collect(
     unfinished = [record for record in unfinished if record.uid not in gone]
     if not unfinished:
         return Collected(report=report, runs=(), removed=removed)
-    # Imported here: what judges a run loads the schedulers, and most answers find none that has to be judged.
-    from hpcml.commands.ends import record_unseen_ends  # noqa: PLC0415
-
     runs = record_unseen_ends(store, places, unfinished, known, before)
     return Collected(report=report, runs=runs, removed=removed)
 

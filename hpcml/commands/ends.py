@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from hpcml.agent.assignment import Turn
 from hpcml.commands import supervision
 from hpcml.commands.follow import Glimpse, Watcher
 from hpcml.commands.logs import log_tail, why_not_started
@@ -23,12 +24,11 @@ from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.moments import local_time
 from hpcml.paths import Places
-from hpcml.runs.cancellation import is_cancelled, unmark
+from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.journal import Chunk
 from hpcml.runs.layout import RunDir, is_by_user
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.manifest import read_manifest
-from hpcml.runs.orders import RunOrders
 from hpcml.runs.state import EventName, RunFold, fold_of, read_journals, state_after
 from hpcml.store.database import Database
 from hpcml.store.query import get_runs
@@ -140,8 +140,8 @@ def _unasked(record: RunRecord, journals: _Journals, here: _Here, *, is_being_su
 def record_event(record: RunRecord, run_dir: RunDir, missing: MissingEvent) -> None:
     """Journal *missing* in the run of *record*, in *run_dir*.
 
-    For an end its cause is judged and journalled too, the webhook is told, and the cancel mark is removed, so that a
-    job script that is submitted again by hand runs. Raises `HpcmlError` where there was no room for it.
+    For an end its cause is judged and journalled too, and the webhook is told. Raises `HpcmlError` where there was no
+    room for it.
     """
     told = _with_cause(missing, run_dir) if missing.is_end else missing
     with JournalWriter.open(str(run_dir.journals), run=record.uid, attempt=told.attempt, writer="collect") as journal:
@@ -151,8 +151,6 @@ def record_event(record: RunRecord, run_dir: RunDir, missing: MissingEvent) -> N
             tell_of_end(record, run_dir, journal, state, reason=reason, cause=told.details["cause"])
     if journal.dropped:
         raise HpcmlError(f"its end could not be written to {run_dir.journals}: is the disk full?")
-    if told.is_end:
-        unmark(run_dir)  # it has ended: whoever submits job.sh again wants it to run
 
 
 def _scheduler_says_it_goes_on(record: RunRecord, known: Known | None) -> bool:
@@ -281,9 +279,7 @@ def tell_of_end(
     """
     if record.params.get("schedule.notify") in (None, "never"):
         return
-    # Imported here: what speaks HTTP costs a twentieth of a second, which hardly any command needs.
-    from hpcml.agent import notify  # noqa: PLC0415
-    from hpcml.agent.assignment import Turn  # noqa: PLC0415
+    from hpcml.agent import notify  # noqa: PLC0415 - HTTP and TLS, for those who ask for a message
 
     def tell(name: str, **details: object) -> None:
         journal.event(name, details)
@@ -294,7 +290,7 @@ def tell_of_end(
         tell("notify_failed", what=record.params.get("schedule.notify"), error=str(error))
         return
     notify.tell_of_end(
-        Turn(run_dir=run_dir, source=run_dir.manifest, orders=RunOrders.of(manifest), node=0, pack=None),
+        Turn(run_dir=run_dir, source=run_dir.manifest, manifest=manifest, node=0, pack=None),
         state,
         reason=reason,
         cause=cause,

@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcml.agent import host
+from hpcml.agent.nvml.inventory import list_gpus
+from hpcml.agent.telemetry.gpus import visible_gpus
+
 if TYPE_CHECKING:
     from hpcml.agent.telemetry.gpus import Gpu
 
@@ -23,10 +27,5 @@ def look_around(environ: Mapping[str, str]) -> Machine:
 
     Cores are limited by affinity and cgroup, GPUs by CUDA_VISIBLE_DEVICES in *environ*; without NVML there are no GPUs.
     """
-    # Imported here: loads psutil and NVML, for those who look.
-    from hpcml.agent import host  # noqa: PLC0415
-    from hpcml.agent.nvml.inventory import list_gpus  # noqa: PLC0415
-    from hpcml.agent.telemetry.gpus import visible_gpus  # noqa: PLC0415
-
     visible = visible_gpus(list_gpus(environ), environ.get("CUDA_VISIBLE_DEVICES"), environ.get("CUDA_DEVICE_ORDER"))
     return Machine(cores=host.usable_cores(), gpus=visible)

@@ -19,7 +19,7 @@ from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.analysis.statistics import Track, band
 from hpcml.analysis.utilization.study import attain
 from hpcml.commands.collect import answering, collect
-from hpcml.commands.compare import checklist_of, compare_selected, curves_of, left_out_of, step_curves
+from hpcml.commands.compare import checklist_of, compare_selected, curves_of, step_curves
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError
 from hpcml.interop import output
@@ -70,7 +70,7 @@ def publish(places: Places, selection: Selection, wish: Wish) -> Publication:
     with answering(places) as store:
         collect(store, places)
         runs = select(store, selection, refusal=_NOTHING)
-        return gather(store, runs, wish, others=left_out_of(store, runs, selection))
+        return gather(store, runs, wish)
 
 
 def gather(
@@ -78,12 +78,8 @@ def gather(
     runs: Sequence[RunRecord],
     wish: Wish,
     live: LiveLook | None = None,
-    *,
-    others: Sequence[RunRecord] = (),
 ) -> Publication:
     """Return the same of *runs*, as *store* has them; *live* is what is known besides of those that have not ended.
-
-    *others* are those that were not selected, of which claims must hold too.
 
     While runs go, a comparison that is not possible yet is told in `Publication.not_compared`, whatever was asked for,
     and a curve that nothing is known of yet is left out.
@@ -94,9 +90,7 @@ def gather(
     known = [run.uid for run in runs if run.usage is not None or (live is not None and run.state is State.RUNNING)]
     sampled = {uid: timelines(store, uid) for uid in known}
     steps = step_curves(store, runs, is_timed=True)
-    comparison, why_not = _compare(
-        store, runs, steps, sampled, wish.comparison, is_live=live is not None, others=others
-    )
+    comparison, why_not = _compare(store, runs, steps, sampled, wish.comparison, is_live=live is not None)
     checklist = None if comparison is None else checklist_of(store, runs, comparison)
     groups = group_runs(runs, by, comparison)
     metrics = _metrics(runs, wish, comparison, is_live=live is not None)
@@ -148,11 +142,10 @@ def _compare(
     request: ComparisonRequest,
     *,
     is_live: bool,
-    others: Sequence[RunRecord],
 ) -> tuple[Comparison | None, str | None]:
     """Return the comparison, or the reason why there is none where none was insisted on."""
     try:
-        return compare_selected(store, runs, request, steps, sampled, over_steps=True, others=others), None
+        return compare_selected(store, runs, request, steps, sampled), None
     except ComparisonError as error:
         if request.is_insistent and not is_live:
             raise

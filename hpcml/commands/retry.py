@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from hpcml.commands.collect import claim, collect, opened, refuse_empty_home
+from hpcml.commands.ends import record_unseen_ends
+from hpcml.commands.image_uses import claim_all
 from hpcml.commands.reconcile import may_wait_again, waits_again
 from hpcml.commands.retry_policy import Failure, NoRetry, Retry, decide
 from hpcml.commands.retryable import may_retry, retries_of
 from hpcml.commands.selection import Selection, done_since, select
+from hpcml.commands.status import ticket_of
 from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.dependencies import resolve
 from hpcml.commands.submit.exclusive import deciding_alone
+from hpcml.commands.submit.queues import refuse_impossible
 from hpcml.commands.submit.submission_log import manifests_under_way
+from hpcml.commands.submit.workload import with_times
 from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.model.cluster import Resources
 from hpcml.model.failure_causes import Cause
@@ -73,7 +79,6 @@ def finish_interrupted(places: Places, backends: Backends) -> None:
     if recover.interrupted(places):
         claim(places)
         recover.recover(places, backends)
-    recover.find_late_jobs(backends)
 
 
 def candidates(
@@ -130,10 +135,6 @@ def _with_requeued(
 
     A scheduler that does not answer is passed over, with a warning in the log.
     """
-    # Imported here: what asks and judges loads the schedulers, for the few that are retried.
-    from hpcml.commands.ends import record_unseen_ends  # noqa: PLC0415
-    from hpcml.commands.status import ticket_of  # noqa: PLC0415
-
     since = time.time() - _MAY_BE_REQUEUED_S
     failed = {
         record.uid: record
@@ -282,11 +283,6 @@ def _amended(store: Database, manifest: Manifest, changes: Mapping[str, str | No
 
     Raises `ConfigError` if the site forbids them, or the run still waits for what will never be.
     """
-    # Imported here: loads what plans runs, for the few that are retried.
-    from hpcml.commands.submit.dependencies import resolve  # noqa: PLC0415
-    from hpcml.commands.submit.queues import refuse_impossible  # noqa: PLC0415
-    from hpcml.commands.submit.workload import with_times  # noqa: PLC0415
-
     fields: dict[str, Any] = dict(changes)
     if has_started:  # what it waited for is over, and Slurm refuses to wait for a job that it has forgotten
         fields = {"dependency": None, **fields}
@@ -303,7 +299,6 @@ def _amended(store: Database, manifest: Manifest, changes: Mapping[str, str | No
 def _queue(store: Database, places: Places, backends: Backends, together: Sequence[Candidate]) -> list[Retried]:
     """Write retries down and hand them to their schedulers; what another hpcml has retried meanwhile is left out."""
     # Imported here: loads what submits runs, images among it, for the few that are retried.
-    from hpcml.commands.image_uses import claim_all  # noqa: PLC0415
     from hpcml.commands.submit.launch import submit_retries  # noqa: PLC0415
     from hpcml.store.ingest import ingest_run  # noqa: PLC0415
 

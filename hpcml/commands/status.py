@@ -11,8 +11,8 @@ from pathlib import Path
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.reconcile import FORGOTTEN, waits_again
 from hpcml.commands.selection import Selection, select
+from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.submission_log import unseen_of
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.record_keys import begun_at
 from hpcml.model.records import Known, RunRecord
@@ -22,6 +22,7 @@ from hpcml.runs.cancellation import marked_at
 from hpcml.runs.layout import RunDir, queues_of
 from hpcml.runs.lock import owners
 from hpcml.schedulers.contract import Answers, Ticket
+from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
 from hpcml.schedulers.names import THIS_MACHINE, cluster_schedulers
 from hpcml.store import origin
 from hpcml.store.database import Database
@@ -253,15 +254,11 @@ def standings(
 def start_queues_again(backends: Backends) -> list[str]:
     """Start each queue of this machine that was killed; return a line for each, and for what cannot be started now.
 
-    Jobs are looked for, too, that a site's wrapper submits later. Without either, this lists two folders.
+    Without such a queue, this lists one folder.
     """
-    unseen = unseen_of(backends.places.open_submissions)
-    if not owners(queues_of(backends.places.submissions)) and not any(unseen.glob("*.json")):
+    if not owners(queues_of(backends.places.submissions)):
         return []
-    # Imported here: loads what submits runs, for queues that are there.
-    from hpcml.commands.submit import recover  # noqa: PLC0415
-
-    return [*recover.start_queues_again(backends), *recover.find_late_jobs(backends)]
+    return recover.start_queues_again(backends)
 
 
 def look(store: Database, places: Places, selection: Selection, asked: SchedulersAsked) -> list[Standing]:
@@ -284,9 +281,6 @@ def with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
     }
     if not tickets:
         return list(standings)
-    # Imported here: loads the queue, for runs that wait in one.
-    from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting  # noqa: PLC0415
-
     lacking = why_waiting(places.submissions, list(tickets.values()))
     waits = {uid: known_as_waiting(lacking[ticket]) for uid, ticket in tickets.items() if ticket in lacking}
     return [replace(one, known=waits.get(one.record.uid, one.known)) for one in standings]

@@ -16,9 +16,12 @@ from hpcml.commands.status import SchedulersAsked, start_queues_again
 from hpcml.commands.submit import submission_log
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.code_store import clear_abandoned
+from hpcml.commands.submit.recover import recover
+from hpcml.commands.wait import Waiting, retry_all
 from hpcml.paths import Places
 from hpcml.runs.atomic import forgotten_drafts
 from hpcml.runs.layout import REMOVED, run_paths
+from hpcml.schedulers.registry import BACKENDS
 from hpcml.store.database import Database
 from hpcml.store.missing import Damage, damage, runs_below, without_directory
 from hpcml.store.news import IngestReport
@@ -69,14 +72,13 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
         asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
         collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
         retried = _retry(places, backends, store, interval_s)
-        looked = _look(places, backends, store)
         cleared += _clear_files_of_jobs(beside_scripts, store, time.time())
         missing = [_in_words(damage(store)), *_gone(store, places)]
     lines = [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
     lines += [f"{removed} interrupted removal{'s' if removed != 1 else ''} finished"] if removed else []
     return Synchronised(
         report=collected.report,
-        lines=[*finished, *lines, *queues, *retried, *looked],
+        lines=[*finished, *lines, *queues, *retried],
         warnings=[*waiting, *asked.problems, *filter(None, missing)],
         waiting=len(waiting),
     )
@@ -86,9 +88,6 @@ def _finish_submissions(places: Places, backends: Backends) -> tuple[list[str], 
     """Finish interrupted submissions; return what was done, and a line for each that cannot be finished now."""
     if not submission_log.interrupted(places.open_submissions, now=time.time()):
         return [], []
-    # Imported here, as below: each loads what few synchronisations have a use for.
-    from hpcml.commands.submit.recover import recover  # noqa: PLC0415
-
     done = recover(places, backends)
     lines = [_counted(done.finished, "finished"), _counted(done.removed, "never began and removed")]
     return [*filter(None, lines)], done.waiting
@@ -108,20 +107,8 @@ def _retry(places: Places, backends: Backends, store: Database, interval_s: floa
     failed = to_retry(store, places)
     if not failed:
         return []
-    from hpcml.commands.wait import Waiting, retry_all  # noqa: PLC0415
-
     notes, _ = retry_all(Waiting(store=store, places=places, backends=backends, interval_s=interval_s), failed)
     return notes
-
-
-def _look(places: Places, backends: Backends, store: Database) -> list[str]:
-    """Take the planned looks whose runs have ended, and return what was done."""
-    if not any(places.looks.glob("*/plan.json")):
-        return []
-    # Imported here: loads the statistics, which few homes have a use for.
-    from hpcml.commands.submit import looks  # noqa: PLC0415
-
-    return [line for step in looks.go_on(places, backends, store, lambda _: None) for line in step.lines]
 
 
 def keep_synchronised(
@@ -156,9 +143,6 @@ def _clear_files_of_jobs(folders: Sequence[_Entries], store: Database, now: floa
     told = [(folder, names) for folder, names in folders if any(_TELLS_JOB.search(name) for name in names)]
     if not told:
         return 0
-    # Imported here: loads all schedulers.
-    from hpcml.schedulers.registry import BACKENDS  # noqa: PLC0415
-
     ways = [backend.files_of_jobs for backend in BACKENDS.values() if backend.files_of_jobs is not None]
     found = [one for folder, names in told for way in ways for one in way(folder, names)]
     if not found:

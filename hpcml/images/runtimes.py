@@ -1,8 +1,8 @@
-"""What starts a program in an image, each by one entry: Apptainer, Singularity, enroot, pyxis, podman-hpc. Pure.
+"""What starts a program in an image, each by one entry: Apptainer, Singularity, enroot, pyxis. Pure.
 
 An entry says what it takes as an image, what it cannot do, and with which words it starts a program. Apptainer is
-tested as it is; enroot, pyxis and podman-hpc on doubles made from their documentation and sources (enroot 4, pyxis
-0.21, podman-hpc 1.1.4), never with the real ones. To find one on a machine is `hpcml.images.runtime`'s part.
+tested as it is; enroot and pyxis on doubles made from their documentation and sources (enroot 4, pyxis 0.21), never
+with the real ones. To find one on a machine is `hpcml.images.runtime`'s part.
 """
 
 from __future__ import annotations
@@ -221,23 +221,6 @@ def _pyxis(start: Start) -> list[str]:
     return _outside(f'{gather}{sets}{run}"$@"', [*words, *_inside(start)])
 
 
-def _podman_hpc(start: Start) -> list[str]:
-    """Return the words of ``podman-hpc run`` (README, etc/modules.d/gpu.yaml; podman-run(1)).
-
-    The processes are the host's, so that signals end them as others: the first process of a container of its own would
-    not hear those that it does not handle.
-    """
-    words = ["--rm", "--pid=host", "--network=host", "--ipc=host"]
-    words += ["--gpu"] if start.gpu is ContainerGpu.nv else []
-    words += [] if start.writable_tmpfs else ["--read-only"]
-    for bind in _with_own(start):
-        words += ["--volume", f"{bind.source}:{bind.destination}:{'ro' if bind.read_only else 'rw'}"]
-    words += ["--workdir", start.cwd]
-    shell, *rest = _inside(start)
-    inside = [*start.options, "--entrypoint", shell, start.image, *rest]
-    return _outside(f'{_EACH}exec podman-hpc run "$@"', [*words, *inside])
-
-
 def _nvidia(gpu: ContainerGpu) -> Mapping[str, str]:
     """Return what enroot's hook for NVIDIA's driver reads (conf/hooks/98-nvidia.sh); images say so too."""
     if gpu is ContainerGpu.nv:
@@ -253,10 +236,6 @@ def _enroot_name(base: Reference) -> str:
 
 def _import_line(base: Reference) -> str:
     return shlex.join(["enroot", "import", "-o", f"{Path(base.name).name}.sqsh", f"docker://{_enroot_name(base)}"])
-
-
-def _docker_name(base: Reference) -> str:
-    return f"{base.host}/{base.name}" + (f"@{base.digest}" if base.digest else f":{base.tag}")
 
 
 _OF_FILES = frozenset({Kind.build, Kind.sif, Kind.sandbox})
@@ -316,25 +295,6 @@ _ENTRIES = (
             "--container-writable": "container.writable_tmpfs",
             "--container-readonly": "container.writable_tmpfs",
             "--export": _GIVES["--env"],
-        },
-    ),
-    ContainerRuntime(
-        name="podman-hpc",
-        program="podman-hpc",
-        version_words=("infohpc",),
-        version=_NUMBER,
-        kinds=frozenset(),
-        takes="images of registries by name, as they are",
-        argv=_podman_hpc,
-        reference=_docker_name,
-        fetch=lambda base: f"podman-hpc pull {shlex.quote(_docker_name(base))}",
-        gpus=_ALL_GPUS - {ContainerGpu.rocm},
-        splits_at=":",
-        taken={
-            **dict.fromkeys(("-v", "--volume", "--mount"), "container.binds"),
-            **dict.fromkeys(("-e", "--env"), _GIVES["--env"]),
-            **dict.fromkeys(("-w", "--workdir"), _GIVES["--workdir"]),
-            **dict.fromkeys(("--gpu",), "container.gpu"),
         },
     ),
 )

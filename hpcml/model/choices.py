@@ -20,13 +20,6 @@ class Scale(Enum):
     logit = "logit"
 
 
-class Until(Enum):
-    """Whether all runs of a sweep are submitted, or seeds in rounds until the verdict is there."""
-
-    all = "all"
-    verdict = "verdict"
-
-
 class Numerics(Enum):
     """How the arithmetic is done: by the device's own units, or emulated by rounding after each operation.
 

@@ -126,7 +126,7 @@ _SPARED = ("ntasks-per-node", "cpus-per-task", "mem", "signal", "requeue")
 
 
 _GPU_VENDORS = ("nvidia", "amd", "intel")
-_STATUSES = ("active", "decommissioned", "superseded", "unknown")
+_STATUSES = ("active", "decommissioned", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Cluster:
 
     name: str
     scheduler: SchedulerName
-    status: str = "active"  # active | decommissioned | superseded | unknown
+    status: str = "active"  # active | decommissioned | unknown
     site: str | None = None
     gpu_vendor: str | None = None  # nvidia | amd | intel
     gpu_model: str | None = None
@@ -177,7 +177,7 @@ class Cluster:
     modules: list[str] = field(default_factory=list)  # loaded before every run
     prelude: list[str] = field(default_factory=list)  # shell lines before every run, as the site documents them
     scratch: str | None = None
-    container_runtime: str | None = None  # apptainer | singularity | enroot | pyxis | podman-hpc
+    container_runtime: str | None = None  # apptainer | singularity | enroot | pyxis
     container_module: str | None = None
     ngc_max_release: str | None = None  # newest NGC container release that the site's driver runs: 24.12
     host_driver: str | None = None

@@ -29,7 +29,6 @@ Verdict = Literal[
 ]
 Unit = Literal["seeds", "nodes", "these nodes", "node means", "none"]  # of an interval; analysis/compare/nodes
 NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
-LEAST_PAIRS = 6  # of an exact test that is printed: at 5, 30 % of true claims would be doubted
 ENOUGH_NODES = 3  # from which nodes are the unit of a speed-up: fewer have no spread to speak of
 NOT_AS_REQUESTED: Final = "not as requested"  # a verdict, and why a row has no speed
 OTHER_UNITS = ": is one in "  # in a flag of an arm whose metric may be in another unit than the reference's
@@ -52,7 +51,6 @@ class ComparisonRequest:
     goal: str | None = None  # max | min
     margin: float | None = None  # in the metric's unit: a difference below it does not matter
     target: float | None = None  # a value of the metric: time and energy until it was reached
-    score: str | None = None  # mlperf
     allow: tuple[str, ...] = ()  # settings and facts that may differ within a table
     allow_mixed: bool = False  # whatever differs
     seed: str | None = None  # the setting that was swept for the program's seed; None: the seed of the runs
@@ -82,33 +80,6 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarginVerdict:
-    """The verdict that a row would have with a margin above `above`, up to the next one's."""
-
-    above: float  # in the metric's unit
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveDifference:
-    """The learning curves of a row minus those of the reference, at some steps that all of their runs reached.
-
-    The band from `low` to `high` holds for all steps at once. `area` is that between the mean curves over the length of
-    the stretch: the mean difference over steps, in the metric's unit.
-    """
-
-    steps: tuple[float, ...]
-    difference: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    confidence: float
-    n: int  # seeds that it rests on
-    paired: bool
-    area: float
-    area_ci95: Interval | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """The mean metric of a row minus that of the reference, in the metric's unit.
 
@@ -120,15 +91,12 @@ class Difference:
     ci90: Interval | None  # two one-sided tests at 5 % and this interval say the same
     ci95: Interval | None
     p_tost: float | None  # the larger of the two one-sided p values; None without a margin
-    paired: bool  # by seed, over the shared seeds; else Welch or, where `partly_paired`, a test of both
+    paired: bool  # by seed, over the shared seeds; else Welch
     rho: float | None  # correlation of the pairs; None unpaired, below 3 pairs, or without any spread
-    partly_paired: bool = False  # shared seeds as pairs, and the others as they are
     n_pairs: int = 0
     left_out: tuple[int, ...] = ()  # seeds with a value in one arm only, which a paired test does not use
     has_no_spread: bool = False  # and no step of the metric is known: nothing says how certain the difference is
     is_floored: bool = False  # the spread that was seen is below one step of the metric, which was taken instead
-    by_margin: tuple[MarginVerdict, ...] = ()  # of the row alone, without Holm; ascending
-    p_sign_flip: float | None = None  # exact, of the claim made; None: no claim, unpaired, or below 6 pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +185,7 @@ class ToTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """The runs of a row that were lost to their own doing: how many, at which rate, and what if they count as worst.
+    """The runs of a row that were lost to their own doing: how many, and at which rate.
 
     Lost to its own doing is a run that ended without a finite value, or failed by its program or for want of memory.
     A seed that was run more than once is lost if any of its runs was. What else a machine, a scheduler or a person
@@ -227,35 +195,9 @@ class Losses:
     n: int
     n_ended: int  # without those that were lost elsewhere
     rate_ci90: Interval | None  # Clopper and Pearson; each end is a one-sided 95 % bound
-    p_more: float | None  # Boschloo's exact one-sided test: the arm with more losses loses more; None for the reference
     n_elsewhere: int
     unit: Literal["runs", "seeds"] = "runs"  # of `n` and `n_ended`; seeds where one was run more than once
     n_diverged: int = 0  # runs that have a value, and of which a loss was no number at the last; not in `n`
-    worst: float | None = None  # the value that lost runs have in `worst_case`
-    worst_case: Interval | None = None  # 90 %, of the difference
-    worst_case_verdict: Verdict | None = None  # alone, without Holm
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WithAll:
-    """What a row says where the runs of its arms that the selection left out are counted too."""
-
-    left_out: str  # "3 runs of tf32 and 1 run of fp32"
-    verdict: Verdict
-    withdrawn: Verdict | None = None  # the claim of the selected runs, which did not hold; None: it stands
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowLook:
-    """The planned look by which a row was judged: a claim takes a p of `level` or less there."""
-
-    number: int  # from 1; 0: the first is still to come
-    of: int
-    n: int  # planned seeds of it
-    level: float | None  # one-sided, of the claim that is wanted; None before the first
-    interval: Interval | None  # of the difference, repeated: at that level
-    stop: str | None  # why the row gets no more seeds; None: it goes on
-    next_n: int | None  # seeds of the next look; None: there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,23 +226,14 @@ class Row:
     speed: Speed | None
     flags: tuple[str, ...] = ()
     verdict_alone: Verdict | None = None  # if it were the only row; None: the same
-    p_adjusted: float | None = (
-        None  # p_tost after Holm over all rows of the comparison; of planned looks, over them too
-    )
+    p_adjusted: float | None = None  # p_tost after Holm over all rows of the comparison
     p_claim: float | None = None  # of what the verdict claims, adjusted in the same way; None: it claims nothing
     losses: Losses | None = None
-    p_not_worse: float | None = None  # P(a run of this row >= one of the reference - margin)
-    score: float | None = None  # MLPerf's: fastest and slowest run dropped, mean of the rest; only on request
     cost: Cost | None = None
     load: Load | None = None
     to_target: ToTarget | None = None
-    curve: CurveDifference | None = None  # only on request, or where the curves were read for a target
-    look: RowLook | None = None  # None: nobody planned looks
-    runs: tuple[str, ...] = ()  # that the verdict rests on: its own and the reference's
-    awaited: tuple[str, ...] = ()  # of both, those that have not ended
-    with_all: WithAll | None = None  # None: nothing was left out
+    awaited: tuple[str, ...] = ()  # its runs and the reference's that have not ended
     unit: Literal["seeds", "runs"] = "seeds"  # what statistics rest on; runs where all repeat one seed and are timed
-    exploratory: str | None = None  # why the verdict's 5 % may not hold: the data were looked at while they grew
 
     @property
     def n_units(self) -> int:
@@ -374,7 +307,7 @@ class Cell:
     excluded: tuple[Excluded, ...] = ()
     scale: Literal["linear", "log", "logit"] = "linear"  # of all tests of the metric
     resolution: float | None = None  # the step of the metric's grid
-    resolution_source: Literal["config", "recorded", "guessed"] | None = None
+    resolution_source: Literal["config", "recorded"] | None = None
     target_source: Literal["config", "command line"] | None = None  # None: no row has a `to_target`
 
 

@@ -51,7 +51,7 @@ class Compression(Enum):
     xz = "xz"
 
 
-RUNTIMES = ("apptainer", "singularity", "enroot", "pyxis", "podman-hpc")  # hpcml/images/runtimes has an entry of each
+RUNTIMES = ("apptainer", "singularity", "enroot", "pyxis")  # hpcml/images/runtimes has an entry of each
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

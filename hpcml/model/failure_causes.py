@@ -200,14 +200,14 @@ _PATTERNS: tuple[tuple[Cause, re.Pattern[str]], ...] = tuple(
         (
             Cause.GPU_MEMORY,
             (
-                r"^(\[rank\d+\]: ?)?(torch\.)?(cuda\.)?OutOfMemoryError: CUDA out of memory",  # torch 1.13 and later
+                r"^(\[rank\d+\]: ?)?(torch\.)?(cuda\.)?OutOfMemoryError: (CUDA|HIP) out of memory",  # torch 1.13
                 r"^(\[rank\d+\]: ?)?RuntimeError: CUDA out of memory",  # torch before 1.13
                 r"^hpcml_client: ended, because out of memory \(CUDA out of memory",  # the same in a recipe
                 r"CUDA error: out of memory",  # cudaErrorMemoryAllocation, through torch's C10_CUDA_CHECK
                 r"CUBLAS_STATUS_ALLOC_FAILED",  # cuBLAS could not have its workspace
                 r"CUDNN_STATUS_ALLOC_FAILED",
                 r"(ResourceExhaustedError|OOM when allocating tensor).*GPU",  # TensorFlow
-                r"RESOURCE_EXHAUSTED: Out of memory (while trying )?to? ?allocat",  # XLA: JAX
+                r"RESOURCE_EXHAUSTED: Out of memory (while trying to )?allocat",  # XLA: JAX
             ),
         ),
         (

@@ -28,7 +28,7 @@ _PEAK_OF: Mapping[PrecisionName, tuple[str, ...]] = {
     PrecisionName.fp64: ("fp64_tc", "fp64"),
     PrecisionName.fp32: ("fp32",),
     # several products stand for one, and no data sheet has a rate of it
-    **dict.fromkeys((PrecisionName.bf16x9, PrecisionName.bf16x6, PrecisionName.tf32x3, PrecisionName.bf16x3), ()),
+    **dict.fromkeys((PrecisionName.tf32x3, PrecisionName.bf16x3), ()),
     PrecisionName.tf32: ("tf32",),
     PrecisionName.amp_fp16: ("fp16",),
     PrecisionName.fp16: ("fp16",),
@@ -37,9 +37,6 @@ _PEAK_OF: Mapping[PrecisionName, tuple[str, ...]] = {
     PrecisionName.fp8_e4m3: ("fp8",),
     PrecisionName.fp8_e5m2: ("fp8",),
     PrecisionName.fp8_hybrid: ("fp8",),
-    PrecisionName.fp8_hybrid_delayed: ("fp8",),
-    PrecisionName.mxfp8: ("fp8",),
-    **dict.fromkeys((PrecisionName.mxfp4, PrecisionName.nvfp4), ()),  # gpus.toml has no FP4
     PrecisionName.int8: ("int8",),
 }
 _MIG = re.compile(r"\bMIG\b")  # in the name of an instance, NVML's or CUDA's

@@ -14,7 +14,6 @@ ABSENT_MEANS: Mapping[str, object] = {
     "container.dockerfile": None,
     "container.target": None,
     "model.options": {},
-    "precision.scale_rounding": "ceil",
     "profile.options": [],
     "profile.ranks": [0],
     "profile.steps": 5,
@@ -49,7 +48,7 @@ _PLACEMENT = frozenset(
 # How a run is judged, observed, and whether it goes on after a precision mismatch, is not what it computes. These
 # settings came after the first runs were recorded, whose hashes must not change.
 _JUDGEMENT = (
-    *("objective.margins", "objective.target", "objective.scale", "objective.resolution", "objective.worst"),
+    *("objective.margins", "objective.target", "objective.scale", "objective.resolution"),
     *("precision.on_mismatch", "precision.observe", "workload.metrics_from"),
 )
 _HARDWARE_CHOICE = frozenset({"resources.partition", "resources.queue", "resources.constraint"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -86,8 +87,6 @@ def check_is_told(wanted: str, *, cluster: str, mig_type: str, gpu_request: str,
 
 @cache
 def _layouts() -> Sequence[tuple[re.Pattern[str], Sequence[MigProfile]]]:
-    import tomllib  # noqa: PLC0415 - every agent would load it
-
     raw = tomllib.loads((Path(__file__).parent / "mig.toml").read_text(encoding="utf-8"))
     return [
         (

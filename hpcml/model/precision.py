@@ -25,8 +25,6 @@ class PrecisionName(Enum):
     own = "own"
     fp64 = "fp64"
     fp32 = "fp32"
-    bf16x9 = "bf16x9"
-    bf16x6 = "bf16x6"
     tf32x3 = "tf32x3"
     bf16x3 = "bf16x3"
     tf32 = "tf32"
@@ -37,10 +35,6 @@ class PrecisionName(Enum):
     fp8_e4m3 = "fp8_e4m3"
     fp8_e5m2 = "fp8_e5m2"
     fp8_hybrid = "fp8_hybrid"
-    fp8_hybrid_delayed = "fp8_hybrid_delayed"
-    mxfp8 = "mxfp8"
-    mxfp4 = "mxfp4"
-    nvfp4 = "nvfp4"
     int8 = "int8"
 
 
@@ -97,29 +91,21 @@ class Capability:
     min_compute_capability: tuple[int, int] | None  # None: no GPU does it natively in hpcml's recipes
     emulation: str | None  # how hpcml_train rounds; None: not emulated
     why_not: str  # why a CPU is not native, for the line that refuses
-    max_compute_capability: tuple[int, int] | None = None  # the last GPUs that do it; None: all newer ones
     why_not_on_gpu: str = ""  # why no GPU is native, where none is
     trains: bool = True  # False: for networks that are trained already
 
 
 _NO_SPLIT = "a CPU multiplies FP32 numbers whole: parts of them are for tensor cores"
 _NO_FP8 = "no CPU has FP8 units"
-_NO_BLOCKS = "no CPU has units for blocks with a scale"
-_BLOCKS_LATER = "its units came with compute capability 10.0, and hpcml computes in them on no GPU yet"
 _NO_SWITCH = "PyTorch has no switch for it on any GPU"
 
 
 def _emulated(  # the common row: what tensor cores have, and a CPU emulates
-    name: str,
-    why_not: str,
-    since: tuple[int, int] | None,
-    why_not_on_gpu: str = "",
-    until: tuple[int, int] | None = None,
+    name: str, why_not: str, since: tuple[int, int] | None, why_not_on_gpu: str = ""
 ) -> Capability:
     return Capability(
         on_cpu=False,
         min_compute_capability=since,
-        max_compute_capability=until,
         emulation=name,
         why_not=why_not,
         why_not_on_gpu=why_not_on_gpu,
@@ -131,9 +117,6 @@ def _emulated(  # the common row: what tensor cores have, and a CPU emulates
 CAPABILITIES: Mapping[PrecisionName, Capability] = {
     PrecisionName.fp64: Capability(on_cpu=True, min_compute_capability=(1, 3), emulation=None, why_not=""),
     PrecisionName.fp32: Capability(on_cpu=True, min_compute_capability=(1, 0), emulation=None, why_not=""),
-    # cuBLAS 12.9 and later, by a variable (cuBLAS manual, floating point emulation)
-    PrecisionName.bf16x9: _emulated("bf16x9", _NO_SPLIT, (10, 0), until=(10, 3)),
-    PrecisionName.bf16x6: _emulated("bf16x6", _NO_SPLIT, None, _NO_SWITCH),
     PrecisionName.tf32x3: _emulated("tf32x3", _NO_SPLIT, None, _NO_SWITCH),
     PrecisionName.bf16x3: _emulated("bf16x3", _NO_SPLIT, None, _NO_SWITCH),
     PrecisionName.tf32: _emulated(
@@ -150,17 +133,13 @@ CAPABILITIES: Mapping[PrecisionName, Capability] = {
     PrecisionName.fp8_e4m3: _emulated("fp8_e4m3", _NO_FP8, (8, 9)),
     PrecisionName.fp8_e5m2: _emulated("fp8_e5m2", _NO_FP8, None, "cuBLAS multiplies no E5M2 by E5M2"),
     PrecisionName.fp8_hybrid: _emulated("fp8_hybrid", _NO_FP8, (8, 9)),
-    PrecisionName.fp8_hybrid_delayed: _emulated("fp8_hybrid_delayed", _NO_FP8, (8, 9)),
-    PrecisionName.mxfp8: _emulated("mxfp8", _NO_BLOCKS, None, _BLOCKS_LATER),
-    PrecisionName.mxfp4: _emulated("mxfp4", _NO_BLOCKS, None, _BLOCKS_LATER),
-    PrecisionName.nvfp4: _emulated("nvfp4", _NO_BLOCKS, None, _BLOCKS_LATER),
     PrecisionName.int8: Capability(
         on_cpu=True, min_compute_capability=(6, 1), emulation=None, why_not="", trains=False
     ),
 }
 # Computed by other products than the framework's own, which compiled code and a pipeline would escape: emulated ones
 # everywhere, and these by the device's own units too.
-SCALED_PRODUCTS = frozenset({PrecisionName.fp8_e4m3, PrecisionName.fp8_hybrid, PrecisionName.fp8_hybrid_delayed})
+SCALED_PRODUCTS = frozenset({PrecisionName.fp8_e4m3, PrecisionName.fp8_hybrid})
 
 
 INFERENCE = "model=inference deploys networks in it"  # where precisions that do not train are
@@ -254,12 +233,10 @@ def _obstacle(row: Capability, device: Device, framework: str | None) -> str | N
         return "NumPy computes on the CPU: set resources.gpus_per_node=0"
     if row.min_compute_capability is None:
         return row.why_not_on_gpu or "hpcml computes in it on no GPU"
-    latest = row.max_compute_capability
     known = device.compute_capability
-    if known is None or (known >= row.min_compute_capability and (latest is None or known <= latest)):
+    if known is None or known >= row.min_compute_capability:
         return None
-    least = ".".join(map(str, row.min_compute_capability))
-    return f"it needs compute capability {least}" + ("" if latest is None else f" to {'.'.join(map(str, latest))}")
+    return f"it needs compute capability {'.'.join(map(str, row.min_compute_capability))}"
 
 
 def _cure(row: Capability, device: Device, framework: str | None) -> str:
@@ -314,8 +291,6 @@ _TF32_ON: Mapping[str, str | None] = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
     "JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32",
 }
-# eager: also where cuBLAS expects no gain of it, so that every product is one
-_BF16X9_ON: Mapping[str, str | None] = {"CUBLAS_EMULATE_SINGLE_PRECISION": "1", "CUBLAS_EMULATION_STRATEGY": "eager"}
 
 
 def environment(name: PrecisionName) -> Mapping[str, str | None]:
@@ -327,8 +302,6 @@ def environment(name: PrecisionName) -> Mapping[str, str | None]:
     """
     if name is PrecisionName.own:
         return {}
-    if name is PrecisionName.bf16x9:
-        return {**_TF32_OFF, **_BF16X9_ON}
     return _TF32_ON if name is PrecisionName.tf32 else _TF32_OFF
 
 

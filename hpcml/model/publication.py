@@ -53,7 +53,6 @@ class LiveLook:
     waiting: Sequence[RunNow]
     n_running: int
     n_waiting: int
-    is_planned: bool  # the looks of these runs were planned before the first of them
     problems: Sequence[str] = ()  # who was not able to answer, one line each
 
 

@@ -10,6 +10,7 @@ work raises `ConfigError` when the object is made, with one line that names the 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -21,7 +22,7 @@ from typing import Any
 
 from hpcml.codec import encode, flatten
 from hpcml.errors import ConfigError, require
-from hpcml.model.choices import Goal, Numerics, Scale, Until
+from hpcml.model.choices import Goal, Numerics, Scale
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.identity import ABSENT_MEANS, identifies
@@ -31,11 +32,9 @@ from hpcml.model.mig import check_mig
 from hpcml.model.precision import RECIPES_OWN, Device, PrecisionName, decide_numerics
 from hpcml.model.secrets import masked_settings
 from hpcml.model.strategy import Strategy
-from hpcml.model.telemetry import Telemetry
 from hpcml.model.training import Training
-from hpcml.units import parse_memory_mb, parse_wait_s, parse_walltime_s
+from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
 
-CLAIMS = ("equivalent", "non-inferior", "better")  # what a plan of looks may be to show
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
@@ -99,17 +98,12 @@ class Precision:
     name: PrecisionName
     numerics: Numerics = Numerics.auto
     rounding: str = "rna"  # of emulated TF32: nearest, ties away, is what PTX's cvt.rna.tf32 and CUTLASS do
-    scale_rounding: str = "ceil"  # of the blocks of mxfp8 and mxfp4: as NVIDIA's libraries do; floor: as OCP's text
     loss_scaling: bool = True  # GradScaler; only the FP16 arms use one
     on_mismatch: OnMismatch = OnMismatch.fail  # when a probe at the start shows another precision
     observe: Observe = Observe.auto  # whether what the program multiplies is recorded
 
     def __post_init__(self) -> None:
         require(self.rounding in ("rna", "rne", "rz"), f"precision.rounding={self.rounding}: choose rna, rne or rz")
-        require(
-            self.scale_rounding in ("ceil", "floor"),
-            f"precision.scale_rounding={self.scale_rounding}: choose ceil or floor",
-        )
 
 
 class LayoutName(Enum):
@@ -142,7 +136,6 @@ class Objective:
     scale: Scale = Scale.linear
     scale_at: float | None = None  # where on another scale than linear the margin is meant: a usual value of the metric
     resolution: float | None = None  # the metric's smallest step: 1/355 for an accuracy of 355 samples
-    worst: float | None = None  # what a run that diverged is worth, in a second look at the verdict: chance level, say
 
     def __post_init__(self) -> None:
         margins = {"margin": self.margin, **{f"margins.{name}": margin for name, margin in self.margins.items()}}
@@ -150,7 +143,6 @@ class Objective:
             fits = margin is None or (margin > 0 and math.isfinite(margin))  # below infinity each difference lies
             require(fits, f"objective.{name}={margin} must be positive, and finite")
         require(self.target is None or math.isfinite(self.target), f"objective.target={self.target} must be a number")
-        require(self.worst is None or math.isfinite(self.worst), f"objective.worst={self.worst} must be a number")
         step = self.resolution
         require(step is None or (step > 0 and math.isfinite(step)), f"objective.resolution={step} must be positive")
         self._check_scale()
@@ -245,10 +237,6 @@ class Schedule:
     preflight: bool = True  # the scheduler is asked before the submission whether it would take the jobs
     notify: Notify = Notify.never
     webhook_file: str | None = None  # a private file with the URL, which is a secret and stays out of run.json
-    until: Until = Until.all  # verdict: seeds in rounds, at most those given, until the planned looks decide
-    claim: str = "equivalent"  # that until=verdict wants to show: equivalent, non-inferior or better
-    by: str | None = None  # what until=verdict compares; None: the one setting that the sweep varies besides the seed
-    reference: str | None = None  # what the others are compared with; None: fp32 of precisions, else the first
 
     def __post_init__(self) -> None:
         parse_wait_s(self.notice, field="schedule.notice")
@@ -256,13 +244,6 @@ class Schedule:
         for name in ("max_requeues", "retry"):
             value = getattr(self, name)
             require(value >= 0, f"schedule.{name}={value} must not be negative")
-        require(self.claim in CLAIMS, f"schedule.claim={self.claim}: choose {', '.join(CLAIMS)}")
-        for name in ("claim", "by", "reference"):
-            is_default = getattr(self, name) in (None, CLAIMS[0])
-            require(
-                is_default or self.until is Until.verdict,
-                f"schedule.{name}={getattr(self, name)} needs schedule.until=verdict",
-            )
         require(bool(self.pack_factors) or self.pack in ("none", "all"), f"schedule.pack={self.pack!r} names nothing")
         require(
             self.notify is Notify.never or self.webhook_file is not None,
@@ -283,6 +264,26 @@ class Schedule:
         """
         words = () if self.pack in ("none", "all") else tuple(word.strip() for word in self.pack.split(","))
         return tuple(word for word in words if word)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What is measured while the program runs, by a separate process (the sampler) on each node."""
+
+    enabled: bool = True
+    interval: str = "1s"  # between samples: NVML's calls take a lock that the program needs, too
+    network: bool = False  # traffic of the node's network cards and InfiniBand ports
+    pcie: bool = False  # traffic of the GPUs' PCIe and NVLink
+    samplers: list[str] = field(default_factory=list)  # of packages: what they read becomes metrics of the run
+
+    def __post_init__(self) -> None:
+        seconds = parse_interval_s(self.interval, field="telemetry.interval")
+        require(0.1 <= seconds <= 600, f"telemetry.interval={self.interval} must lie between 100ms and 10m")
+
+    @property
+    def interval_s(self) -> float:
+        """The time between two samples, in seconds."""
+        return parse_interval_s(self.interval, field="telemetry.interval")
 
 
 class ProfileTool(Enum):
@@ -492,8 +493,6 @@ _KnownParts = dict[int, tuple[object, str]]  # by the id of a part: the part, so
 
 
 def _hashed(run: Run, known: _KnownParts) -> str:
-    import hashlib  # noqa: PLC0415 - loads OpenSSL: every agent would, and asks for no hash
-
     said = (_identity(name, getattr(run, name), known) for name in _parts())
     canonical = f"{{{','.join(filter(None, said))}}}"  # in the order of all keys: names of parts begin no others
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -26,7 +26,6 @@ class StrategyName(Enum):
     mirrored = "mirrored"
     multi_worker_mirrored = "multi_worker_mirrored"
     central_storage = "central_storage"
-    parameter_server = "parameter_server"
     horovod = "horovod"
     mpi = "mpi"
 
@@ -46,7 +45,6 @@ class Kind:
     frameworks: tuple[str, ...]
     processes: Processes
     fewest_devices: int  # over all nodes; without a GPU a process counts as one, or what `strategy.devices` says
-    is_synchronous: bool = True  # every step's gradients are of the same weights
     on_gpus: bool = True  # False: it may have no GPU at all
     oldest: str | None = None  # version of the framework that has what hpcml_train's part for it imports
 
@@ -67,9 +65,6 @@ KINDS: Mapping[StrategyName, Kind] = {
         frameworks=("tensorflow",), processes=Processes.per_node, fewest_devices=2
     ),
     StrategyName.central_storage: Kind(frameworks=("tensorflow",), processes=Processes.one, fewest_devices=2),
-    StrategyName.parameter_server: Kind(
-        frameworks=("tensorflow",), processes=Processes.per_device, fewest_devices=3, is_synchronous=False
-    ),
     StrategyName.horovod: Kind(frameworks=("torch", "tensorflow"), processes=Processes.per_device, fewest_devices=2),
     StrategyName.mpi: Kind(frameworks=("torch", "tensorflow"), processes=Processes.per_device, fewest_devices=2),
 }
@@ -259,10 +254,9 @@ class Strategy:
 
     def _check_processes(self, kind: Kind, nodes: int, gpus_per_node: int | None) -> None:
         processes = self.processes_per_node or gpus_per_node
-        fewest = {2: "two processes", 3: "three processes"}[kind.fewest_devices]
         require(
             processes is not None and processes * nodes >= kind.fewest_devices,
-            f"strategy={self.name.name} needs {fewest} or more: set resources.gpus_per_node, "
+            f"strategy={self.name.name} needs two processes or more: set resources.gpus_per_node, "
             "or strategy.processes_per_node where there is no GPU",
         )
         require(

@@ -119,7 +119,7 @@ def _usage(cluster: Cluster) -> Iterator[str]:
     """Yield the commands that use the cluster, as far as it is in use."""
     word = shlex.quote(f"+cluster={cluster.name}")
     account = " resources.account=YOUR-ACCOUNT" if cluster.account_required else ""
-    if cluster.status in ("decommissioned", "superseded"):
+    if cluster.status == "decommissioned":
         yield f"hpcml run {word}{account} --dry-run    (the job it would have been: an example, nothing runs there)"
         return
     if cluster.scheduler is SchedulerName.local:

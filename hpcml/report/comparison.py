@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from hpcml.codec import Json, encode
-from hpcml.model.comparison import LEAST_PAIRS, OTHER_UNITS, Cell, Comparison, Difference, Row
+from hpcml.model.comparison import OTHER_UNITS, Cell, Comparison, Difference, Row
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
-from hpcml.report.comparison_curves import charts_beyond, margin_lines
-from hpcml.report.comparison_rows import RowQuantities, difference_decimals, row_quantities, verdict_words
+from hpcml.report.comparison_rows import RowQuantities, row_quantities
 from hpcml.report.document import (
     Document,
     IntervalChart,
@@ -31,12 +30,12 @@ from hpcml.report.document import (
     tallied,
 )
 from hpcml.report.finding import AFTERWARDS, ENOUGH_IS_SAID, heading, of_all, sentence
-from hpcml.report.text import duration, ends, p_value
+from hpcml.report.text import duration, p_value
 
 _MOST_REMARKS = 3
 _FEW = 2  # rows that are named instead of all others
 _COARSE = 3  # steps of the metric
-_RESOLUTION_FROM = {"config": "as configured", "recorded": "as recorded", "guessed": "guessed from the values"}
+_RESOLUTION_FROM = {"config": "as configured", "recorded": "as recorded"}
 FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
 
 
@@ -100,7 +99,7 @@ def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]
     )
     whole_runs = walls(cell)
     judged = [row for row in cell.rows if row.verdict != "reference"]
-    found = [f"{verdict}: {who}" for verdict, who in tallied([(verdict_words(row), row.level) for row in judged])]
+    found = [f"{verdict}: {who}" for verdict, who in tallied([(row.verdict, row.level) for row in judged])]
     found += [words] if found and (words := of_all(cell, judged)) else []
     if explain or not found:
         found += [f"{row.level}: {sentence(comparison, cell, row)}" for row in judged]
@@ -136,7 +135,6 @@ def comparison_section(
             parts=[
                 *_tables(comparison, cell, quantities(comparison, cell)),
                 *comparison_charts(comparison, cell, styles),
-                *charts_beyond(comparison, cell, styles),
                 _remarks(comparison, cell, is_beside_tables=True),
             ],
         )
@@ -154,8 +152,8 @@ def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Ro
 
     margin = "no margin was fixed" if cell.margin is None else f"margin {cell.margin:g}"
     yield table(OUTCOME, f"{comparison.metric} against {cell.reference}; {margin}", cell.rows)
-    if any(row.speed or row.score is not None for row in cell.rows):
-        is_steady = any(row.score is not None or (row.speed is not None and row.speed.n) for row in cell.rows)
+    if any(row.speed for row in cell.rows):
+        is_steady = any(row.speed is not None and row.speed.n for row in cell.rows)
         steady = f"Speed in steady state; speed-up against {cell.reference}"
         yield table(SPEED, steady if is_steady else "Time of whole runs, medians over seeds", cell.rows)
     costs = [row for row in cell.rows if row.cost is not None]
@@ -197,18 +195,9 @@ def weighty_remarks(cell: Cell) -> Iterator[str]:
     flags = list(_flags(cell, without=ENOUGH_IS_SAID))
     yield from (flag for flag in flags if OTHER_UNITS in flag)
     yield from cell.remarks
-    yield from _exploratory(cell)
     if cell.margin_source == "command line":
         yield AFTERWARDS
     yield from (flag for flag in flags if OTHER_UNITS not in flag)
-
-
-def _exploratory(cell: Cell) -> Iterator[str]:
-    """Yield why verdicts are exploratory, each reason once."""
-    for why in dict.fromkeys(row.exploratory for row in cell.rows if row.exploratory is not None):
-        levels = [row.level for row in cell.rows if row.exploratory == why]
-        judged = sum(row.verdict != "reference" for row in cell.rows)
-        yield f"{'' if len(levels) == judged else f'{_levels(levels, cell)}: '}exploratory: {why}"
 
 
 def _flags(cell: Cell, *, without: str | None = None) -> Iterator[str]:
@@ -248,24 +237,20 @@ def remarks(cell: Cell, comparison: Comparison, *, is_beside_tables: bool = Fals
 
     These are: confounders, flags of rows, the margin and its source, the intervals, how the runs were paired, sources
     of the numbers, the steps that count for speed, and the runs that do not count. *is_beside_tables*: a report has
-    how each row was paired, its p values and its verdicts by the margin in tables, and they are not told again.
+    how each row was paired and its p values in tables, and they are not told again.
     """
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
     yield from cell.remarks
-    yield from _exploratory(cell)
     yield from _flags(cell)
     if any(row.n_ok for row in cell.rows):  # the margin is that of the runs that count
         yield _margin(cell, comparison.metric)
     yield f"differences are against {cell.reference}: 90 % intervals for the verdict; means and speed-ups 95 %"
-    if is_beside_tables:
-        yield from _without_exact_test(cell)
-    else:
+    if not is_beside_tables:
         for row in cell.rows:
             if row.difference is not None:
                 yield f"{row.level}: {_pairing(row, row.difference, comparison.n_tests)}"
-        yield from margin_lines(cell)
-    lost = [(row.level, line) for row in cell.rows for line in _lost(row, cell)]
+    lost = [(row.level, line) for row in cell.rows for line in _lost(row)]
     for line in dict.fromkeys(line for _, line in lost):
         yield f"{_levels([level for level, said in lost if said == line], cell)}: {line}"
     yield from _measure(cell, comparison)
@@ -309,50 +294,24 @@ def _margin(cell: Cell, metric: str) -> str:
 def _pairing(row: Row, difference: Difference, m: int) -> str:
     if difference.ci90 is None:
         return f"one {row.unit[:-1]} in an arm: no interval, hence nothing is shown"
-    how = "paired by seed" if difference.paired else "partly paired" if difference.partly_paired else "unpaired"
-    if difference.p_sign_flip is not None:
-        how += f", exact sign-flip p {p_value(difference.p_sign_flip)}"
-    elif difference.paired and (pairs := difference.n_pairs or len(row.seeds)) < LEAST_PAIRS:
-        how += f", {_on_normality(pairs)}"
+    how = "paired by seed" if difference.paired else "unpaired"
     rho = f", rho {difference.rho:+.2f}" if difference.rho is not None else ""
     p = f", p of TOST {p_value(difference.p_tost)}" if difference.p_tost is not None else ""
     if p_value(row.p_adjusted) != p_value(difference.p_tost) and row.p_adjusted is not None:
         p += f" (after Holm {p_value(row.p_adjusted)})"
     if row.p_claim is not None and row.verdict != "equivalent":
         p += f", p of '{row.verdict}' {p_value(row.p_claim)}{' (after Holm)' if m > 1 else ''}"
-    chance = f", P(not worse by the margin) {row.p_not_worse:.2f}" if row.p_not_worse is not None else ""
-    return how + rho + p + chance
+    return how + rho + p
 
 
-def _on_normality(pairs: int) -> str:
-    return f"rests on normality: no exact test is of use with {pairs} pairs"
-
-
-def _without_exact_test(cell: Cell) -> Iterator[str]:
-    """Yield which rows rest on normality for want of pairs, a line for each number of them."""
-    few: dict[str, list[str]] = {}
-    compared = [(row, row.difference) for row in cell.rows if row.difference is not None]
-    for row, difference in compared:
-        pairs = difference.n_pairs or len(row.seeds)
-        if difference.paired and difference.ci90 is not None and pairs < LEAST_PAIRS:
-            few.setdefault(_on_normality(pairs), []).append(row.level)
-    for line, levels in few.items():
-        yield f"{'all' if len(levels) == len(compared) > 1 else ', '.join(levels)}: {line}"
-
-
-def _lost(row: Row, cell: Cell) -> Iterator[str]:
-    """Yield what an arm lost: its rate with its interval, and the difference if lost runs had ended at the worst."""
+def _lost(row: Row) -> Iterator[str]:
+    """Yield what an arm lost: its rate with its interval, and what others than itself ended."""
     losses = row.losses
     if losses is None or not losses.n_ended:
         return
     if losses.rate_ci90 is not None:
         low, high = losses.rate_ci90.low * 100, losses.rate_ci90.high * 100
         yield f"lost {losses.n}/{losses.n_ended} {losses.unit}, a rate of {low:.0f} to {high:.0f} %"
-    if losses.worst_case is not None and losses.worst is not None:
-        interval = ends(losses.worst_case, difference_decimals(cell), signed=True)
-        yield (
-            f"with lost runs at the worst, {losses.worst:g}, the difference is {interval}: {losses.worst_case_verdict}"
-        )
     if losses.n_elsewhere:
         more = "1 more run was" if losses.n_elsewhere == 1 else f"{losses.n_elsewhere} more runs were"
         yield f"{more} ended by a machine, a scheduler or a person"
@@ -361,8 +320,8 @@ def _lost(row: Row, cell: Cell) -> Iterator[str]:
 def _measure(cell: Cell, comparison: Comparison) -> Iterator[str]:
     if cell.scale != "linear":
         yield f"tests are on the {cell.scale} scale: of typical runs (geometric means), not of mean {comparison.metric}"
-    if cell.resolution is not None:
-        known = _RESOLUTION_FROM[cell.resolution_source or "guessed"]
+    if cell.resolution is not None and cell.resolution_source is not None:
+        known = _RESOLUTION_FROM[cell.resolution_source]
         yield f"{comparison.metric} moves in steps of {cell.resolution:.3g}, {known}: no spread is taken to be below"
         if cell.margin is not None and cell.margin < _COARSE * cell.resolution:
             yield f"the margin is finer than {_COARSE} steps of the metric"

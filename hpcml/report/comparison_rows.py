@@ -12,7 +12,6 @@ from hpcml.model.choices import Numerics
 from hpcml.model.comparison import NOT_AS_REQUESTED, Cell, Comparison, Losses, Row, Speed
 from hpcml.model.precision import contradicts
 from hpcml.report.comparison_costs import (
-    FIRST,
     NAME,
     NBSP,
     OUTCOME,
@@ -22,7 +21,6 @@ from hpcml.report.comparison_costs import (
     load_quantities,
     to_target_quantities,
 )
-from hpcml.report.comparison_curves import curve_quantities
 from hpcml.report.document import (
     NOTHING,
     VERDICT_TONES,
@@ -58,30 +56,10 @@ def row_quantities(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
         *cost_quantities(),
         *load_quantities(),
         *to_target_quantities(),
-        *curve_quantities(difference_decimals(cell)),
-        Quantity(
-            key="score_s",
-            heading="score (MLPerf)",
-            value=lambda row: row.score,
-            section=SPEED,
-            short=Short(as_line=True, order=FIRST, write=lambda row: words(duration(row.score))),
-        ),
-        hidden("left_out_runs", lambda row: row.with_all.left_out if row.with_all else None),
-        hidden("verdict_with_all", lambda row: row.with_all.verdict if row.with_all else None),
-        hidden("exploratory", lambda row: row.exploratory),
         hidden("unit", lambda row: row.unit),
-        hidden("look", lambda row: None if row.look is None else row.look.number),
-        hidden("looks", lambda row: None if row.look is None else row.look.of),
-        hidden("look_level", lambda row: None if row.look is None else row.look.level),
-        hidden("look_stop", lambda row: None if row.look is None else row.look.stop),
         hidden("flags", lambda row: "; ".join(row.flags)),
         hidden("confounders", lambda _: "; ".join(map(str, cell.confounders))),
     ]
-
-
-def verdict_words(row: Row) -> str:
-    """Return the verdict of *row*, with the word for one whose 5 % may not hold."""
-    return row.verdict if row.exploratory is None else f"{row.verdict} (exploratory)"
 
 
 def cell_decimals(cell: Cell) -> int:
@@ -115,7 +93,6 @@ def difference_decimals(cell: Cell) -> int:
     """
     known = [row.difference for row in cell.rows if row.difference is not None]
     intervals = [each.ci90 for each in known if each.ci90 is not None]
-    intervals += [row.look.interval for row in cell.rows if row.look is not None and row.look.interval is not None]
     halves = [half for each in intervals if (half := (each.high - each.low) / 2)]
     enough = decimals_for(
         min(halves, default=None), max((abs(row.mean) for row in cell.rows if row.mean), default=None)
@@ -209,10 +186,6 @@ def _losses(cell: Cell) -> list[Quantity[Row]]:
         hidden("n_lost_elsewhere", of(lambda losses: losses.n_elsewhere)),
         hidden("lost_rate_low", of(lambda losses: losses.rate_ci90.low if losses.rate_ci90 else None)),
         hidden("lost_rate_high", of(lambda losses: losses.rate_ci90.high if losses.rate_ci90 else None)),
-        hidden("p_lost_more", of(lambda losses: losses.p_more)),
-        hidden("worst_case_low", of(lambda losses: losses.worst_case.low if losses.worst_case else None)),
-        hidden("worst_case_high", of(lambda losses: losses.worst_case.high if losses.worst_case else None)),
-        hidden("worst_case_verdict", of(lambda losses: losses.worst_case_verdict)),
     ]
 
 
@@ -308,17 +281,12 @@ def _tests(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             if any(row.p_claim is not None and row.verdict != "equivalent" for row in cell.rows)
             else None,  # that of TOST is the same
         ),
-        Quantity(key="p_sign_flip", heading="p, signs", section=OUTCOME, order=2, short=None,
-                 value=lambda row: row.difference.p_sign_flip if row.difference else None,
-                 write=lambda row: _p(row.difference.p_sign_flip if row.difference else None)),
-        Quantity(key="p_not_worse", heading="P(not worse)", value=lambda row: row.p_not_worse, section=OUTCOME,
-                 write=lambda row: fixed(row.p_not_worse, 2), order=2, short=None),
         Quantity(
             key="verdict",
             heading="verdict",
             kind="text",
             value=lambda row: row.verdict,
-            write=lambda row: words(verdict_words(row), VERDICT_TONES.get(row.verdict, "plain")),
+            write=lambda row: words(row.verdict, VERDICT_TONES.get(row.verdict, "plain")),
             section=OUTCOME,
             order=-3,
             short=Short(wrap="never"),
@@ -412,7 +380,7 @@ def _pairing(row: Row) -> Entry:
     if row.difference is None:
         return NOTHING
     rho = "" if row.difference.rho is None else f", rho {row.difference.rho:+.2f}"
-    how = "by seed" if row.difference.paired else "partly" if row.difference.partly_paired else "none"
+    how = "by seed" if row.difference.paired else "none"
     return Entry(text=f"{how}{rho}")
 
 

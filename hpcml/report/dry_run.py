@@ -9,7 +9,6 @@ from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName
 from hpcml.model.run import Run
 from hpcml.model.secrets import masked, masked_settings
-from hpcml.model.strategy import KINDS
 from hpcml.runs.plan import Plan
 from hpcml.units import format_walltime
 
@@ -70,7 +69,7 @@ def _rows(run: Run, plan: Plan) -> list[tuple[str, str]]:
         ("precision", _precision(run, plan)),
         ("cluster", f"{site.name} ({site.scheduler.name}, {site.status})"),
         ("resources", " ".join(f"{name}={value}" for name, value in asked.items() if value is not None)),
-        ("processes", _processes(run, plan)),
+        ("processes", f"{plan.processes_per_node} a node"),
         *_environment(plan),
         ("command", shlex.join(masked(plan.argv))),
     ]
@@ -91,14 +90,6 @@ def _subject(run: Run) -> tuple[str, str]:
     if model is None:
         return "program", f"your own, {run.strategy.name.name}"
     return "model/data", ", ".join(filter(None, [model + f" on {data}" * bool(data), run.strategy.name.name, layout]))
-
-
-def _processes(run: Run, plan: Plan) -> str:
-    """Return how many processes there are; whether their steps are synchronous is known of recipes alone."""
-    count = f"{plan.processes_per_node} a node"
-    if run.workload.command is not None:
-        return count
-    return f"{count}, {'synchronous' if KINDS[run.strategy.name].is_synchronous else 'asynchronous'} steps"
 
 
 def _environment(plan: Plan) -> list[tuple[str, str]]:

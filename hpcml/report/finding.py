@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hpcml.model.comparison import Cell, Comparison, Losses, Row, RowLook, Verdict
+from hpcml.model.comparison import Cell, Comparison, Losses, Row, Verdict
 from hpcml.model.told_apart import alike_words
-from hpcml.report.comparison_rows import difference_decimals, verdict_words
+from hpcml.report.comparison_rows import difference_decimals
 from hpcml.report.document import VERDICT_TONES, Finding
 from hpcml.report.text import ratio, to_decimals
 
@@ -47,21 +47,11 @@ def _found(comparison: Comparison, cell: Cell, row: Row) -> str:
         if row.verdict == "unstable":
             is_lost = row.losses is None or bool(row.losses.n) or not row.losses.n_diverged
             difference = f"{'survivors' if is_lost else 'values'} differ by {difference}"
-    said = _said(comparison, cell, row)
-    if row.exploratory is not None:
-        said = f"exploratory, {said}"
-    if row.look is not None and not row.look.number:
-        said = "no verdict before the first planned look"
-    return f"{said}: {difference}"
+    return f"{_said(comparison, cell, row)}: {difference}"
 
 
 def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
     """Return the verdict in words; of one that an interval alone does not explain, also the reason."""
-    if row.with_all is not None and row.with_all.withdrawn is not None:
-        chosen, of_all = (_WORDS.get(each, each) for each in (row.with_all.withdrawn, row.with_all.verdict))
-        of_all = _unstable(comparison, cell, row) if row.verdict == "unstable" else of_all
-        left_out = row.with_all.left_out
-        return f"no verdict, for it hangs on the selection: '{chosen}' without {left_out}, with them '{of_all}'"
     if row.verdict == "unstable":
         return _unstable(comparison, cell, row)
     said = _WORDS.get(row.verdict, row.verdict)
@@ -80,14 +70,6 @@ def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
             else f"no verdict, since all runs of an arm have the same {comparison.metric} (print all its digits)"
         )
     return _WORDS[row.verdict]
-
-
-def look_words(look: RowLook) -> str:
-    """Return "look 2 of 4 at 8 seeds, level 0.0099: shown, no more seeds"."""
-    if look.level is None:
-        return f"look 1 of {look.of} is at {look.next_n} seeds"
-    then = f"the next look is at {look.next_n} seeds" if look.stop is None else look.stop
-    return f"look {look.number} of {look.of} at {look.n} seeds, level {look.level:.2g}: {then}"
 
 
 def _unstable(comparison: Comparison, cell: Cell, row: Row) -> str:
@@ -119,9 +101,9 @@ def _interval(cell: Cell, row: Row) -> Iterator[str]:
     difference = row.difference
     if difference is None:
         return
-    interval = difference.ci90 if row.look is None or row.look.interval is None else row.look.interval
-    if interval is not None:
-        low, high = (to_decimals(end, difference_decimals(cell), signed=True) for end in (interval.low, interval.high))
+    if difference.ci90 is not None:
+        bounds = difference.ci90.low, difference.ci90.high
+        low, high = (to_decimals(end, difference_decimals(cell), signed=True) for end in bounds)
         yield f"between {low} and {high}"
     if cell.margin is not None:
         yield f"margin {cell.margin:g}"
@@ -136,7 +118,7 @@ def of_all(cell: Cell, rows: Sequence[Row]) -> str:
     if fewest is not None and len(said) > 1:
         n = _n_compared(cell, fewest)
         few = f"the fewest are of {fewest.level}, {_seeds(cell, fewest)}"
-        seeds = [] if fewest.look is not None else [f"{n} {fewest.unit} or more" if n >= _ENOUGH else few]
+        seeds = [f"{n} {fewest.unit} or more" if n >= _ENOUGH else few]
     return "; ".join([*([] if cell.margin is None else [f"margin {cell.margin:g}"]), *seeds])
 
 
@@ -148,12 +130,10 @@ def _n_compared(cell: Cell, row: Row) -> int:
 
 
 def _seeds(cell: Cell, row: Row) -> str:
-    """Return how many seeds there are and whether they are enough, or at which planned look; "" without any.
+    """Return how many seeds there are and whether they are enough; "" without any.
 
     Of a row that is not paired it is the arm with fewer that decides.
     """
-    if row.look is not None:
-        return look_words(row.look)
     n = row.n_units
     if n == 0:
         return ""
@@ -181,14 +161,13 @@ def findings_of(comparison: Comparison, *, so_far: bool = False) -> Iterator[Fin
         for row in cell.rows:
             if row.verdict != "reference":
                 found = _finding(comparison, cell, row)
-                is_open = so_far and (row.awaited or (row.look is not None and row.look.next_n is not None))
-                yield replace(found, verdict=f"{found.verdict}, so far") if is_open else found
+                yield replace(found, verdict=f"{found.verdict}, so far") if so_far and row.awaited else found
 
 
 def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
     sure = [", ".join(_interval(cell, row)), _seeds(cell, row)]
     return Finding(
-        verdict=verdict_words(row),
+        verdict=row.verdict,
         tone=VERDICT_TONES.get(row.verdict, "plain"),
         about=f"{row.level} against {cell.reference}",
         level=row.level,
@@ -214,8 +193,6 @@ def _doubts(cell: Cell, row: Row) -> Iterator[str]:
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
     yield from cell.remarks
-    if row.exploratory is not None:
-        yield f"exploratory: {row.exploratory}"
     if cell.margin_source == "command line":
         yield AFTERWARDS
     yield from (flag for flag in row.flags if ENOUGH_IS_SAID not in flag)

@@ -1,4 +1,4 @@
-"""What a page that follows its runs shows besides their report: the rule for looks, and runs, nodes and GPUs now."""
+"""What a page that follows its runs shows besides their report: what is open, and runs, nodes and GPUs now."""
 
 from __future__ import annotations
 
@@ -36,18 +36,11 @@ def so_far(live: LiveLook, n_runs: int) -> Iterator[Part]:
     if left == 0:
         ended = "The run has" if n_runs == 1 else f"All {n_runs} runs have"
         yield Paragraph(text=f"{ended} ended: this page changes no more.")
-    elif live.is_planned:
-        yield Paragraph(
-            text=f"{left} of {n_runs} runs {have} not ended. The looks at them are planned: a verdict changes at a "
-            "planned look alone, and holds with what was fixed before the first run.",
-            tone="doubt",
-        )
     else:
         yield Paragraph(
-            text=f"{left} of {n_runs} runs {have} not ended: every verdict here is one so far, and exploratory. "
-            "Watching costs nothing as long as the study goes on as it was submitted. Who stops it, or adds seeds, for "
-            "what stands here makes more false claims than 5 %, and the verdict stays exploratory: "
-            "schedule.until=verdict plans such looks.",
+            text=f"{left} of {n_runs} runs {have} not ended: every verdict here is one so far. Watching costs "
+            "nothing as long as the study goes on as it was submitted. Who stops it, or adds seeds, for what stands "
+            "here makes more false claims than 5 %.",
             tone="doubt",
         )
     if live.problems:

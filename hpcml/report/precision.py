@@ -19,7 +19,8 @@ def precision_words(run: RunRecord, events: Sequence[StoredEvent]) -> Iterator[t
     """Yield what is known of the precision of *run*, by name; None for what does not concern it."""
     told = [event for event in events if event.name == "precision_observed"]
     windows = [window for window in (read_window(event.details) for event in told) if window is not None]
-    yield from _precision(run, windows, _none_seen(events))
+    is_probed_too = any(_as_probed(event) for event in told)
+    yield from _precision(run, windows, _none_seen(events), is_probed_too=is_probed_too)
     yield from _observed(events, told, windows)
 
 
@@ -38,12 +39,20 @@ def _none_seen(events: Sequence[StoredEvent]) -> str:
     return one if steps == 1 else "none of its program's steps was seen"
 
 
-def _precision(run: RunRecord, windows: Sequence[Window], none_seen: str) -> Iterator[tuple[str, object]]:
+def _as_probed(event: StoredEvent) -> object:
+    """Return the kinds of product in a window whose format is that of the probe, since TF32 was allowed in both."""
+    evidence = event.details.get("evidence")
+    return evidence.get("as_probed") if isinstance(evidence, dict) else None
+
+
+def _precision(
+    run: RunRecord, windows: Sequence[Window], none_seen: str, *, is_probed_too: bool
+) -> Iterator[tuple[str, object]]:
     is_left = run.precision == PrecisionName.own.name
     yield "requested", f"{run.precision}{'  (nothing: left to the program)' * is_left}"
     differs = contradicts(run.precision, run.precision_effective)
     yield "effective", f"{run.precision_effective or 'not proven'}{'  (not what was requested)' * differs}"
-    yield "evidence", _evidence(run, windows, none_seen)
+    yield "evidence", _evidence(run, windows, none_seen, is_probed_too=is_probed_too)
     probed = run.facts.get(PROBED_AS)
     if run.facts.get(EVIDENCE) == OBSERVED and probed is not None:
         yield "probed", f"{probed}  (what the device does when asked; the program may do otherwise)"
@@ -57,7 +66,7 @@ def _precision(run: RunRecord, windows: Sequence[Window], none_seen: str) -> Ite
     yield "numerics", run.numerics if is_native(run) else f"{run.numerics}  ({''.join(doubts)})"
 
 
-def _evidence(run: RunRecord, windows: Sequence[Window], none_seen: str) -> str | None:
+def _evidence(run: RunRecord, windows: Sequence[Window], none_seen: str, *, is_probed_too: bool) -> str | None:
     """Return in words what tells the effective precision of *run*, and how far."""
     if run.precision_effective == NOT_OBSERVED:
         return "nothing: no observer was there (python -I, a cleared environment, or a program without PyTorch)"
@@ -66,9 +75,10 @@ def _evidence(run: RunRecord, windows: Sequence[Window], none_seen: str) -> str 
             return f"nothing: {none_seen}"
         if any(window.unknown for window in windows):
             return "its program's products, of which a part is unknown"
-        return "its program's products: less than half of what was allowed to be TF32 shows that it was"
+        return "its program's products: a probe shows TF32 of less than half of what was allowed it"
     if run.facts.get(EVIDENCE) == OBSERVED:
-        return "its program's products"
+        with_probe = "; where float32 was allowed to be TF32, a probe under the same switches" * is_probed_too
+        return f"its program's products{with_probe}"
     return None if run.precision_effective is None else "a probe: what the program itself multiplied was not observed"
 
 

@@ -24,6 +24,8 @@ from hpcml.model.precision import contradicts
 from hpcml.model.record_keys import MEASURED, begun_at, value_of
 from hpcml.model.records import RunRecord, spell_job
 from hpcml.model.state import State
+from hpcml.report.render.data import csv_text, json_ready, json_text
+from hpcml.report.render.markdown import markdown_table, safe_markdown
 from hpcml.report.text import duration, number, safe
 
 
@@ -266,8 +268,6 @@ def runs_markdown(
     runs: Sequence[RunRecord], *, now: float, metric: str | None = None, apart: Mapping[str, str] = _NONE
 ) -> str:
     """Return the table as Markdown, with whole uids; *apart* as in `runs_table`."""
-    from hpcml.report.render.markdown import markdown_table, safe_markdown  # noqa: PLC0415 - all kinds of documents
-
     if_any = set(_if_any(metric)) - {_CAUSE}
     metric = metric or metric_beside_objectives(runs)
     headings = [safe_markdown(heading) for heading in _headings(runs, metric)]
@@ -285,8 +285,6 @@ def runs_json(runs: Iterable[RunRecord]) -> Iterator[str]:
     Values that are not known are null, values that are not finite are texts. As one text that of ten thousand runs
     would take half a gigabyte.
     """
-    from hpcml.report.render.data import json_text  # noqa: PLC0415 - as above
-
     before = "[\n"
     for run in runs:
         yield before + indent(json_text(record_json(run)).rstrip("\n"), "  ")
@@ -296,8 +294,6 @@ def runs_json(runs: Iterable[RunRecord]) -> Iterator[str]:
 
 def runs_csv(runs: Sequence[RunRecord]) -> str:
     """Return a line of CSV for each run: identity, outcome, every setting and fact, last values, usage."""
-    from hpcml.report.render.data import csv_text  # noqa: PLC0415 - as above
-
     return csv_text(*run_columns(runs))
 
 
@@ -341,8 +337,6 @@ def run_columns(runs: Sequence[RunRecord]) -> tuple[list[str], list[list[object]
 
 def record_json(run: RunRecord) -> Json:
     """Return *run* as JSON values: the fields of `RunRecord`, `incomplete` and `diverged`."""
-    from hpcml.report.render.data import json_ready  # noqa: PLC0415 - as above
-
     return json_ready(
         {
             **encode(run),

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
+from hpcml.report.render.data import json_text
 from hpcml.report.runs import STATE_STYLES, job_words, short_uid, title
 from hpcml.report.text import duration, safe
 
@@ -73,8 +74,6 @@ def standing_json(rows: Sequence[StandingRow]) -> str:
 
     `scheduler_said_at` is ISO 8601 in UTC, `scheduler_state` the scheduler's own word.
     """
-    from hpcml.report.render.data import json_text  # noqa: PLC0415 - loads all kinds of documents
-
     return json_text([_entry(row) for row in rows])
 
 

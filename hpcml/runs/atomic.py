@@ -21,6 +21,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -152,8 +153,6 @@ def have_on_disk(paths: Iterable[Path], *, quick_s: float = _QUICK_S) -> None:
     _sync_all(first)
     took_s = time.perf_counter() - began_s
     if others and took_s > len(first) * quick_s:
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - every agent would load it, for submissions
-
         parts = [others[start : start + _SYNCS_IN_A_ROW] for start in range(0, len(others), _SYNCS_IN_A_ROW)]
         with ThreadPoolExecutor(_SYNCS_AT_ONCE) as threads:
             list(threads.map(_sync_all, parts))

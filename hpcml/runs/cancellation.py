@@ -1,4 +1,8 @@
-"""The mark by which somebody asks a run to stop: a regular file. What else has its name is none, and is left alone."""
+"""The mark by which somebody asks a run to stop: a regular file. What else has its name is none, and is left alone.
+
+It stays where it was obeyed, so that no second job of the run begins it, until somebody asks for the run again: by
+`hpcml retry`, or by HPCML_RUN_AGAIN=1.
+"""
 
 from __future__ import annotations
 

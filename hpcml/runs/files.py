@@ -11,12 +11,9 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from hpcml.errors import HpcmlError
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import Any, BinaryIO
 
 _MOST_BYTES = 64 << 20  # of a file that is read whole: a run.json has a few KiB
 _BLOCK_BYTES = 1 << 16

@@ -14,18 +14,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from hpcml.errors import HpcmlError
 from hpcml.runs.files import open_descriptor, parse_json
 
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import Any
-
-    Loads = Callable[[bytes], Any]
-else:
-    Loads = Callable
+Loads = Callable[[bytes], Any]
 
 FORMAT = 1
 USER = "user"  # the writer of what people say of a run, which changes nothing of how it went

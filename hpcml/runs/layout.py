@@ -9,15 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from datetime import datetime
 
 _UID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/i/l: these are read aloud and typed; in sorting order
 _ORDER_DIGITS = 3
@@ -43,8 +41,6 @@ def new_uid(now: datetime, index: int) -> str:
     the id of a late run of a submission may be a second later than *now*. It is in UTC: a local time comes twice when
     summer ends, and hosts may differ in it.
     """
-    from datetime import UTC, timedelta  # noqa: PLC0415 - an agent makes no id
-
     seconds, place = divmod(now.microsecond * _PLACES_A_SECOND // 1_000_000 + index, _PLACES_A_SECOND)
     order = ""
     for _ in range(_ORDER_DIGITS):
@@ -55,14 +51,10 @@ def new_uid(now: datetime, index: int) -> str:
 
 def new_submission_id(now: datetime) -> str:
     """Return a new id for runs that are submitted together: like a run's id, without the position."""
-    from datetime import UTC  # noqa: PLC0415 - as above
-
     return f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{_chance()}"
 
 
 def _chance() -> str:
-    import secrets  # noqa: PLC0415 - loads OpenSSL: every agent would, and makes no id
-
     drawn = secrets.randbelow(len(_UID_ALPHABET) ** _CHANCE_DIGITS)  # at once: each call asks the kernel
     return "".join(_UID_ALPHABET[drawn // len(_UID_ALPHABET) ** place % len(_UID_ALPHABET)] for place in _PLACES)
 

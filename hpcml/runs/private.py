@@ -22,12 +22,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO, Any
 
 from hpcml.errors import OF_THE_DISK, TAKES_NOTHING, NotPrivateError, why_not
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import IO, Any
 
 FOLDER = 0o700
 FILE = 0o600
@@ -36,8 +33,8 @@ _OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _SHARE = "results are shared by a store on PostgreSQL, hpcml export, or a copy for hpcml ingest (docs/shared-folders)"
 _READ = "(docs/shared-folders)"
-_OURS = frozenset({"runs", "submissions", "code", "builds", "checksums", "elsewhere", "looks"})
-_OF_FOLDERS = frozenset({"runs", "submissions", "looks"})
+_OURS = frozenset({"runs", "submissions", "code", "builds", "checksums", "elsewhere"})
+_OF_FOLDERS = frozenset({"runs", "submissions"})
 _STORE = "store.db"
 _DEFAULT_ACL = "system.posix_acl_default"  # what libraries make here would get it instead of the umask
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.runs.files import object_in
 from hpcml.runs.layout import home_of
 from hpcml.runs.private import read
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import Any
 
 FORMAT = 1
 IMPORTED = "imported"  # in place of the format, and of the scheduler: another tool ran it, and hpcml cannot again

@@ -14,16 +14,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
+from hpcml.model.records import StoredEvent
 from hpcml.model.state import State
 from hpcml.runs.journal import USER, Chunk, Event, Header, read_on
 from hpcml.runs.layout import RunDir, attempt_of, is_by_rank, journal_names
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import Any
-
-    from hpcml.model.records import StoredEvent
 
 _LARGEST = 2**31  # of exit codes and array indices, and what every database can keep
 

@@ -17,7 +17,6 @@ class Rehearsal:
     refused: str | None = None  # in its own words: it would not take the job, or never start it
     warnings: tuple[str, ...] = ()
     starts_at: float | None = None  # Unix time; None: not told
-    starts_but: str | None = None  # what that start does not count, and may be later for
 
 
 # Asks about a batch with its rendered script; never raises for silence of the scheduler, which is a warning.

@@ -25,6 +25,8 @@ from hpcml.store.sqlite.location import (
     path_of,
     placement_of,
 )
+from hpcml.store.sqlite.published import PublishedStore
+from hpcml.store.sqlite.read_only import ReadOnlyStore
 
 _PROBE_BYTES = 4097  # a file of less may lie in its inode, which a quota of bytes does not count
 
@@ -59,12 +61,7 @@ def looked_into(url: str) -> Iterator[Database | None]:
     if placement is not None and not placement.path.exists():
         yield None
         return
-    if placement is None:
-        store = open_store(url)
-    else:
-        from hpcml.store.sqlite.read_only import ReadOnlyStore  # noqa: PLC0415 - most are one's own
-
-        store = ReadOnlyStore.open(placement)
+    store = open_store(url) if placement is None else ReadOnlyStore.open(placement)
     try:
         yield store
     finally:
@@ -83,13 +80,9 @@ def open_file(url: str, wanted: str | None) -> SqliteFile:
     check_place(path)
     placement = _placed(path, wanted)
     if only_read(path):
-        from hpcml.store.sqlite.read_only import ReadOnlyStore  # noqa: PLC0415 - most are one's own
-
         return ReadOnlyStore.open(placement)
     if placement.mode is not Mode.published and not SqliteHeader.of(path).publication:
         return SqliteStore.open(placement)
-    from hpcml.store.sqlite.published import PublishedStore  # noqa: PLC0415 - few stores are
-
     if placement.mode is Mode.published:
         return PublishedStore.open(placement)
     PublishedStore(placement).hand_over()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
+from hpcml.model.secrets import masked
 from hpcml.runs.journal import Event, Loads, Metrics
 from hpcml.runs.state import moment_ms
 from hpcml.store.curves import Columns, in_order
@@ -49,8 +50,6 @@ def _without_secrets(details: Mapping[str, Any]) -> Mapping[str, Any]:
     words = details.get("argv")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return details
-    from hpcml.model.secrets import masked  # noqa: PLC0415 - for runs that are new: each answer loads this module
-
     return {**details, "argv": masked(words)}
 
 

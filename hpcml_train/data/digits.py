@@ -146,6 +146,8 @@ def _read_npz(name: str) -> Tuple[Images, Images]:
                 problem = _npz_problem(x.ndim, str(x.dtype), len(x), len(y))
                 if problem is not None:
                     raise DatasetError(f"{name}: {problem}")
+                if len(wrong := y[(y < 0) | (y > 255)]):
+                    raise DatasetError(f"{name}: label {wrong[0]} of y_{part} is no class: they are 0 to 255")
                 labels = y.astype(np.uint8).tobytes()
                 parts.append(
                     Images(pixels=x.tobytes(), labels=labels, height=x.shape[1], width=x.shape[2], largest=255)

@@ -1,4 +1,4 @@
-"""Windows of a text as NumPy arrays, for TensorFlow and JAX: the same as torch's, in the same order."""
+"""Windows of a text as NumPy arrays, for TensorFlow and JAX: the same as torch's."""
 
 from __future__ import annotations
 

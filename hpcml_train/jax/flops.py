@@ -31,34 +31,34 @@ def _count(program: Any, doubts: Set[str]) -> int:  # noqa: ANN401 - JAX exports
 def _count_one(equation: Any, doubts: Set[str]) -> int:  # noqa: ANN401
     name, parameters = equation.primitive.name, equation.params
     if name == "dot_general":
-        return dot_flops(equation)
+        return _dot_flops(equation)
     if name == "conv_general_dilated":
-        return convolution_flops(equation)
+        return _convolution_flops(equation)
     if name in _DOUBTFUL:
         doubts.add(f"{name}: {_DOUBTFUL[name]}")
-    inner = [_count(part, doubts) for value in parameters.values() for part in programs_in(value)]
+    inner = [_count(part, doubts) for value in parameters.values() for part in _programs_in(value)]
     if name == "cond":
         return max(inner)  # one of its branches runs
     return sum(inner) * (int(parameters["length"]) if name == "scan" else 1)
 
 
-def programs_in(value: Any) -> Iterator[Any]:  # noqa: ANN401
+def _programs_in(value: Any) -> Iterator[Any]:  # noqa: ANN401
     """Yield the programs in a parameter of an operation, open or closed."""
     if isinstance(value, (tuple, list)):
         for part in value:
-            yield from programs_in(part)
+            yield from _programs_in(part)
     elif hasattr(value, "eqns"):  # asked first: from JAX 0.11 on an open one is its own ``jaxpr``
         yield value
 
 
-def dot_flops(equation: Any) -> int:  # noqa: ANN401
+def _dot_flops(equation: Any) -> int:  # noqa: ANN401
     """Multiply the numbers of the result by the length of the sum that makes each of them."""
     (contracted, _), _ = equation.params["dimension_numbers"]
     left: List[int] = list(equation.invars[0].aval.shape)
     return 2 * _size(equation.outvars[0].aval.shape) * _size(left[axis] for axis in contracted)
 
 
-def convolution_flops(equation: Any) -> int:  # noqa: ANN401
+def _convolution_flops(equation: Any) -> int:  # noqa: ANN401
     """Multiply the products of each window by the windows; zeros that a backward pass puts between do not count."""
     parameters = equation.params
     data, weights = (variable.aval.shape for variable in equation.invars[:2])

@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpcml_train import loop
-from hpcml_train.data.twister import Twister
 from hpcml_train.errors import RecipeError, first_line, out_of_memory
 from hpcml_train.jax.arithmetic import LossScale, Tree
 from hpcml_train.jax.flops import count_step
 from hpcml_train.jax.recipe import Moments, Recipe
 from hpcml_train.loop import StepClock, StepEnd, Work
-from hpcml_train.progress import Array, digest, read_arrays, write_arrays
+from hpcml_train.progress import Array, digest, read_arrays, sample_orders, write_arrays
 
 if TYPE_CHECKING:
     from hpcml_client.checkpoints import Checkpoints, Saved
@@ -173,12 +172,6 @@ class JaxTraining(loop.Training):
         placed: Tuple[jax.Array, ...] = jax.device_put(batch, self._arithmetic.device.device)
         jax.block_until_ready(placed)
         return placed
-
-
-def sample_orders(count: int, task: Task) -> Iterator[Array]:
-    """Yield the samples of each step, in the order of torch's training for the same seed."""
-    draw = functools.partial(Twister(task.seed).permutation, count)
-    return loop.batches(draw, np.concatenate, task.batch_size)
 
 
 def write(progress: Progress, precision: str, path: str) -> None:

@@ -22,8 +22,6 @@ BEYOND_FP16 = 2.0**17
 SHOWS: Mapping[str, Tuple[str, str]] = {
     "fp64": ("fp64", "float64"),
     "fp32": ("fp32", "float32"),
-    "bf16x9": ("bf16x9", "float32"),
-    "bf16x6": ("bf16x6", "float32"),
     "tf32x3": ("tf32x3", "float32"),
     "bf16x3": ("bf16x3", "float32"),
     "tf32": ("tf32", "float32"),
@@ -34,10 +32,6 @@ SHOWS: Mapping[str, Tuple[str, str]] = {
     "fp8_e4m3": ("fp8_e4m3", "float32"),
     "fp8_e5m2": ("fp8_e5m2", "float32"),
     "fp8_hybrid": ("fp8_hybrid", "float32"),
-    "fp8_hybrid_delayed": ("fp8_hybrid_delayed", "float32"),
-    "mxfp8": ("mxfp8", "float32"),
-    "mxfp4": ("mxfp4", "float32"),
-    "nvfp4": ("nvfp4", "float32"),
     "int8": ("int8", "int8"),
 }
 OWN = "own"  # nothing was asked for: no switch is set, and nothing is cast
@@ -61,10 +55,7 @@ def name_format(error: float, is_finite_beyond_fp16: Callable[[], bool]) -> str:
 
 def name_precision(products: Mapping[str, str], parameters: str) -> str:
     """Return the precision with these formats of products and parameters, else ``mixed(...)`` with all of them."""
-    counted = dict(products)
-    if counted.get("matmul") == "bf16x9" and counted.get("conv") == "fp32":  # cuBLAS has it, and cuDNN has not
-        del counted["conv"]
-    seen = {(form, parameters) for form in counted.values()}
+    seen = {(form, parameters) for form in products.values()}
     for precision, shown in SHOWS.items():
         if seen == {shown}:
             return precision

@@ -5,11 +5,11 @@ one event ``precision_observed`` (docs/journal.md):
 
     {"framework": "torch", "window": 0, "step": 2,
      "rows": [{"format": "bf16", "phase": "forward", "layer": "conv1", "flops": 1.2e9, "emulated": false}],
-     "unknown": [{"what": "flash_attn::fwd", "flops": null, "share": 0.2}],
+     "unknown": [{"what": "flash_attn::fwd", "flops": 2.5e8}],
      "parameters": {"float32": 1199882}, "switches": {...}, "autocast": {...}, "evidence": [...], "seconds": 0.01}
 
 ``emulated`` (false) and ``parameters`` (elements by dtype; absent: not known) may be left out. What is unknown has its
-FLOPs, or its share of the window from 0 to 1, or neither. ``format`` is of `SHOWS`, `TF32_ALLOWED`, or another word.
+FLOPs, or null. ``format`` is of `SHOWS`, `TF32_ALLOWED`, or another word.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ UNKNOWN = "unknown"  # it was observed, and what it computed in cannot be said
 NOT_OBSERVED = "not observed"  # it was to be observed, and no observer has said hello
 NOT_USED = "not used"  # the arm's format has no share; what was used follows in parentheses
 OBSERVED, PROBED = "observed", "probed"  # where an effective precision is known from
-# A format: float32 on a GPU whose library had leave to compute in TF32, and whose numbers did not show that it has
+# A format: float32 on a GPU whose library had leave to compute in TF32, where no probe has shown that it does
 TF32_ALLOWED = "tf32 allowed"
 JUDGED = ("forward", "backward")  # products of optimizers (Muon, Shampoo) are shown, and are no arm's
 _PURE = 0.99  # of the FLOPs of a phase of each window
 _MANY = 0.9  # of the parameters: the others are those of norms
-_SHOWN = 0.5  # of the FLOPs for which TF32 was allowed: where so many were in TF32, the others are its exceptions
+_SHOWN = 0.5  # of the FLOPs for which TF32 was allowed: where so many were in TF32, the others are taken for it too
 _LONGEST_LAYER = 60  # characters
 _NAMED_LAYERS = 2
 
@@ -106,9 +106,9 @@ def effective(
         return name_observed(windows, requested, parameters), OBSERVED
     if has_observer:
         return UNKNOWN, OBSERVED
-    if is_expected:
-        return NOT_OBSERVED, None
-    return probed, None if probed is None else PROBED
+    if probed is not None:
+        return probed, PROBED
+    return (NOT_OBSERVED if is_expected else None), None
 
 
 def name_observed(windows: Sequence[Window], requested: str, parameters: Optional[str] = None) -> str:
@@ -117,8 +117,8 @@ def name_observed(windows: Sequence[Window], requested: str, parameters: Optiona
     It is the name of a precision where one format has 99 % of the FLOPs in the forward and in the backward pass of
     every window, and the parameters are of its type; ``mixed(87 % bf16, 13 % fp32: classifier)`` for several;
     ``not used(...)`` where the format that was asked for has no part; `UNKNOWN` where 1 % or more of a window is.
-    *parameters* is their dtype where windows tell none. TF32 is a permission: where half of the products show it, those
-    of which the library had leave for it, too, are a part of it; where fewer do, nobody knows that it was used.
+    *parameters* is their dtype where windows tell none. TF32 is a permission: where a probe shows it of half of the
+    products, those that were allowed it, too, are a part of it; where of fewer, nobody knows that it was used.
 
     >>> row = Row("bf16", "forward", "fc", 2.0)
     >>> name_observed([Window(2, (row,))], "amp_bf16", "float32")
@@ -183,14 +183,12 @@ def _number(value: object) -> Optional[float]:
 
 def _unknown_share(known: float, unknown: Sequence[Mapping[str, Any]]) -> float:
     """Return the part of the window that is unknown, beside *known* FLOPs."""
-    flops, share = 0.0, 0.0
+    flops = 0.0
     for one in unknown:
-        part, count = _number(one.get("share")), _number(one.get("flops"))
-        if part is None and count is None:
+        if (count := _number(one.get("flops"))) is None:
             return math.inf
-        share += part or 0.0
-        flops += (count or 0.0) if part is None else 0.0
-    return share + (flops / (known + flops) if flops > 0 else 0.0)
+        flops += count
+    return flops / (known + flops) if flops > 0 else 0.0
 
 
 def _flops(rows: Iterable[Row], **fields: object) -> float:

@@ -25,7 +25,6 @@ class Asked(NamedTuple):
     local_rank: int
     rounding: str
     loss_scaling: bool
-    scale_rounding: str = "ceil"
 
 
 class PrecisionMismatchError(SystemExit):
@@ -54,7 +53,6 @@ def apply_to(run: Client, framework: Optional[str]) -> Any:  # noqa: ANN401 - th
         local_rank=run.local_rank,
         rounding=str(said("rounding", "rna")),
         loss_scaling=bool(said("loss_scaling", True)),  # noqa: FBT003 - a default
-        scale_rounding=str(said("scale_rounding", "ceil")),
     )
     chosen = framework or (settings.get("model") or {}).get("framework") or "torch"
     arithmetic, facts, proof = apply(chosen, asked)
@@ -70,26 +68,18 @@ def apply_to(run: Client, framework: Optional[str]) -> Any:  # noqa: ANN401 - th
         if ends:
             raise PrecisionMismatchError(words)
         run.note(words)
-    if run.run_dir is not None and said("observe", "auto") != "never":
-        _observe(run, chosen, on_gpu=proof["device"] == "cuda")
+    if chosen == "torch" and run.run_dir is not None and said("observe", "auto") != "never":
+        _observe(run, proof)
     return arithmetic
 
 
-def _observe(run: Client, framework: str, *, on_gpu: bool) -> None:
-    """Have what the program multiplies from now on reported, where *framework* can be observed."""
-    is_brief = run.rank >= _OBSERVED_RANKS
-    if framework == "torch":
-        from hpcml_train.torch.observer import observe
+def _observe(run: Client, proof: Mapping[str, Any]) -> None:
+    """Have what the program multiplies from now on reported; *proof* is what the probe has measured."""
+    from hpcml_train.torch.observer import observe
 
-        run.watched_by(observe(run, how="client", is_brief=is_brief))
-    elif framework == "tensorflow":
-        from hpcml_train.tensorflow.observer import observe as observe_tensorflow
-
-        run.watched_by(observe_tensorflow(run, is_brief=is_brief, on_gpu=on_gpu))
-    elif framework == "jax":
-        from hpcml_train.jax.observer import observe as observe_jax
-
-        run.watched_by(observe_jax(run, is_brief=is_brief, on_gpu=on_gpu))
+    observer = observe(run, how="client", is_brief=run.rank >= _OBSERVED_RANKS)
+    observer.know_probe(proof["products"], proof["device"])
+    run.watched_by(observer)
 
 
 def apply(framework: str, asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
@@ -126,7 +116,6 @@ def _apply_torch(asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
         numerics=asked.numerics,
         device=choose_device(asked.device, asked.local_rank),
         rounding=asked.rounding,
-        scale_rounding=asked.scale_rounding,
         loss_scaling=asked.loss_scaling,
     )
     return arithmetic, describe_framework(arithmetic), measure_precision(arithmetic)

@@ -21,16 +21,6 @@ def evenly(inputs: int) -> Draw:
     return drawn
 
 
-def sum_of_two(inputs: int) -> Draw:
-    """Return what draws a recurrent layer's bias: torch has two and adds them up, Keras has one."""
-    first, second = evenly(inputs), evenly(inputs)
-
-    def draw(shape: Any, dtype: Any = None) -> Any:  # noqa: ANN401 - as Keras calls it
-        return first(shape, dtype=dtype) + second(shape, dtype=dtype)
-
-    return draw
-
-
 def normally(deviation: float) -> Draw:
     """Return what draws from a normal distribution around 0."""
     drawn: Draw = tf.keras.initializers.RandomNormal(stddev=deviation)
@@ -66,10 +56,6 @@ class Layout:
     def placed(self, images: Any) -> Any:  # noqa: ANN401 - NumPy's array, which old NumPys cannot say
         """Return *images* (count, height, width, channels) in this layout."""
         return images if self.data_format == "channels_last" else images.transpose(0, 3, 1, 2)
-
-    def channels_last(self, images: Any) -> Any:  # noqa: ANN401 - a tensor
-        """Return *images* of this layout as (count, height, width, channels)."""
-        return images if self.data_format == "channels_last" else tf.transpose(images, (0, 2, 3, 1))
 
 
 def resize(images: Any, side: int) -> Any:  # noqa: ANN401 - as above

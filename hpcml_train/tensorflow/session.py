@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Mapping
 
 import numpy as np
@@ -44,10 +43,8 @@ class TensorflowTraining(loop.Training):
         super().__init__(run, task, checkpoints)
         self.strategy = strategy
         self.recipe = recipe
-        # that a batch is divided into: each worker of a parameter server computes whole steps of its own
-        self.shares = 1 if task.strategy == "parameter_server" else int(strategy.num_replicas_in_sync)
-        if task.strategy == "horovod":
-            self.shares = run.world_size
+        # that a batch is divided into
+        self.shares = run.world_size if task.strategy == "horovod" else int(strategy.num_replicas_in_sync)
         if task.batch_size % (self.shares * task.accumulate):
             raise RecipeError(
                 f"training.batch_size={task.batch_size} cannot be shared by {self.shares} replica(s) in "
@@ -76,20 +73,19 @@ class TensorflowTraining(loop.Training):
         return sum(int(np.prod(tuple(variable.shape))) for variable in self._model.trainable_variables)
 
     def facts(self) -> Mapping[str, object]:
-        """Return the recipe's, and whether all gradients of a step are of the same weights."""
-        return {"is_synchronous": self.task.strategy != "parameter_server", **self.recipe.facts()}
+        """Return the recipe's."""
+        return self.recipe.facts()
 
     def work(self) -> Work:
         """Count a part of a batch, and multiply by the parts of all replicas."""
-        run, task, recipe = self.run, self.task, self.recipe
+        task, recipe = self.task, self.recipe
         parts = self.shares * task.accumulate
         example = recipe.batch(np.arange(task.batch_size // parts) % recipe.samples)
         # of models that belong to no strategy, and have the same layers
         count = count_step(self._examination.counted(recipe.build_counted), example, recipe.loss)
         if count.flops is not None:
             count = count._replace(flops=count.flops * parts)
-        devices = run.world_size - 2 if task.strategy == "parameter_server" else self.shares
-        return Work(devices, count, recipe.tokens_per_sample)
+        return Work(self.shares, count, recipe.tokens_per_sample)
 
     def restore(self, saved: Saved) -> None:
         """Load all variables, whichever strategy trained them: replicas hold the same."""
@@ -164,12 +160,6 @@ class TensorflowTraining(loop.Training):
 
     def _variables(self) -> List[Any]:
         return [*self._model.variables, *self._optimizer.variables]  # of the model also the state of its random numbers
-
-
-def sample_orders(count: int, task: Task) -> Iterator[Indices]:
-    """Yield the samples of each step: epoch after epoch, in an order that only the seed decides."""
-    generator = np.random.RandomState(task.seed)  # whose numbers NumPy has promised not to change
-    return loop.batches(functools.partial(generator.permutation, count), np.concatenate, task.batch_size)
 
 
 class Examination:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, List, Optional
 
 import tensorflow as tf
 
@@ -22,34 +22,32 @@ if TYPE_CHECKING:
     from hpcml_client.client import Client
 
 IN_ONE_PROCESS = ("single", "cpu_threads", "mirrored", "central_storage")
-IN_SEVERAL = ("multi_worker_mirrored", "parameter_server", "horovod")
+IN_SEVERAL = ("multi_worker_mirrored", "horovod")
 _FEWEST_REPLICAS = 2
-_FEWEST_OF_PARAMETER_SERVER = 3  # who gives out the work, who keeps the variables, who computes
 
 
 @dataclass(frozen=True)
 class Team:
     """The devices that train one model together."""
 
-    strategy: Any  # of tf.distribute; None for parameter_server, whose members begin by serving
+    strategy: Any  # of tf.distribute
     rendezvous: Optional[Rendezvous]  # with the other processes, where there are any
     horovod: Optional[Horovod] = None
 
-    def part(self, run: Client, *, finished: bool) -> None:
+    def part(self, run: Client) -> None:
         """Leave together: the others go when the first no longer needs them, and the first goes last."""
         if self.horovod is not None:
             self.horovod.leave()
         if self.rendezvous is None:
             return
         if run.rank == 0:
-            self.rendezvous.dismiss(finished=finished)
+            self.rendezvous.dismiss()
         else:
             self.rendezvous.wait_until_dismissed()
-            self.rendezvous.close()
 
 
 def form(run: Client, task: Task) -> Team:
-    """Connect the processes of *run*, and make the strategy; for `parameter_server` only collect the addresses.
+    """Connect the processes of *run*, and make the strategy.
 
     TensorFlow must not have computed anything yet. Raises `RecipeError` where the strategy is not possible here.
     """
@@ -57,13 +55,13 @@ def form(run: Client, task: Task) -> Team:
     if task.strategy in IN_ONE_PROCESS and run.world_size > 1:
         raise RecipeError(f"strategy={task.strategy} does not fit {run.world_size} process(es)")
     _set_threads(task)
-    if task.deterministic and task.strategy != "parameter_server":  # which it cannot be: see docs/tensorflow.md
+    if task.deterministic:
         tf.config.experimental.enable_op_determinism()
     if task.strategy == "horovod":
         horovod = begin_horovod(run)
         device = choose_device((run.config.get("plan") or {}).get("device"), run.local_rank)
         return Team(strategy=tf.distribute.OneDeviceStrategy(device.name), rendezvous=None, horovod=horovod)
-    rendezvous = None if run.world_size == 1 and task.strategy != "parameter_server" else _meet(run, task)
+    rendezvous = None if run.world_size == 1 else _meet(run, task)
     return Team(strategy=_make(run, task, rendezvous), rendezvous=rendezvous)
 
 
@@ -74,16 +72,7 @@ def tell_tensorflow(run: Client, rendezvous: Rendezvous) -> None:
     )
 
 
-def roles(addresses: List[str]) -> Mapping[str, List[str]]:
-    """Return the addresses by role: the first process is the chief, the second keeps the variables, others compute."""
-    return {"chief": addresses[:1], "ps": addresses[1:2], "worker": addresses[2:]}
-
-
 def _meet(run: Client, task: Task) -> Rendezvous:
-    if task.strategy == "parameter_server" and run.world_size < _FEWEST_OF_PARAMETER_SERVER:
-        raise RecipeError(
-            f"strategy=parameter_server needs {_FEWEST_OF_PARAMETER_SERVER} processes or more, not {run.world_size}"
-        )
     try:
         return meet(run)
     except RendezvousError as error:
@@ -101,9 +90,6 @@ def _make(run: Client, task: Task, rendezvous: Optional[Rendezvous]) -> Any:  # 
                 "each process (strategy.processes_per_node)"
             )
         return strategy
-    if task.strategy == "parameter_server":
-        _see_one_gpu(run)
-        return None
     kind = (run.config.get("plan") or {}).get("device")
     if task.strategy in ("single", "cpu_threads"):
         return tf.distribute.OneDeviceStrategy(choose_device(kind, run.local_rank).name)
@@ -137,10 +123,3 @@ def _set_threads(task: Task) -> None:
         threading.set_intra_op_parallelism_threads(int(wanted))
     if task.strategy == "cpu_threads" and threading.get_inter_op_parallelism_threads() != task.inter_op_threads:
         threading.set_inter_op_parallelism_threads(task.inter_op_threads)
-
-
-def _see_one_gpu(run: Client) -> None:
-    """Hide the GPUs of other processes, where this one sees them, too."""
-    seen = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    if len(seen) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = seen[run.local_rank % len(seen)]

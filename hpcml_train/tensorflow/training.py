@@ -12,9 +12,9 @@ import tensorflow as tf
 from hpcml_train import loop
 from hpcml_train.errors import RecipeError, first_line, out_of_memory
 from hpcml_train.loop import StepClock, StepEnd
-from hpcml_train.tensorflow import parameter_server
+from hpcml_train.progress import sample_orders
 from hpcml_train.tensorflow.recipe import Recipe
-from hpcml_train.tensorflow.session import TensorflowTraining, sample_orders
+from hpcml_train.tensorflow.session import TensorflowTraining
 from hpcml_train.tensorflow.strategies import Team, form
 
 if TYPE_CHECKING:
@@ -38,22 +38,13 @@ def train(run: Client, task: Task, checkpoints: Checkpoints, make: Callable[[Tas
             arithmetic = run.apply_precision("tensorflow")
         except ValueError as error:  # what the plan refuses, asked for by hand
             raise RecipeError(str(error)) from error
-        if task.strategy == "parameter_server" and run.rank > 0:
-            return parameter_server.serve(run, team)
-        recipe = make(task, arithmetic)
-        training: TensorflowTraining
-        if task.strategy == "parameter_server":
-            strategy = parameter_server.connect(run, team)
-            training = parameter_server.AsynchronousTraining(run, task, checkpoints, strategy, arithmetic, recipe)
-        else:
-            training = SynchronousTraining(run, task, checkpoints, team, arithmetic, recipe)
-        finished = loop.train(training)
-    team.part(run, finished=finished)
+        finished = loop.train(SynchronousTraining(run, task, checkpoints, team, arithmetic, make(task, arithmetic)))
+    team.part(run)
     return finished
 
 
 class SynchronousTraining(TensorflowTraining):
-    """With `single`, `mirrored`, `central_storage` or `multi_worker_mirrored`: each device has a share of each step."""
+    """Each device has a share of each step."""
 
     def __init__(
         self,

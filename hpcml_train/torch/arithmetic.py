@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import os
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union, cast
 
 import torch
@@ -28,13 +27,10 @@ from hpcml_train.torch import emulation, observer, switches
 from hpcml_train.torch.gradients import ForwardTensors
 from hpcml_train.torch.scaled_products import scaled_products
 from hpcml_train.torch.scaled_products import why_not as why_no_scaled_products
-from hpcml_train.torch.tensor_scaling import AmaxHistory
 
 _PARAMETERS = {"fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}  # float32 for all others
 _AUTOCAST = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
 _EMULATED = {
-    "bf16x9": "bf16x9",
-    "bf16x6": "bf16x6",
     "tf32x3": "tf32x3",
     "bf16x3": "bf16x3",
     "tf32": "tf32",
@@ -43,18 +39,13 @@ _EMULATED = {
     "fp8_e4m3": "fp8_e4m3",
     "fp8_e5m2": "fp8_e5m2",
     "fp8_hybrid": "fp8_hybrid",
-    "fp8_hybrid_delayed": "fp8_hybrid_delayed",
-    "mxfp8": "mxfp8",
-    "mxfp4": "mxfp4",
-    "nvfp4": "nvfp4",
 }
 _PLAIN = (OWN, "fp32", "fp64", "amp_bf16", "bf16")  # native on every device
-_SCALED = ("fp8_e4m3", "fp8_hybrid", "fp8_hybrid_delayed")  # native by torch's scaled products
+_SCALED = ("fp8_e4m3", "fp8_hybrid")  # native by torch's scaled products
 # hpcml/model/precision.py refuses the same before anything starts
 _NEVER_NATIVE = {
     "fp8_e5m2": "cuBLAS multiplies no E5M2 by E5M2",
-    **dict.fromkeys(("mxfp8", "mxfp4", "nvfp4"), "there are no native block scales here yet"),
-    **dict.fromkeys(("bf16x6", "bf16x3", "tf32x3"), "PyTorch has no switch for it"),
+    **dict.fromkeys(("bf16x3", "tf32x3"), "PyTorch has no switch for it"),
 }
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 _NOTHING = contextlib.nullcontext()  # one for all steps
@@ -83,7 +74,6 @@ class Arithmetic:
         numerics: str = "auto",
         device: Optional[torch.device] = None,
         rounding: str = "rna",
-        scale_rounding: str = "ceil",
         loss_scaling: bool = True,
     ) -> None:
         if precision == INFERENCE_ONLY:
@@ -96,13 +86,11 @@ class Arithmetic:
         usual = torch.get_default_dtype() if precision == OWN else torch.float32
         self.parameter_dtype: torch.dtype = _PARAMETERS.get(precision, usual)
         self.rounding = rounding if precision == "tf32" and self.numerics == "emulated" else None
-        self.scale_rounding = scale_rounding if precision.startswith("mx") else None
         self.skipped_steps = 0
         self.overflowed_gradients = 0  # elements that were not finite, in the last step
         self.products: Dict[str, int] = {}  # operation -> how many were emulated
         self.unrounded: Dict[str, int] = {}  # operation -> how many passed the emulation as they are
         self._forward = ForwardTensors()
-        self._history = AmaxHistory()
         self.switches: Mapping[str, Union[str, bool]] = (
             switches.read_switches()
             if precision == OWN
@@ -192,7 +180,6 @@ class Arithmetic:
         if self._scaler is None:
             for optimizer in optimizers:
                 optimizer.step()
-        self._history.end_step()
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         for scheduler in schedulers:
@@ -241,13 +228,13 @@ class Arithmetic:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Compute in the block as before the first step: the training's counts and scales do not know of it."""
-        kept = self.products, self.unrounded, self._history, self._forward
-        self.products, self.unrounded, self._history, self._forward = {}, {}, AmaxHistory(), ForwardTensors()
+        """Compute in the block as before the first step: the training's counts do not know of it."""
+        kept = self.products, self.unrounded, self._forward
+        self.products, self.unrounded, self._forward = {}, {}, ForwardTensors()
         try:
             yield
         finally:
-            self.products, self.unrounded, self._history, self._forward = kept
+            self.products, self.unrounded, self._forward = kept
 
     def counted_products(self) -> Dict[str, Any]:
         """Return how many products were rounded so far, by operation, and how many passed as they are."""
@@ -262,7 +249,6 @@ class Arithmetic:
             "products": dict(self.products),
             "unrounded": dict(self.unrounded),
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
-            "history": self._history.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -270,13 +256,11 @@ class Arithmetic:
         if state["precision"] != self.precision or (state["scaler"] is None) != (self._scaler is None):
             raise ValueError(f"a checkpoint of precision={state['precision']} is no start for {self.precision}")
         self.skipped_steps = state["skipped_steps"]
-        self.overflowed_gradients = state.get("overflowed_gradients", 0)  # older checkpoints have none
+        self.overflowed_gradients = state["overflowed_gradients"]
         self.products = dict(state["products"])
-        self.unrounded = dict(state.get("unrounded", {}))
+        self.unrounded = dict(state["unrounded"])
         if self._scaler is not None:
             self._scaler.load_state_dict(state["scaler"])
-        if "history" in state:  # older checkpoints have none
-            self._history.load_state_dict(state["history"])
 
     @contextlib.contextmanager
     def evaluation(self, model: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -324,15 +308,13 @@ class Arithmetic:
 
     @contextlib.contextmanager
     def _replaced(self, *, is_backward: bool) -> Iterator[None]:
-        name, of = _EMULATED[self.precision], emulation.Pass(self._forward, self._history, is_backward)
+        name, of = _EMULATED[self.precision], emulation.Pass(self._forward, is_backward)
         self._forward.forget()
         how = {"has_rnn": self._has_rnn, "must_see": not is_backward}
         with (
             scaled_products(name, of=of, **how)
             if self.numerics == "native"
-            else emulation.emulate(
-                name, rounding=self.rounding, scale_rounding=self.scale_rounding or "ceil", of=of, **how
-            )
+            else emulation.emulate(name, rounding=self.rounding, of=of, **how)
         ) as mode:
             yield
         for counts, of_block in ((self.products, mode.calls), (self.unrounded, mode.unrounded)):
@@ -380,16 +362,4 @@ def _decide(precision: str, numerics: str, device: torch.device) -> str:
 def _why_not_native(precision: str, device: torch.device) -> Optional[str]:
     if precision in _SCALED:
         return why_no_scaled_products(device)
-    if precision == "bf16x9":
-        return _why_no_bf16x9(device)
     return _NEVER_NATIVE.get(precision)
-
-
-def _why_no_bf16x9(device: torch.device) -> Optional[str]:
-    if device.type != "cuda":
-        return "cuBLAS has it, on a GPU"
-    if torch.cuda.get_device_capability(device) not in ((10, 0), (10, 3)):
-        return "it needs compute capability 10.0 or 10.3"
-    if os.environ.get("CUBLAS_EMULATE_SINGLE_PRECISION") != "1":
-        return "the program must be started with CUBLAS_EMULATE_SINGLE_PRECISION=1, as hpcml run does"
-    return None

@@ -20,8 +20,7 @@ from hpcml_train.torch.gradients import ForwardTensors, is_backward, is_differen
 from hpcml_train.torch.multiplication import Call
 from hpcml_train.torch.operations import Kind, Operation
 from hpcml_train.torch.replacements import REPLACEMENTS
-from hpcml_train.torch.schemes import Options, Place, Scheme, names, scheme
-from hpcml_train.torch.tensor_scaling import AmaxHistory
+from hpcml_train.torch.schemes import Scheme, names, scheme
 
 HALF = "half"  # no rounding of our own: 16-bit tensors in, FP32 arithmetic, 16-bit tensors out
 _SIXTEEN_BITS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -32,7 +31,6 @@ class Pass(NamedTuple):
     """The part of a step that a block computes, and what the blocks before it have found out."""
 
     forward: ForwardTensors
-    history: AmaxHistory
     is_backward: bool  # autograd's pass alone, and nothing that is differentiated later
 
 
@@ -45,18 +43,15 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
 
     is_emulated = True
 
-    def __init__(
-        self, name: str, *, rounding: Optional[str] = None, scale_rounding: str = "ceil", of: Optional[Pass] = None
-    ) -> None:
+    def __init__(self, name: str, *, rounding: Optional[str] = None, of: Optional[Pass] = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         if name != HALF and name not in names():
             raise ValueError(f"format={name!r}: choose one of {', '.join([*names(), HALF])}")
         self.calls: Dict[str, int] = {}
         self.unrounded: Dict[str, int] = {}
         self._name = name
-        of = of or Pass(ForwardTensors(), AmaxHistory(), is_backward=False)
-        options = Options(rounding, scale_rounding, of.history)
-        self._scheme: Optional[Scheme] = None if name == HALF else scheme(name, options)
+        of = of or Pass(ForwardTensors(), is_backward=False)
+        self._scheme: Optional[Scheme] = None if name == HALF else scheme(name, rounding)
         self._tells_gradients = self._scheme is not None and self._scheme.tells_gradients
         self._forward, self._only_backward = of.forward, of.is_backward
 
@@ -94,30 +89,22 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         if other := next((x.dtype for x in call.factors if x.dtype not in wanted), None):
             _count(self.unrounded, f"{packet} of {str(other).rpartition('.')[2]}")
             return self._pass_on(call.func, call.args, call.kwargs)
-        number = sum(self.calls.values())
         _count(self.calls, packet)
         name = self._name if self._scheme is not None else _SIXTEEN_BITS[call.factors[0].dtype]
         with traces.marked(name, call.flops, is_emulated=self.is_emulated):
             if self._scheme is None:
                 return multiplication.multiply_in_fp32(call)
             multiplication.refuse_layouts(call, self._scheme)
-            return self._compute(
-                call, self._scheme, f"{'backward' if self._only_backward else 'forward'} {number} {packet}"
-            )
+            return self._compute(call, self._scheme)
 
-    def _compute(self, call: Call, rounding: Scheme, name: str) -> Any:  # noqa: ANN401
-        """Return the product; *name* is the same in each step."""
+    def _compute(self, call: Call, rounding: Scheme) -> Any:  # noqa: ANN401
         if multiplication.is_convolution_backward(call):
-            return multiplication.differentiate_convolution(call, rounding, name)
-        return multiplication.multiply(call, rounding, self._places(call, name))
-
-    def _places(self, call: Call, name: str) -> List[Place]:
-        gradients = self._which_are_gradients(call) if self._tells_gradients else [False, False]
-        return [
-            place._replace(is_gradient=gradients[at], name=f"{name}.{at}") for at, place in enumerate(call.places())
-        ]
+            return multiplication.differentiate_convolution(call, rounding)
+        return multiplication.multiply(call, rounding, self._which_are_gradients(call))
 
     def _which_are_gradients(self, call: Call) -> List[bool]:
+        if not self._tells_gradients:
+            return [False, False]
         if not is_backward():
             if is_differentiable() and not self._only_backward:
                 raise NotImplementedError(
@@ -152,7 +139,6 @@ def emulate(
     name: str,
     *,
     rounding: Optional[str] = None,
-    scale_rounding: str = "ceil",
     has_rnn: bool = False,
     must_see: bool = True,
     of: Optional[Pass] = None,
@@ -162,7 +148,7 @@ def emulate(
     Attention is computed by plain products meanwhile, and with *has_rnn* recurrent layers too, at the price of every
     other kernel of oneDNN and cuDNN.
     """
-    mode = Emulation(name, rounding=rounding, scale_rounding=scale_rounding, of=of)
+    mode = Emulation(name, rounding=rounding, of=of)
     with plain_kernels(has_rnn=has_rnn), mode:
         yield mode
     if must_see and not mode.calls:

@@ -1,20 +1,19 @@
-"""What float32 products were computed in: by their numbers, and by the switches that leave a library the choice.
+"""What float32 products were computed in, by the switches that leave a library the choice, and by a probe.
 
-On a GPU float32 is FP32 where TF32 is switched off. Where it is allowed, cuBLAS and cuDNN decide for each size: what by
-its numbers is TF32 is called so, and the rest `TF32_ALLOWED`, since nobody sees numbers of gradients, nor of what is
-neither sampled nor computed again (`hpcml_train.torch.replays`). On a CPU oneDNN's switches decide, and where one is
-open the numbers of each size.
+On a GPU float32 is FP32 where TF32 is switched off. Where it is allowed, cuBLAS and cuDNN decide for each size: it
+counts as what the probe measured, where that was allowed it too, and as `TF32_ALLOWED` where nothing was probed. On a
+CPU oneDNN's switches decide in the same way.
 """
 
 from __future__ import annotations
 
 import os
-from typing import AbstractSet, Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 import torch
 
 from hpcml_train.precision.observed import TF32_ALLOWED
-from hpcml_train.torch import replays, switches, traces
+from hpcml_train.torch import switches, traces
 
 _CLOSED = ("ieee", "none", False, "highest")  # values of switches; "none": neither it nor its parents say anything
 # The switches of each kind of product on a GPU: of torch 2.9 and later, and of those before. Attention in float32 is
@@ -35,16 +34,19 @@ _DRIVERS_WORD = "NVIDIA_TF32_OVERRIDE"
 _FIRST_WITH_TF32 = (8, 0)  # compute capability
 
 
-class Seen(NamedTuple):
-    """What the numbers of a window have shown: by layer, by size of a product, and by its kind on the CPU and on a GPU.
+# Which of the probe's products stands for each kind, and the kind of that. Attention has none: see above.
+_PROBED_BY: Mapping[str, Tuple[str, str]] = {
+    "linear": ("matmul", "linear"),
+    "conv": ("conv", "conv"),
+    "rnn": ("conv", "conv"),
+}
 
-    A layer of whose numbers nothing can be said has None; one that is not there was not sampled.
-    """
 
-    by_layer: Mapping[str, Optional[str]]
-    on_cpu: Mapping[str, Sequence[str]]
-    on_gpu: Mapping[str, Sequence[str]]
-    by_size: Mapping[Tuple[Any, ...], str] = {}
+class Probed(NamedTuple):
+    """The formats that a probe measured of the kinds of product that had leave then, on the CPU and on a GPU."""
+
+    on_cpu: Mapping[str, str] = {}
+    on_gpu: Mapping[str, str] = {}
 
 
 class Leave:
@@ -75,30 +77,15 @@ def drivers_word() -> Optional[str]:
     return os.environ.get(_DRIVERS_WORD)
 
 
-def seen(formats: Mapping[Tuple[Any, ...], Optional[str]], layers: Mapping[str, AbstractSet[Tuple[Any, ...]]]) -> Seen:
-    """Return what *formats* show, which are by likeness (`samples.likeness`), as are those of each of *layers*.
-
-    Of a layer that shows several nothing can be said: it has computed in several sizes, or two models call one so.
-    """
-    of_device: Dict[bool, Dict[str, List[str]]] = {True: {}, False: {}}
-    for (kind, device, *_), form in formats.items():
-        if form is not None:
-            of_device[device == "cpu"].setdefault(kind, []).append(form)
-    by_layer: Dict[str, Optional[str]] = {}
-    for layer, alike in layers.items():
-        if any(one in formats for one in alike):
-            found = {formats.get(one) for one in alike}
-            by_layer[layer] = found.pop() if len(found) == 1 else None
-    return Seen(by_layer, of_device[True], of_device[False])
-
-
-def with_replays(numbers: Seen, products: Sequence[traces.Product], allowed: Collection[str]) -> Seen:
-    """Return *numbers* with those of products computed again, in the sizes of which a GPU was *allowed* TF32."""
-    by_size = replays.formats(products, allowed, numbers.by_layer, torch.device("cuda"))
-    on_gpu = {kind: [*formats] for kind, formats in numbers.on_gpu.items()}
-    for size, form in by_size.items():
-        on_gpu.setdefault("linear" if isinstance(size, traces.Matrices) else "conv", []).append(form)
-    return numbers._replace(on_gpu=on_gpu, by_size=by_size)
+def probed(products: Mapping[str, str], device: str, leave: Leave) -> Probed:
+    """Return what a probe says whose *products* were measured just now, on *device* (``cpu`` or ``cuda``)."""
+    allowed = leave.on_gpu if device == "cuda" else leave.on_cpu
+    found = {
+        kind: products[product]
+        for kind, (product, its_kind) in _PROBED_BY.items()
+        if {kind, its_kind} <= allowed and product in products
+    }
+    return Probed(on_gpu=found) if device == "cuda" else Probed(on_cpu=found)
 
 
 def tf32_allowed(settings: Mapping[str, Any], at_start: Optional[str]) -> List[str]:
@@ -131,26 +118,23 @@ def _is_used() -> bool:
 
 
 def resolve(
-    found: traces.Found, numbers: Seen, *, on_cpu: Collection[str], on_gpu: Collection[str]
+    found: traces.Found, leave: Leave, probed: Probed
 ) -> Tuple[List[traces.Product], Dict[str, Optional[float]]]:
-    """Return the products of a window, none of them in a float32 that may be another format, and what stays unknown.
-
-    *on_cpu* and *on_gpu* are the kinds which have leave to be computed in less than FP32 (`Leave`).
-    """
+    """Return the products of a window, none of them in a float32 that may be another format, and what stays unknown."""
     products: List[traces.Product] = []
     unknown = dict(found.unknown)
     for one in found.products:
         if one.format == traces.FLOAT32_ON_GPU:
-            products.append(one._replace(format=_on_gpu(one, numbers, one.kind in on_gpu)))
-            continue
-        is_plain = one.format == "fp32" and not one.emulated
-        form = _on_cpu(one, numbers, one.kind in on_cpu) if is_plain else None
-        if form is not None:
+            form = probed.on_gpu.get(one.kind, TF32_ALLOWED) if one.kind in leave.on_gpu else "fp32"
             products.append(one._replace(format=form))
-        elif one.emulated or not (one.format == "fp32" or _is_vague(one.format)):
+            continue
+        is_open = one.format == "fp32" and not one.emulated and one.kind in leave.on_cpu
+        if is_open and one.kind in probed.on_cpu:
+            products.append(one._replace(format=probed.on_cpu[one.kind]))
+        elif one.emulated or not (is_open or _is_vague(one.format)):
             products.append(one)
         else:
-            what = one.format if one.format != "fp32" else f"float32 with oneDNN's {one.kind} switch open"
+            what = f"float32 with oneDNN's {one.kind} switch open" if is_open else one.format
             before = unknown.get(what, 0.0)
             unknown[what] = None if before is None else before + one.flops
     return products, unknown
@@ -158,26 +142,3 @@ def resolve(
 
 def _is_vague(form: str) -> bool:
     return traces.FLOAT32_ON_GPU in form or traces.FLOAT32_ELSEWHERE in form
-
-
-def _on_gpu(one: traces.Product, numbers: Seen, is_allowed: bool) -> str:  # noqa: FBT001
-    others = set(numbers.on_gpu.get(one.kind, ()))
-    if not is_allowed and others <= {"fp32"}:
-        return "fp32"
-    said = numbers.by_layer.get(one.layer or "", numbers.by_size.get(one.size or ()))
-    if said is not None and said != "fp32":
-        return said
-    is_sampled = said is not None or one.layer in numbers.by_layer
-    if not is_sampled and len(others) == 1 and others != {"fp32"}:
-        return others.pop()
-    return TF32_ALLOWED
-
-
-def _on_cpu(one: traces.Product, numbers: Seen, is_allowed: bool) -> Optional[str]:  # noqa: FBT001
-    others = set(numbers.on_cpu.get(one.kind, ()))
-    if not is_allowed and others <= {"fp32"}:
-        return "fp32"
-    said = numbers.by_layer.get(one.layer or "")
-    if said is not None:
-        return said
-    return others.pop() if len(others) == 1 else None

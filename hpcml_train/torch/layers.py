@@ -10,23 +10,22 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch.nn.modules import module as modules
 
-from hpcml_train.torch import nested, samples, traces
+from hpcml_train.torch import nested, traces
 from hpcml_train.torch.float32 import Leave
 from hpcml_train.torch.uncompiled import never_compiled
 
 _MOST_BYTES_EVALUATED = 1 << 22  # of a trace, after which no evaluation is traced any more: it is no part of a step
-_MOST_SAMPLES = 48  # of a window: each is of another size, and takes a few milliseconds
 _SAID_BY_TORCH = re.compile(rb"execution_(?:trace|graph)_observer\.cpp")
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_forward_module.")
 
 
 class LayerHooks:
-    """Hooks of all modules, of one window whose trace is *path*; with samples of products, and autocast's state.
+    """Hooks of all modules, of one window whose trace is *path*; with autocast's state.
 
     Without layers nothing is hooked. `troubles` says what makes the window incomplete. A program may evaluate its model
     between two steps, in thousands of forward passes: what goes on without gradients is left out of a long trace.
@@ -38,9 +37,6 @@ class LayerHooks:
         self.path = path
         self.leave = leave
         self.autocast: Dict[str, str] = {}
-        # by what they are alike in; None: numbers would tell nothing
-        self.samples: Dict[Tuple[Any, ...], Optional[samples.AnySample]] = {}
-        self.likenesses: Dict[str, Set[Tuple[Any, ...]]] = {}  # by layer
         self.troubles: List[str] = []
         self._give_up = give_up  # the window, at once
         self._with_layers, self._most_bytes = with_layers, most_bytes
@@ -93,7 +89,7 @@ class LayerHooks:
             mark.__enter__()
             stack.append((id(module), mark))
 
-    def _after(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:  # noqa: ANN401
+    def _after(self, module: torch.nn.Module, _: Any, __: Any) -> None:  # noqa: ANN401
         with contextlib.suppress(Exception):
             stack = self._stack
             while any(at == id(module) for at, _ in stack):  # an exception may have passed by inner ones
@@ -101,8 +97,6 @@ class LayerHooks:
                 mark.__exit__(None, None, None)
                 if at == id(module):
                     break
-            if self._is_open:
-                self._sample(module, inputs, output)
 
     def _begin_of(self, module: torch.nn.Module) -> None:
         self._note_autocast()
@@ -144,23 +138,6 @@ class LayerHooks:
         for device in ("cpu", "cuda"):
             if (dtype := traces.autocast_dtype(device)) is not None:
                 self.autocast[device] = dtype
-
-    def _sample(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:  # noqa: ANN401
-        kind = samples.kind_of(module)
-        if kind is not None and samples.is_in_the_open():
-            with torch._C.DisableTorchFunction():  # noqa: SLF001 - or modes of the program would see it
-                self._sample_layer(kind, module, inputs, output)
-
-    def _sample_layer(self, kind: str, module: torch.nn.Module, inputs: Any, output: Any) -> None:  # noqa: ANN401
-        if not samples.is_float32(module, inputs, output):
-            return
-        alike = samples.likeness(module, inputs[0], by_size_on_cpu=kind in self.leave.on_cpu)
-        self.likenesses.setdefault(self._names.get(id(module)) or type(module).__name__, set()).add(alike)
-        if self.samples.get(alike) is not None or len(self.samples) >= _MOST_SAMPLES:
-            return
-        if inputs[0].is_cuda and torch.cuda.is_current_stream_capturing():  # which a copy to the CPU would end
-            return
-        self.samples[alike] = samples.sample(module, inputs, output)
 
 
 @contextlib.contextmanager

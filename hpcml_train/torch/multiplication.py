@@ -9,7 +9,7 @@ import torch
 
 from hpcml_train.torch import operations
 from hpcml_train.torch.operations import CONVOLUTION_BACKWARD, CONVOLUTIONS, Operation, Product
-from hpcml_train.torch.schemes import Place, Scheme
+from hpcml_train.torch.schemes import Scheme
 
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 _IN_PLACE = "_"
@@ -41,7 +41,7 @@ class Call(NamedTuple):
     @property
     def factors(self) -> List[torch.Tensor]:
         """The factors, as they are."""
-        return [self.args[position] for position, _ in self.product.factors]
+        return [self.args[position] for position in self.product.factors]
 
     def flops(self) -> float:
         """Return its floating-point operations: a multiply-add as two; a sparse tensor has those of its values."""
@@ -65,15 +65,6 @@ class Call(NamedTuple):
             sizes.append((x.shape[2 + at] + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1)
         return float(math.prod(sizes))
 
-    def places(self) -> List[Place]:
-        """Return where each of two factors is summed over."""
-        along, groups = [dim for _, dim in self.product.factors], [1, 1]
-        if self.name in CONVOLUTIONS:
-            groups[0] = self.args[8]
-            if self.args[6]:  # transposed: its weight has the channels of the input in front
-                along[1], groups[1] = 0, self.args[8]
-        return [Place(*place) for place in zip(along, groups)]  # noqa: B905 - Python 3.8
-
     def compute(self, factors: Sequence[torch.Tensor]) -> Any:  # noqa: ANN401 - a tensor, for most
         """Return the result with other *factors*."""
         return self.func(*self._with(factors), **self.kwargs)
@@ -92,7 +83,7 @@ class Call(NamedTuple):
 
     def _with(self, factors: Sequence[torch.Tensor]) -> List[Any]:
         args = list(self.args)
-        for (position, _), factor in zip(self.product.factors, factors):  # noqa: B905 - Python 3.8
+        for position, factor in zip(self.product.factors, factors):  # noqa: B905 - Python 3.8
             args[position] = factor
         return args
 
@@ -110,9 +101,12 @@ _BARE: Mapping[str, str] = {
 }
 
 
-def multiply(call: Call, scheme: Scheme, places: Sequence[Place]) -> Any:  # noqa: ANN401
+def multiply(call: Call, scheme: Scheme, are_gradients: Sequence[bool]) -> Any:  # noqa: ANN401
     """Return the sum of the products of the parts of both factors, and what the program adds to it."""
-    first, second = (_parts_of(x, scheme, place) for x, place in zip(call.factors, places))  # noqa: B905 - Python 3.8
+    first, second = (
+        _parts_of(x, scheme, is_gradient=is_gradient)
+        for x, is_gradient in zip(call.factors, are_gradients)  # noqa: B905 - Python 3.8
+    )
     (i, j), *smaller = scheme.pairs
     corrections: List[torch.Tensor] = []
     first_finite, second_finite = (_finite(parts) if smaller else parts for parts in (first, second))
@@ -123,44 +117,30 @@ def multiply(call: Call, scheme: Scheme, places: Sequence[Place]) -> Any:  # noq
     return result.add_(corrections[0]) if corrections else result
 
 
-def differentiate_convolution(call: Call, scheme: Scheme, name: str) -> Tuple[Any, ...]:
+def differentiate_convolution(call: Call, scheme: Scheme) -> Tuple[Any, ...]:
     """Return the gradients of a convolution's input, weight and bias.
 
-    The first two are products, over the channels of the output and over the images. The last is a sum of what came from
-    the loss, which nothing rounds.
+    The first two are products, whose factors are rounded once. The last is a sum of what came from the loss, which
+    nothing rounds.
     """
-    gradient = call.factors[0]
-    is_transposed, groups, mask = call.args[7], call.args[9], call.args[10]
-    outputs = Place(1, 1) if is_transposed else Place(0, groups)  # of the weight
-    over_channels = (Place(1, groups, is_gradient=True, name=f"{name}.0"), Place(0, name=f"{name}.1"), outputs)
-    over_images = (over_channels[0]._replace(along=0, groups=1), *over_channels[1:])
+    gradient, mask = call.factors[0], call.args[10]
     results: List[Any] = [None, None, None]
-    if not scheme.is_directional:  # a factor of two products is rounded once
-        places = (*over_channels[:2], outputs._replace(name=f"{name}.2"))
-        _add_gradients(results, call, scheme, places, (mask[0], mask[1]))
-    else:
-        if mask[0]:
-            _add_gradients(results, call, scheme, over_channels, (True, False))
-        if mask[1]:
-            _add_gradients(results, call, scheme, over_images, (False, True))
+    if mask[0] or mask[1]:
+        _add_gradients(results, call, scheme)
     if mask[2]:
         results[2] = gradient.sum([dim for dim in range(gradient.dim()) if dim != 1])
     return tuple(results)
 
 
-def _add_gradients(
-    results: List[Any], call: Call, scheme: Scheme, places: Sequence[Place], wanted: Tuple[bool, bool]
-) -> None:
-    """Add to *results* the gradients of the input and of the weight, as far as *wanted*."""
-    if not any(wanted):
-        return
-    needed = (True, wanted[1], wanted[0])  # the gradient of the one is made of the other
-    of_gradient, of_x, of_weight = (
-        scheme.parts(x, place) if is_needed else [x] * (1 + max(j for _, j in scheme.pairs))
-        for x, place, is_needed in zip(call.factors, places, needed)  # noqa: B905 - Python 3.8
-    )
-    call = call._replace(args=[*call.args[:-1], [*wanted, False]])
-    factors = (of_gradient, of_x, of_weight)
+def _add_gradients(results: List[Any], call: Call, scheme: Scheme) -> None:
+    """Add to *results* the gradients of the input and of the weight, as far as they are wanted."""
+    mask = call.args[10]
+    needed = (True, mask[1], mask[0])  # the gradient of the one is made of the other
+    factors = [
+        scheme.parts(x, is_gradient=at == 0) if is_needed else [x] * (1 + max(j for _, j in scheme.pairs))
+        for at, (x, is_needed) in enumerate(zip(call.factors, needed))  # noqa: B905 - Python 3.8
+    ]
+    call = call._replace(args=[*call.args[:-1], [mask[0], mask[1], False]])
     finite = [_finite(parts) if len(scheme.pairs) > 1 else parts for parts in factors]
     for pair in reversed(scheme.pairs):
         i, j = pair
@@ -192,14 +172,14 @@ def refuse_layouts(call: Call, scheme: Scheme) -> None:
     """Raise `NotImplementedError` where a factor is stored in a way in which it cannot be rounded."""
     for x in call.factors:
         is_plain = x.layout is torch.strided and not x.is_nested
-        if not is_plain and (x.layout not in _SPARSE or scheme.is_directional or len(scheme.pairs) > 1):
+        if not is_plain and (x.layout not in _SPARSE or len(scheme.pairs) > 1):
             raise NotImplementedError(f"aten.{call.name} of a tensor in {x.layout}: this arithmetic rounds dense ones")
 
 
-def _parts_of(x: torch.Tensor, scheme: Scheme, place: Place) -> List[torch.Tensor]:
+def _parts_of(x: torch.Tensor, scheme: Scheme, *, is_gradient: bool) -> List[torch.Tensor]:
     if x.layout is torch.strided:
-        return scheme.parts(x, place)
-    return [_with_values(x, scheme.parts(_values(x), place)[0])]
+        return scheme.parts(x, is_gradient=is_gradient)
+    return [_with_values(x, scheme.parts(_values(x), is_gradient=is_gradient)[0])]
 
 
 def _values(x: torch.Tensor) -> torch.Tensor:

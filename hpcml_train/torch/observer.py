@@ -17,11 +17,11 @@ import tempfile
 import threading
 import time
 import weakref
-from typing import AbstractSet, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Set
 
 import torch
 
-from hpcml_train.torch import fingerprint, float32, nested, samples, switches, traces
+from hpcml_train.torch import float32, nested, switches, traces
 from hpcml_train.torch.layers import LayerHooks, quiet
 from hpcml_train.torch.own_kernels import OwnKernels
 from hpcml_train.torch.step_kinds import Kind, Kinds
@@ -51,8 +51,6 @@ class _Taken(NamedTuple):
     path: str
     size_bytes: int
     details: Dict[str, Any]
-    samples: Mapping[Tuple[Any, ...], Optional[samples.AnySample]]
-    likenesses: Mapping[str, AbstractSet[Tuple[Any, ...]]]  # of the samples, by layer
     leave: float32.Leave
     own_kernels: OwnKernels
     unknown: List[str]
@@ -82,6 +80,7 @@ class Observer:
         self._own_kernels = OwnKernels()  # of it, or of the last one
         self._compiled_before = 0
         self._drivers_word = float32.drivers_word()
+        self._probed = float32.Probed()
         self._began = time.perf_counter()
         self._opened = self._stepped_at = self._began
         self._usual_s: Optional[float] = None
@@ -114,6 +113,10 @@ class Observer:
     def end_step(self) -> None:
         """Tell the end of a step of a program that has no optimizer."""
         self.stepped(self, (), {})
+
+    def know_probe(self, products: Mapping[str, str], device: str) -> None:
+        """Take what a probe has measured just now for what float32 is where a library has leave for less."""
+        self._probed = float32.probed(products, device, float32.Leave(self._drivers_word))
 
     def expect_last(self, step: int) -> None:
         """Have the last step observed too: the program says that it is *step*."""
@@ -332,8 +335,6 @@ class Observer:
                 hooks.path,
                 size_bytes,
                 details,
-                hooks.samples,
-                hooks.likenesses,
                 hooks.leave,
                 self._own_kernels,
                 unknown,
@@ -358,44 +359,31 @@ class Observer:
             found = traces.Found([], {f"torch's execution trace: {error}": None}, 0)
         finally:
             _remove_file(taken.path)
-        with _unseen():
-            products, unknown, numbers = self._judge(taken, found)
+        products, unknown = float32.resolve(found, taken.leave, self._probed)
+        unknown.update(dict.fromkeys(taken.own_kernels.unknown({one.format for one in products})))
         read_s = time.perf_counter() - began
         if taken.window_s is not None and self._usual_s is not None:
             read_s += max(0.0, taken.window_s - self._usual_s)
         self._spent_s += read_s
         self._last_s = max(self._last_s, taken.details["seconds"] + read_s)
         self._bytes_per_s = max(1.0, taken.size_bytes / max(time.perf_counter() - began, 1e-6))
-        evidence: Dict[str, Any] = {"records": found.nodes, "numbers": _counts(numbers)}
+        evidence: Dict[str, Any] = {"records": found.nodes}
         if any(traces.FLOAT32_ON_GPU in one.format for one in found.products):
             evidence["tf32_allowed"] = sorted(taken.leave.on_gpu)
-            evidence["computed_again"] = len(numbers.by_size)
+            evidence["as_probed"] = sorted(taken.leave.on_gpu & self._probed.on_gpu.keys())
         self._report.event(
             "precision_observed",
             **{
                 **taken.details,
                 "rows": traces.rows(products),
                 "unknown": [
-                    {"what": what, "flops": flops, "share": None}
+                    {"what": what, "flops": flops}
                     for what, flops in {**unknown, **dict.fromkeys(taken.unknown)}.items()
                 ],
                 "evidence": evidence,
                 "seconds": taken.details["seconds"] + read_s,
             },
         )
-
-    def _judge(
-        self, taken: _Taken, found: traces.Found
-    ) -> Tuple[List[traces.Product], Dict[str, Optional[float]], float32.Seen]:
-        """Return the products that were *found*, what is unknown, and what numbers have shown."""
-        formats = {alike: None if one is None else fingerprint.format_of(one) for alike, one in taken.samples.items()}
-        numbers, leave = float32.seen(formats, taken.likenesses), taken.leave
-        is_so_still = leave.on_gpu == float32.Leave(self._drivers_word).on_gpu
-        if leave.on_gpu and is_so_still and not _is_capturing():
-            numbers = float32.with_replays(numbers, found.products, leave.on_gpu)
-        products, unknown = float32.resolve(found, numbers, on_cpu=leave.on_cpu, on_gpu=leave.on_gpu)
-        unknown.update(dict.fromkeys(taken.own_kernels.unknown({one.format for one in products})))
-        return products, unknown, numbers
 
     @contextlib.contextmanager
     def _safely(self) -> Iterator[None]:
@@ -483,15 +471,6 @@ def _is_capturing() -> bool:
     return is_used and torch.cuda.is_current_stream_capturing()
 
 
-@contextlib.contextmanager
-def _unseen() -> Iterator[None]:
-    """Let no mode of the program, such as one that counts FLOPs, see what the block computes."""
-    from torch.utils import _python_dispatch
-
-    with _python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():  # noqa: SLF001
-        yield
-
-
 def _compilations() -> int:
     """Return how often torch.compile has looked at code so far."""
     dynamo = sys.modules.get("torch._dynamo.utils")
@@ -524,16 +503,6 @@ def _switches() -> Dict[str, Any]:
         return dict(switches.read_switches())
     except RuntimeError:  # a program that has used torch's old interface and the new one
         return {}
-
-
-def _counts(numbers: float32.Seen) -> Dict[str, Dict[str, int]]:
-    """Return how many samples showed each format, by kind of product."""
-    counts: Dict[str, Dict[str, int]] = {}
-    for kind, formats in (*numbers.on_cpu.items(), *numbers.on_gpu.items()):
-        of_kind = counts.setdefault(kind, {})
-        for form in formats:
-            of_kind[form] = of_kind.get(form, 0) + 1
-    return counts
 
 
 def _remove_file(path: str) -> None:

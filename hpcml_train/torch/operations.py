@@ -35,33 +35,32 @@ class Kind(Enum):
 class Product(NamedTuple):
     """The arguments of a product of matrices."""
 
-    factors: Tuple[Tuple[int, int], ...]  # positions, and the dimension of each that is summed over
+    factors: Tuple[int, ...]  # positions
     addend: Optional[int] = None  # the position of what is added to the product, and stays as it is
 
 
-_TWO = Product(((0, -1), (1, -2)))
-_ADDED = Product(((1, -1), (2, -2)), addend=0)
-_VECTORS = Product(((0, -1), (1, -1)))
-_CONVOLUTION = Product(((0, 1), (1, 1)), addend=2)
+_TWO = Product((0, 1))
+_ADDED = Product((1, 2), addend=0)
+_CONVOLUTION = Product((0, 1), addend=2)
 CONVOLUTIONS = ("convolution", "_convolution")
 CONVOLUTION_BACKWARD = "convolution_backward"
 PRODUCTS: Mapping[str, Product] = {
     "mm": _TWO,
     "bmm": _TWO,
-    "mv": _VECTORS,
-    "dot": _VECTORS,
-    "vdot": _VECTORS,
+    "mv": _TWO,
+    "dot": _TWO,
+    "vdot": _TWO,
     "addmm": _ADDED,
     "addmm_": _ADDED,
     "addbmm": _ADDED,
     "addbmm_": _ADDED,
     "baddbmm": _ADDED,
     "baddbmm_": _ADDED,
-    "addmv": Product(((1, -1), (2, -1)), addend=0),
-    "addmv_": Product(((1, -1), (2, -1)), addend=0),
+    "addmv": _ADDED,
+    "addmv_": _ADDED,
     "convolution": _CONVOLUTION,
     "_convolution": _CONVOLUTION,
-    CONVOLUTION_BACKWARD: Product(((0, 1), (1, 1), (2, 1))),
+    CONVOLUTION_BACKWARD: Product((0, 1, 2)),
     # of sparse matrices, whose values are rounded
     "_sparse_addmm": _ADDED,
     "sparse_sampled_addmm": _ADDED,

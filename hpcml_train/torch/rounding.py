@@ -25,7 +25,6 @@ FORMATS: Mapping[str, Format] = {
     "fp16": Format(10, -14, 65504.0),
     "fp8_e4m3": Format(3, -6, 448.0),
     "fp8_e5m2": Format(2, -14, 57344.0),
-    "fp4_e2m1": Format(1, 0, 6.0),
 }
 ROUNDINGS = ("rna", "rne", "rz")
 _CASTS = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}  # torch's types with 8 bits

@@ -8,14 +8,14 @@ fewer digits, is off. A CPU computes these products too, slowly, which is how th
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator, List, Optional, cast
+from typing import Any, Iterator, Optional, Sequence, cast
 
 import torch
 
 from hpcml_train.torch.emulation import Emulation, Pass, plain_kernels
 from hpcml_train.torch.multiplication import Call
 from hpcml_train.torch.rounding import FORMATS, eight_bits
-from hpcml_train.torch.schemes import Place, Scheme, TensorScaled
+from hpcml_train.torch.schemes import Scheme, TensorScaled
 
 _UNIT = 16  # what the length of a sum and of a row must be a multiple of, for cuBLAS
 _LEAST_CAPABILITY = (8, 9)
@@ -38,12 +38,12 @@ class ScaledProducts(Emulation):  # type: ignore[no-untyped-call, unused-ignore]
 
     is_emulated = False
 
-    def _compute(self, call: Call, rounding: Scheme, name: str) -> Any:  # noqa: ANN401
+    def _compute(self, call: Call, rounding: Scheme) -> Any:  # noqa: ANN401
         if isinstance(rounding, TensorScaled) and call.name in _SHAPES:
             a, b = call.factors
             if a.layout is not torch.strided or b.layout is not torch.strided:
                 raise NotImplementedError(f"aten.{call.name} of a sparse tensor has no FP8 in torch")
-            return _finish(call, _multiply(call, rounding, self._places(call, name)))
+            return _finish(call, _multiply(call, rounding, self._which_are_gradients(call)))
         raise NotImplementedError(
             f"aten.{call.name} has no FP8 in torch: {self._name} is native in models without convolutions"
         )
@@ -67,11 +67,11 @@ _SHAPES = {  # name -> how many dimensions each factor has
 }
 
 
-def _multiply(call: Call, rounding: TensorScaled, places: List[Place]) -> torch.Tensor:
+def _multiply(call: Call, rounding: TensorScaled, are_gradients: Sequence[bool]) -> torch.Tensor:
     """Return the product of the factors of *call* in FP32."""
     codes, decoders = [], []
-    for x, place in zip(call.factors, places):  # noqa: B905 - Python 3.8
-        scale, form = rounding.scale(x, place), rounding.form(place)
+    for x, is_gradient in zip(call.factors, are_gradients):  # noqa: B905 - Python 3.8
+        scale, form = rounding.scale(x, is_gradient=is_gradient), rounding.form(is_gradient=is_gradient)
         limit = FORMATS[form].largest
         limited = (x * scale).clamp(-limit, limit)  # but what is not finite stays so, where the format can say it
         codes.append(torch.where(torch.isfinite(x), limited, torch.full_like(x, torch.nan)).to(eight_bits(form)))

@@ -42,11 +42,6 @@ def refuse_impossible(task: Task, arithmetic: Arithmetic) -> None:
     name = arithmetic.precision
     if task.strategy == "horovod" and name == "bf16":
         raise RecipeError("precision=bf16 with strategy=horovod: Horovod sends no BF16: use amp_bf16 or strategy=ddp")
-    if task.strategy == "horovod" and name == "fp8_hybrid_delayed":
-        raise RecipeError(
-            "precision=fp8_hybrid_delayed with strategy=horovod: the ranks cannot share the maxima of their tensors: "
-            "use fp8_hybrid or strategy=ddp"
-        )
     if task.strategy != "pipeline":
         return
     if arithmetic.numerics == "emulated":

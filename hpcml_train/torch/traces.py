@@ -86,29 +86,6 @@ class Product(NamedTuple):
     flops: float
     emulated: bool = False
     kind: str = "linear"  # or conv, rnn, attention: of another kind of layer, whose kernels are of another library
-    size: Optional[Tuple[Any, ...]] = None  # by which a library chooses its kernel: of `Matrices` or of a `Convolution`
-
-
-class Matrices(NamedTuple):
-    """The size of a product of matrices, (m, k) by (k, n)."""
-
-    m: int
-    k: int
-    n: int
-
-
-class Convolution(NamedTuple):
-    """The sizes of a convolution, as `torch.convolution` takes them."""
-
-    x: Tuple[int, ...]
-    weight: Tuple[int, ...]
-    stride: Tuple[int, ...]
-    padding: Tuple[int, ...]
-    dilation: Tuple[int, ...]
-    transposed: bool
-    output_padding: Tuple[int, ...]
-    groups: int
-    is_channels_last: bool
 
 
 class Found(NamedTuple):
@@ -260,7 +237,6 @@ class _Leaf(NamedTuple):
     flops: Optional[float]
     is_whole: bool = False  # what it contains is no product of its own
     is_emulated: bool = False
-    size: Optional[Tuple[Any, ...]] = None
 
     @property
     def is_known(self) -> bool:
@@ -335,10 +311,7 @@ class _Trace:
             phase = self._phase(at, up)
             layer = _layer(up) if phase != "backward" else self._layer_of_backward(up, layers)
             kind = _kind(self._nodes[at].name)
-            # cuDNN's operation lies in torch's general one
-            sizes = (node.leaf.size for node in up if node.leaf is not None)
-            size = next((size for size in sizes if size is not None), None)
-            products.append(Product(leaf.format, phase, layer, leaf.flops, leaf.is_emulated, kind, size))
+            products.append(Product(leaf.format, phase, layer, leaf.flops, leaf.is_emulated, kind))
         if products and all(one.phase == "backward" for one in products) and not self._has_solver():
             unknown[_UNSEEN_FORWARD] = None
         return Found(products, unknown, len(self._nodes))
@@ -474,27 +447,6 @@ class _Tensors:
             raise TypeError(f"input {at} is no tensor")
         return list(shape)
 
-    def convolution(self) -> Optional[Convolution]:
-        """Return the sizes of a convolution, None where the trace does not tell them all."""
-        stride, padding, dilation, transposed, output_padding, groups = self.values[3:9]
-        lists = (stride, padding, dilation, output_padding)
-        if not all(isinstance(one, list) and all(isinstance(size, int) for size in one) for one in lists):
-            return None
-        strides = (self.inputs.get("strides") or [None])[0]  # which older torch does not write
-        if strides is None:
-            return None
-        return Convolution(
-            x=tuple(self.shape(0)),
-            weight=tuple(self.shape(1)),
-            stride=tuple(stride),
-            padding=tuple(padding),
-            dilation=tuple(dilation),
-            transposed=bool(transposed),
-            output_padding=tuple(output_padding),
-            groups=int(groups),
-            is_channels_last=len(strides) > 1 and strides[1] == 1 and self.shape(0)[1] > 1,
-        )
-
     def format(self, *positions: int) -> str:
         """Return the format of the factors at *positions*, by their type and device."""
         found = set()
@@ -525,10 +477,8 @@ def _multiplied(name: str, of: _Tensors) -> Optional[_Leaf]:
 def _matrices(name: str, of: _Tensors) -> _Leaf:
     a, b = _MATRICES[name]
     rows, columns = of.shape(a), of.shape(b)
-    is_plain = len(rows) > 1 and len(rows) == len(columns)
-    size = Matrices(rows[-2], rows[-1], columns[-1]) if is_plain else None
     flops = 2.0 * math.prod(rows) * (columns[-1] if len(columns) > 1 else 1)
-    return _Leaf(of.format(a, b), flops, size=size)
+    return _Leaf(of.format(a, b), flops)
 
 
 def _linear(_: str, of: _Tensors) -> _Leaf:
@@ -539,7 +489,7 @@ def _convolution(name: str, of: _Tensors) -> _Leaf:
     is_transposed = name in _TRANSPOSED or (name in ("convolution", "_convolution") and of.values[6] is True)
     result = of.shape(0) if is_transposed else of.out
     flops = 2.0 * math.prod(result) * math.prod(of.shape(1)[1:]) if result else None
-    return _Leaf(of.format(0, 1), flops, size=of.convolution() if name == "convolution" else None)
+    return _Leaf(of.format(0, 1), flops)
 
 
 def _convolution_backward(_: str, of: _Tensors) -> _Leaf:

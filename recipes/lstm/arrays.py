@@ -9,7 +9,6 @@ import numpy as np
 from shape import Shape
 
 from hpcml_train.data.texts import BYTES, TEXTS, read_text, spread
-from hpcml_train.data.twister import Twister
 from hpcml_train.data.windows import Windows
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
@@ -39,7 +38,7 @@ class Fibonacci:
                 f"data.holdout={holdout:g} of {count} pairs leaves none to train or to validate on: choose another"
             )
         # in an order drawn once and for all: every fifth pair as they come would be all with the same second term
-        order = Twister(0).permutation(count)
+        order = np.random.RandomState(0).permutation(count)
         pairs = np.stack([order // shape.modulus, order % shape.modulus], axis=1)
         sequences = fibonacci(pairs, shape.context + 1, shape.modulus)
         self.rows = sequences[kept]  # to train on

@@ -13,7 +13,7 @@ from hpcml_train.continuing import check_prompt
 from hpcml_train.loop import perplexity
 from hpcml_train.task import Task
 from hpcml_train.tensorflow.arithmetic import Arithmetic
-from hpcml_train.tensorflow.as_torch import begins_as_torch, cross_entropies, evenly, normally, sum_of_two
+from hpcml_train.tensorflow.as_torch import begins_as_torch, cross_entropies, evenly, normally
 from hpcml_train.tensorflow.continuing import continue_with
 from hpcml_train.tensorflow.recipe import Batch, Recipe
 from hpcml_train.tensorflow.training import train as train_recipe
@@ -83,7 +83,7 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
 def next_token(shape: Shape, vocabulary: int, *, unroll: bool = False) -> tf.keras.Model:
     """Return tokens in, one number for each possible next token out; *unroll* writes the loop over tokens out.
 
-    Weights begin as in torch. Keras has one bias where torch adds two up, and begins with the sum of two draws.
+    Weights begin as in torch, which has two biases where Keras has one.
     """
     layers, width = tf.keras.layers, shape.width
     cell = {"lstm": layers.LSTM, "rnn": layers.SimpleRNN}[shape.cell]
@@ -95,7 +95,7 @@ def next_token(shape: Shape, vocabulary: int, *, unroll: bool = False) -> tf.ker
             unroll=unroll,
             kernel_initializer=evenly(width),
             recurrent_initializer=evenly(width),
-            bias_initializer=sum_of_two(width),
+            bias_initializer=evenly(width),
             name=f"{shape.cell}{number}",
             **forget,
         )

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
-from sources import DATA, DEVIATION, MEAN, SYNTHETIC_SAMPLES, SYNTHETIC_SEED
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_train.data import digits
@@ -16,7 +15,28 @@ from hpcml_train.data.pictures import Pictures, read_cifar10, read_npz
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
 
+DATA = ("synthetic", "cifar10", "npz", "image_folder")
+SYNTHETIC_SAMPLES = 512
+SYNTHETIC_SEED = 0  # not the run's: every run is given the same pictures
+# the means and standard deviations of ImageNet's channels, which all its published models are trained with
+MEAN = (0.485, 0.456, 0.406)
+DEVIATION = (0.229, 0.224, 0.225)
+
 Pair = tuple[torch.Tensor, torch.Tensor]  # pictures (N, 3, side, side) in FP32, labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The settings of recipe.toml; the defaults are those of conf/model/resnet18.yaml."""
+
+    classes: int = 1000
+    image_size: int = 64
+    readers: int = 4
+
+    def check_classes(self, found: int, data: str | None) -> None:
+        """Raise `RecipeError` where the network has fewer outputs than the data has classes."""
+        if found > self.classes:
+            raise RecipeError(f"model.options.classes={self.classes}: data={data} has {found} classes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

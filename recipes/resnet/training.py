@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from models import MODELS
-from pictures import Pair, open_sources
-from sources import Options
+from pictures import Options, Pair, open_sources
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 

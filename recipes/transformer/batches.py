@@ -1,4 +1,4 @@
-"""What a transformer is given and what it should say, as NumPy arrays: torch's, for TensorFlow and JAX."""
+"""What a transformer is given and what it should say, as NumPy arrays, for JAX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hiding import LOTS, LOTS_STRIDE, counts
 from shape import MASK, UNASKED, Shape
 
 from hpcml_train.data.texts import TEXTS, read_text
-from hpcml_train.data.twister import Twister
 from hpcml_train.data.windows import Windows
 from hpcml_train.task import Task
 
@@ -31,8 +30,8 @@ class Batches:
             holdout=task.holdout,
             validation_windows=shape.validation_windows,
         )
-        lots = Twister(0)  # the same for every seed: validation must be
-        self._lots, self._others = lots.uniform(LOTS), lots.integers(MASK, LOTS)
+        lots = np.random.RandomState(0)  # the same for every seed: validation must be
+        self._lots, self._others = lots.random_sample(LOTS), lots.randint(MASK, size=LOTS)
 
     def __len__(self) -> int:
         return len(self._windows)

@@ -1,4 +1,4 @@
-"""Which tokens of a window an encoder has to guess, the same for every framework."""
+"""How many tokens of a window an encoder has to guess, the same for every framework."""
 
 from __future__ import annotations
 

@@ -3,4 +3,4 @@
 from hpcml_train.start import start
 
 if __name__ == "__main__":
-    start("transformer", jax="jax_training", tensorflow="tensorflow_training")
+    start("transformer", jax="jax_training")

@@ -18,6 +18,7 @@ OK, INVALID, UNSUPPORTED, NOT_FOUND, TOO_SMALL, TIMEOUT, LOST = 0, 2, 3, 6, 7, 1
 UINT, ULONG_LONG = 1, 3  # nvmlValueType_t
 RING = 120
 _MIB = 2**20
+_ALL_LINKS = 0xFFFFFFFF  # nvml.h: a scope of UINT_MAX is the sum of all links
 Word = Any  # whatever ctypes passes to a function of the library
 # Function -> the value of a whole GPU, or None where it has none
 _NUMBERS: dict[str, Callable[[Device], int | None]] = {
@@ -88,8 +89,9 @@ class Device:
         wave = math.cos(2 * math.pi * at_s / self.real("period_s"))
         return self.real("mean_w") * at_s - self.real("swing_w") * self.real("period_s") / (2 * math.pi) * wave
 
-    def field_value(self, number: int, at_s: float) -> tuple[int, int] | None:
+    def field_value(self, number: int, scope: int, at_s: float) -> tuple[int, int] | None:
         """Return type and value of a field; None where the GPU has none."""
+        links = self.integer("nvlinks") if scope == _ALL_LINKS else 1
         known = {
             3: ("ecc", ULONG_LONG, self.integer("ecc_corrected")),
             4: ("ecc", ULONG_LONG, self.integer("ecc_uncorrected")),
@@ -98,7 +100,8 @@ class Device:
             83: ("energy", ULONG_LONG, int(1000 * self.energy_j(at_s))),
             185: ("average", UINT, int(1000 * (self.energy_j(at_s) - self.energy_j(at_s - 1)))),
             186: ("instant", UINT, self.power_mw(at_s)),
-            **dict.fromkeys((138, 139, 197, 198), ("persistence", ULONG_LONG, int(_MIB * at_s))),
+            **dict.fromkeys((138, 139), ("nvlinks", ULONG_LONG, int(1024 * at_s) * links)),
+            **dict.fromkeys((197, 198), ("persistence", ULONG_LONG, int(_MIB * at_s))),
         }
         switch, kind, value = known[number]
         return (kind, value) if self.integer(switch) else None
@@ -287,7 +290,7 @@ def _processes(_: FakeLibrary, device: Device, count: Word, found: Word) -> int:
 
 def _fields(_: FakeLibrary, device: Device, count: Word, target: Word) -> int:
     for asked in target._obj[: count.value]:
-        found = device.field_value(asked.fieldId, time.monotonic())
+        found = device.field_value(asked.fieldId, asked.scopeId, time.monotonic())
         asked.nvmlReturn = UNSUPPORTED if found is None else OK
         if found is not None:
             asked.valueType = found[0]

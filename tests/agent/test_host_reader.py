@@ -66,6 +66,7 @@ def test_a_process_that_is_gone_is_a_reason_and_no_error() -> None:
 def package(folder: Path, name: str, energy_uj: int) -> Path:
     zone = folder / name
     zone.mkdir(parents=True)
+    (zone / "name").write_text("package-0\n")
     (zone / "max_energy_range_uj").write_text("999999\n")
     (zone / "energy_uj").write_text(f"{energy_uj}\n")
     return zone
@@ -73,7 +74,7 @@ def package(folder: Path, name: str, energy_uj: int) -> Path:
 
 def test_a_processors_counter_goes_on_where_it_wraps(tmp_path: Path) -> None:
     zone = package(tmp_path, "intel-rapl:0", 900_000)
-    package(tmp_path, "intel-rapl:0:0", 5)  # its cores, which are in it
+    (package(tmp_path, "intel-rapl:0:0", 5) / "name").write_text("core\n")  # in the package
     reader = HostReader(root=os.getpid(), group=None, powercap=tmp_path)
     first = reader.read(0.0)
     (zone / "energy_uj").write_text("100000\n")
@@ -81,6 +82,21 @@ def test_a_processors_counter_goes_on_where_it_wraps(tmp_path: Path) -> None:
 
     assert (first["package0_j"], second["package0_j"]) == (0.0, pytest.approx(0.2))
     assert "package1_j" not in second
+
+
+def test_the_counter_of_the_whole_platform_is_none_of_a_processor(tmp_path: Path) -> None:
+    for number, name in enumerate(["psys", "package-0", "package-1"]):
+        (package(tmp_path, f"intel-rapl:{number}", 0) / "name").write_text(f"{name}\n")
+    reader = HostReader(root=os.getpid(), group=None, powercap=tmp_path)
+    reader.read(0.0)
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("200000\n")
+
+    values = reader.read(1.0)
+
+    assert {key: value for key, value in values.items() if key.startswith("package")} == {
+        "package0_j": pytest.approx(0.2),
+        "package1_j": 0.0,
+    }
 
 
 def test_a_counter_that_is_not_readable_is_a_reason(tmp_path: Path) -> None:

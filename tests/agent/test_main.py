@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.installation import Installation
 from tests.agent.node import MakeRun, agent, environ, is_gone, told
 from tests.agent.test_packs import ROOT, batch
 
@@ -18,26 +17,6 @@ def test_the_exit_status_of_the_agent_is_that_of_the_program(make_run: MakeRun) 
 
     assert agent(str(run_dir.path)).returncode == 3
     assert told(run_dir, "attempt_ended")[0]["reason"] == "exit status 3"
-
-
-def test_an_agent_that_a_pull_has_broken_says_so_and_that_its_program_was_not_started(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
-    run_dir = make_run("print('done')")
-    installation = Installation(tmp_path / "checkout")
-    with (installation.folder / "hpcml" / "agent" / "attempt.py").open("a") as module:
-        module.write("<<<<<<< HEAD\n")
-
-    words = [sys.executable, "-P", "-m", "hpcml.agent.main", str(run_dir.path)]
-    done = subprocess.run(words, env=environ(**installation.environ), capture_output=True, text=True, check=False)
-
-    assert done.returncode == 1
-    assert "SyntaxError" in done.stderr
-    (end,) = told(run_dir, "attempt_ended")
-    assert (end["state"], end["cause"]) == ("FAILED", "submission")
-    assert end["reason"].startswith(
-        "its program was not started, since its agent cannot be loaded: SyntaxError: invalid syntax (attempt.py, line "
-    )
 
 
 def test_an_agent_without_standard_files_runs_its_program_and_leaves_a_run_that_is_done(make_run: MakeRun) -> None:

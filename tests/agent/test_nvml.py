@@ -79,6 +79,7 @@ def test_one_reading_has_everything_that_the_gpu_has(either_nvml: Nvml) -> None:
     assert (values["tensor_percent"], values["dram_percent"]) == (37.0, 52.0)
     assert values["ecc_corrected"] == 5
     assert values["pcie_tx_mb"] > 0
+    assert values["nvlink_tx_mb"] == pytest.approx(18 * values["pcie_tx_mb"], rel=0.05)  # of 18 links
     assert values["throttle_power_s"] > 0
     assert reader.throttle_from == "counters"
     assert not [name for name in values if name.startswith("throttled_")]

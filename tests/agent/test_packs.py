@@ -3,13 +3,10 @@
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
-from hpcml.model.precision import Device
 from hpcml.runs.layout import RunDir
 from hpcml.runs.plan import Staging
 from tests.agent.node import (
@@ -21,7 +18,6 @@ from tests.agent.node import (
     Requeue,
     agent,
     began,
-    environ,
     start_agent,
     told,
     told_with_attempts,
@@ -97,7 +93,6 @@ def test_one_run_of_a_pack_is_cancelled_and_the_next_begins(make_run: MakeRun, t
 
     assert (tmp_path / "ran").read_text() == "c "
     assert [told(run, "attempt_ended")[0]["state"] for run in runs] == ["CANCELLED", "CANCELLED", "COMPLETED"]
-    assert not any(run.cancel_mark.exists() for run in runs)
 
 
 def test_a_run_that_a_pack_put_back_goes_on_in_a_job_of_its_own(
@@ -218,26 +213,6 @@ def test_where_the_first_node_of_a_shared_job_has_no_code_the_others_do_not_wait
     why = f"its working directory could not be made: {tmp_path}/gone: No such file or directory"
     assert reasons == [why, f"node 0 ({os.uname().nodename}) ended first: {why}"]
     assert [end["state"] for end in told(follows, "attempt_ended")] == ["COMPLETED"] * 2
-
-
-def test_the_sampler_of_a_run_that_could_not_be_begun_measures_no_other(make_run: MakeRun, tmp_path: Path) -> None:
-    copy = tmp_path / "hpcml"
-    shutil.copytree(ROOT / "hpcml", copy / "hpcml", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "hpcml_client", copy / "hpcml_client")
-    (copy / "hpcml" / "agent" / "attempt.py").write_text("raise OSError(5, 'Input/output error')\n")
-    gpu = Device(kind="cuda", name="NVIDIA H100", compute_capability=(9, 0))  # for which a program waits
-    run_dirs = [make_run("pass", uid=uid, device=gpu) for uid in ("a", "b")]
-
-    words = [sys.executable, "-P", "-m", "hpcml.agent.main", "--batch", batch(tmp_path, run_dirs)]
-    done = subprocess.run(
-        words, env=environ(PYTHONPATH=str(copy)), capture_output=True, text=True, timeout=60, check=False
-    )
-
-    assert done.returncode == 2
-    assert done.stderr.count("Input/output error") == 2
-    for run_dir in run_dirs:  # its last word, which it has only where it was asked to end
-        (telemetry,) = run_dir.telemetry.glob("*.jsonl")
-        assert "sampler_ended" in telemetry.read_text()
 
 
 def test_a_node_that_cannot_take_part_in_a_run_ends_the_job_whose_nodes_would_wait_for_it(

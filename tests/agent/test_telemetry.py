@@ -120,14 +120,15 @@ def test_of_a_program_that_is_quicker_than_its_sampler_all_is_counted(make_run: 
     for package in ("hpcml", "hpcml_client"):
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
     sampler = copy / "hpcml" / "agent" / "telemetry" / "sampler.py"
-    sampler.write_text(sampler.read_text().replace("import ctypes\n", "import ctypes, time\ntime.sleep(1)\n", 1))
-    run_dir = make_run("import time\nwhile time.process_time() < 0.3: sum(range(1000))", FAST)
+    begins = "    for number in _NOT_FOR_US:\n"
+    sampler.write_text(sampler.read_text().replace(begins, f"    __import__('time').sleep(1)\n{begins}", 1))
+    run_dir = make_run("import time\nwhile time.process_time() < 0.1: sum(range(1000))", FAST)
 
     words = [sys.executable, "-P", "-m", "hpcml.agent.main", str(run_dir.path)]
     subprocess.run(words, env=environ(PYTHONPATH=str(copy)), check=True, timeout=60)
 
     (summary,) = told(run_dir, "telemetry")
-    assert summary["host_cpu_s"] >= 0.29
+    assert summary["host_cpu_s"] >= 0.09
     assert summary["data_until_s"] == pytest.approx(summary["wall_s"], abs=0.01)
     assert summary["samples"] == 2
 

@@ -14,7 +14,7 @@ from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.statistics import LEAST_SEEDS
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
-from hpcml.model.records import Point, RunRecord
+from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 
 FP32 = [0.910, 0.913, 0.908, 0.912, 0.911]
@@ -56,7 +56,7 @@ def test_an_arm_is_compared_with_fp32_seed_by_seed() -> None:
     assert row.difference.rho == pytest.approx(0.91707, abs=1e-5)  # numpy.corrcoef
     assert row.difference.p_tost is not None
     assert row.difference.p_tost < 0.001
-    assert row.flags == ("the seen spread is below one step, 0.001 as guessed from its values: one step was taken",)
+    assert row.flags == ()
 
 
 def test_speed_is_the_ratio_of_steady_step_times() -> None:
@@ -95,18 +95,17 @@ def test_a_speed_up_keeps_its_pairs_where_one_seed_is_missing() -> None:
     assert speed is not None
     assert speed.speedup_paired
     assert speed.speedup == pytest.approx(2.0)
-    assert speed.speedup_ci95 is not None
-    assert (speed.speedup_ci95.low, speed.speedup_ci95.high) == pytest.approx((2.0, 2.0), rel=1e-6)
+    assert speed.speedup_ci95 is None  # nothing varies, as with a coarse clock: nothing says how certain it is
 
 
-def test_where_few_seeds_are_shared_the_others_stand_beside_the_pairs() -> None:
+def test_where_less_than_half_of_the_seeds_are_shared_there_are_no_pairs() -> None:
     other_seeds = [run("tf32", seed, value + 0.0001 * seed) for seed, value in enumerate(AMP + AMP, start=2)]
 
     row = row_of(compare(arm("fp32", FP32) + other_seeds, {}), "tf32")
 
     assert row.difference is not None
-    assert (row.difference.paired, row.difference.partly_paired, row.difference.n_pairs) == (False, True, 3)
-    assert any("3 seeds are in both arms" in flag for flag in row.flags)
+    assert (row.difference.paired, row.difference.n_pairs) == (False, 0)
+    assert any("unpaired (Welch)" in flag for flag in row.flags)
 
 
 def test_arms_with_other_seeds_are_compared_unpaired_and_the_row_says_so() -> None:
@@ -228,6 +227,16 @@ def test_runs_of_one_seed_are_averaged_before_anything_else() -> None:
     assert any("2 replicates" in flag for flag in row.flags)
 
 
+def test_seeds_that_came_later_than_others_of_their_arm_are_told() -> None:
+    at_once = [run(level, seed, 0.9 + seed / 97, submission=level) for level in ("fp32", "tf32") for seed in range(4)]
+    later = [run("tf32", seed, 0.9 + seed / 97, submission="later") for seed in (4, 5)]
+
+    (whole,), (grown,) = compare(at_once, {}).cells, compare([*at_once, *later], {}).cells
+
+    assert not [remark for remark in whole.remarks if "submissions" in remark]
+    assert "seeds came in 2 submissions" in grown.remarks
+
+
 def test_a_run_given_twice_counts_once() -> None:
     runs = two_arms()
 
@@ -309,38 +318,6 @@ def test_the_program_of_a_user_may_ignore_the_batch_size_so_nothing_is_said_per_
     assert row.speed is not None
     assert row.speed.samples_per_s is None
     assert row.speed.speedup == pytest.approx(2.0, rel=0.02)
-
-
-def printed(step_s: float, digits: int | None, seed: int) -> list[Point]:
-    noise = random.Random(seed)  # noqa: S311
-    times = [step_s + noise.gauss(0, 0.0004) for _ in range(40)]
-    shown = times if digits is None else [round(time, digits) for time in times]
-    return [Point(step=step, t_s=float(step), value=value) for step, value in enumerate(shown)]
-
-
-@pytest.mark.parametrize(("digits", "width"), [(4, 0.01), (2, 0.2)])
-def test_the_interval_of_a_speed_up_holds_that_of_a_finer_clock(digits: int, width: float) -> None:
-    runs = two_arms()
-    true_s = {"fp32": 0.1262, "amp_bf16": 0.1238}
-
-    fine, coarse = (
-        row_of(
-            compare(runs, {one.uid: printed(true_s[one.precision], of, at) for at, one in enumerate(runs)}), "amp_bf16"
-        )
-        for of in (None, digits)
-    )
-
-    assert fine.speed is not None
-    assert fine.speed.speedup is not None
-    assert coarse.speed is not None
-    interval = coarse.speed.speedup_ci95
-    assert interval is not None
-    assert interval.low < fine.speed.speedup < interval.high
-    assert interval.high - interval.low < width
-    told = (
-        "step times are multiples of 10 ms, hence off by up to 4.2 %: the interval of the speed-up is that much wider"
-    )
-    assert [flag for flag in coarse.flags if "multiples" in flag] == [told][digits == 4 :]
 
 
 def test_missing_step_times_are_none_and_flagged() -> None:

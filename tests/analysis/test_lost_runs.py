@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from recorded_runs import arm, run, summary
-from scipy import stats
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.analysis.exact import p_more, share_interval, sign_flips
+from hpcml.analysis.exact import share_interval
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import ComparisonRequest, Row
 from hpcml.model.failure_causes import Cause
@@ -22,11 +19,6 @@ from hpcml.model.state import State
 
 TEN = [0.9 + seed / 977 for seed in range(10)]
 LARGE = ComparisonRequest(margin=0.05)
-
-
-def sign_flip(differences: Sequence[float]) -> float:
-    """Return the p of "no more than 0"."""
-    return sign_flips(differences, [(0.0, 1)])[0]
 
 
 def judged(ours: list[float | None], theirs: list[float | None], request: ComparisonRequest = LARGE) -> Row:
@@ -134,7 +126,6 @@ def test_two_survivors_of_ten_are_no_evidence() -> None:
     assert (row.losses.n, row.losses.n_ended) == (8, 10)
     assert row.losses.rate_ci90 is not None
     assert row.losses.rate_ci90.low == pytest.approx(0.493, abs=0.001)  # Clopper and Pearson's tables
-    assert row.losses.p_more == pytest.approx(0.0001, abs=0.00005)
     assert any(flag.startswith("8/10 runs lost to their own doing, against 0/10 of fp32") for flag in row.flags)
 
 
@@ -162,8 +153,6 @@ def test_losses_that_both_arms_have_forbid_nothing() -> None:
 
     assert row.verdict == "equivalent"
     assert any("survivors" in flag for flag in row.flags)
-    assert row.losses is not None
-    assert row.losses.worst_case_verdict == "inconclusive"  # by its worst case both are anything
 
 
 @pytest.mark.parametrize(
@@ -224,15 +213,6 @@ def test_a_step_that_was_configured_is_the_least_spread() -> None:
     assert cell.rows[1].difference.is_floored
 
 
-def test_the_exact_test_stands_beside_t_from_six_pairs_on() -> None:
-    few, many = (judged([v + v / 999 for v in TEN[:n]], [*TEN[:n]]).difference for n in (5, 6))
-
-    assert few is not None
-    assert few.p_sign_flip is None
-    assert many is not None
-    assert many.p_sign_flip == pytest.approx(1 / 64)
-
-
 def test_on_the_log_scale_the_margin_is_translated_where_it_was_meant() -> None:
     scale = {"objective.scale": "log", "objective.scale_at": 0.05, "objective.goal": "min", "objective.margin": 0.02}
     losses = [0.04, 0.0503, 0.0617, 0.0555, 0.047]
@@ -253,18 +233,14 @@ def test_a_value_that_has_no_place_on_the_scale_is_refused() -> None:
         compare(arm("fp32", [0.0, 0.1, 0.2], params=scale) + arm("tf32", [0.1, 0.1, 0.2], params=scale), {})
 
 
-def test_exact_figures_are_those_of_the_books() -> None:
-    from scipy.stats import binomtest, permutation_test  # noqa: PLC0415 - an oracle, slow to import
+def test_the_interval_of_a_share_is_that_of_the_books() -> None:
+    from scipy.stats import binomtest  # noqa: PLC0415 - an oracle, slow to import
 
     found = share_interval(3, 17)
     expected = binomtest(3, 17).proportion_ci(0.90, method="exact")
-    values = [0.3, -0.1, 0.25, 0.4, 0.05, 0.2]
-    flipped = permutation_test((values,), sum, permutation_type="samples", n_resamples=10**6, alternative="greater")
 
     assert found is not None
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    assert sign_flip(values) == pytest.approx(flipped.pvalue)
-    assert p_more(0, 10, 3, 10) == 1.0
 
 
 def test_runs_of_which_no_value_was_read_are_not_said_to_have_broken_down() -> None:
@@ -278,28 +254,6 @@ def test_runs_of_which_no_value_was_read_are_not_said_to_have_broken_down() -> N
     assert (only_mute.verdict, both.verdict) == ("unstable", "unstable")
     assert any(flag.startswith("8/9 runs completed without the metric, against 0/10") for flag in only_mute.flags)
     assert any(flag.startswith("9/10 runs lost to their own doing, against 0/10") for flag in both.flags)
-
-
-@pytest.mark.parametrize("n", [8, 40])
-def test_each_bound_has_the_p_of_the_differences_to_it(n: int) -> None:
-    values = np.random.default_rng(3).normal(5.1, 1.0, n)
-    found = sign_flips(list(values), [(5.0, 1), (5.4, -1), (4.9, 1), (5.0, -1)])
-
-    alone = [sign_flip(values - 5.0), sign_flip(5.4 - values), sign_flip(values - 4.9), sign_flip(5.0 - values)]
-    assert found == pytest.approx(alone, abs=0.005)  # of drawn ways, turned the other way round
-
-
-def test_hundreds_of_pairs_take_no_memory() -> None:
-    values = np.random.default_rng(3).normal(0.1, 1.0, 400)
-    tracemalloc.start()
-    try:
-        p = sign_flip(values)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert p == pytest.approx(stats.ttest_1samp(values, 0.0, alternative="greater").pvalue, abs=0.01)
-    assert peak < 50e6
 
 
 def test_who_repeats_the_survivors_loses_no_smaller_share() -> None:
@@ -316,7 +270,7 @@ def test_who_repeats_the_survivors_loses_no_smaller_share() -> None:
     assert often.losses is not None
     assert (once.losses.n, once.losses.n_ended, once.losses.unit) == (2, 10, "runs")
     assert (often.losses.n, often.losses.n_ended, often.losses.unit) == (2, 10, "seeds")
-    assert (once.losses.rate_ci90, once.losses.p_more) == (often.losses.rate_ci90, often.losses.p_more)
+    assert once.losses.rate_ci90 == often.losses.rate_ci90
     assert any(flag.startswith("2/10 seeds lost to their own doing, against 1/10 of fp32") for flag in often.flags)
 
 

@@ -91,4 +91,3 @@ def test_the_networks_as_replicates_of_one_comparison_give_the_same_answer() -> 
     assert row.difference is not None
     assert row.difference.paired
     assert row.difference.value == pytest.approx(0.03375, abs=1e-4)
-    assert row.p_not_worse is not None

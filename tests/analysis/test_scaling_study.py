@@ -57,15 +57,14 @@ def test_steps_that_recur_slowly_on_more_devices_count_in_the_speed_up() -> None
     sweep = Sweep()
     sweep.law(amdahl(0.0), gpus=(1, 2))
     for uid in [run.uid for run in sweep.runs if run.params["resources.gpus_per_node"] == 2]:
-        slow = [Point(p.step, p.t_s, p.value * (3 if p.step % 10 < 5 else 1)) for p in sweep.step_s[uid]]
-        sweep.step_s[uid] = slow  # every second: on average the two are as fast as one
+        slow = [Point(p.step, p.t_s, p.value * (3.5 if p.step % 10 < 4 else 1)) for p in sweep.step_s[uid]]
+        sweep.step_s[uid] = slow  # on average the two are as fast as one
 
     cell = only(study(sweep))
 
     two = points(cell)[2]
     assert two.speedup == pytest.approx(1.0, rel=0.03)
     assert two.samples_per_s == pytest.approx(640, rel=0.03)
-    assert "slow and fast steps alternate in 100 % of its runs: a median is not their speed" in two.flags
     assert any(remark.startswith("speed-ups and samples/s are of mean step times") for remark in cell.remarks)
     assert not any("2 GPUs pay" in sentence for sentence in cell.sentences)
 

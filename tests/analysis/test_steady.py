@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import random
 import statistics
 
 from hypothesis import given
@@ -12,7 +11,6 @@ from hpcml.analysis.steady import (
     MIN_STEPS,
     Window,
     common_window,
-    has_modes,
     steady_state,
     steady_states,
 )
@@ -103,39 +101,3 @@ def test_many_curves_at_once_in_columns_give_what_each_gives_alone(curves: dict[
         ]
         cuts = statistics.quantiles(inside, n=20, method="inclusive")
         assert (state.p5_s, state.median_s, state.p95_s) == (cuts[0], cuts[9], cuts[18])
-        assert state.has_modes == has_modes(inside)
-
-
-def test_a_run_that_changes_its_pace_once_is_told_from_one_whose_slow_steps_recur() -> None:
-    def changes_to(inside: list[float]) -> str | None:
-        state = steady_state(points([1.0] * len(inside) + inside))
-        assert state is not None
-        assert state.has_modes
-        return state.changes_to
-
-    assert changes_to([3.0, 3.1] * 5 + [1.0, 1.1] * 20) == "fast"
-    assert changes_to([1.0, 1.1] * 20 + [3.0, 3.1] * 5) == "slow"
-    assert changes_to([3.0] * 10 + [1.0] * 20 + [3.0] + [1.0] * 20) == "fast"  # a stall now and then
-    assert changes_to([1.0, 3.0] * 25) is None
-    assert changes_to([1.0, 1.0, 1.0, 1.0, 3.0] * 10) is None
-    assert changes_to([3.0] * 10 + [1.0] * 20 + [3.0] * 10) is None
-
-
-def test_steps_of_one_kind_change_to_none() -> None:
-    state = steady_state(points([1.0, 1.1] * 40))
-
-    assert state is not None
-    assert (state.has_modes, state.changes_to) == (False, None)
-
-
-def test_times_that_were_printed_with_two_digits_tell_ten_milliseconds() -> None:
-    noise = random.Random(1)  # noqa: S311
-    fine = [0.125 + noise.gauss(0, 0.003) for _ in range(40)]
-
-    ticks = [
-        steady.tick_s
-        for values in (fine, [round(value, 2) for value in fine], [round(value, 4) for value in fine], [0.5] * 40)
-        if (steady := steady_state(points(values)))
-    ]
-
-    assert ticks == [0.0, 0.01, 0.0001, 0.1]

@@ -23,12 +23,10 @@ def climb(reached_at_s: float, *, target: float = 0.9, every_s: float = 1.0, ste
     return [*points[:-1], points[-1]._replace(value=target - 0.05)]
 
 
-def compared(
-    runs: Sequence[RunRecord], times: dict[str, list[float]], *, target: float | None = 0.9, score: str | None = None
-) -> Comparison:
+def compared(runs: Sequence[RunRecord], times: dict[str, list[float]], *, target: float | None = 0.9) -> Comparison:
     """Compare *runs*, which reach 0.9 at *times*, by precision and seed."""
     curves = {r.uid: climb(times[r.precision][r.seed]) for r in runs if r.uid and r.seed < len(times[r.precision])}
-    return compare(runs, {}, ComparisonRequest(target=target, score=score), more_curves={"val_accuracy": curves})
+    return compare(runs, {}, ComparisonRequest(target=target), more_curves={"val_accuracy": curves})
 
 
 def race_of(row: Row) -> ToTarget:
@@ -48,8 +46,7 @@ def test_the_first_point_at_the_target_counts_and_ratios_are_of_geometric_means(
     assert row.restricted_mean_s == pytest.approx(20.8)
     assert reference.ratio is None
     assert row.ratio == pytest.approx(0.5)
-    assert row.ratio_ci95 is not None
-    assert row.ratio_ci95.low == pytest.approx(0.5)  # the pairs differ by one and the same factor
+    assert row.ratio_ci95 is None  # the pairs differ by one and the same factor
 
 
 def test_a_run_that_never_reaches_it_is_censored_and_not_dropped() -> None:
@@ -145,43 +142,6 @@ def test_energy_to_the_target_is_the_sampled_one_else_the_share_of_time() -> Non
     assert (shared.energy_basis, sampled.energy_basis) == ("share of time", "samples")
     assert shared.median_kj == pytest.approx(2.0)
     assert sampled.median_kj == pytest.approx(4.0)
-
-
-def test_mlperfs_score_drops_the_fastest_and_the_slowest() -> None:
-    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
-
-    rows = (
-        compared(runs, {"fp32": [10, 20, 30, 40, 90], "tf32": [10, 20, 30, 40, math.inf]}, score="mlperf").cells[0].rows
-    )
-
-    assert [row.score for row in rows] == [30.0, 30.0]  # one that did not converge may be the slowest
-
-
-@pytest.mark.parametrize(
-    ("times", "n", "reason"),
-    [
-        ([10, 20, 30, math.inf, math.inf], 5, "2 of 5 runs did not reach the target"),
-        ([10, 20, 30, 40], 4, "4 of the 5 runs that it takes have ended"),
-    ],
-)
-def test_there_is_no_score_of_too_few_runs_or_of_two_that_did_not_converge(
-    times: list[float], n: int, reason: str
-) -> None:
-    runs = arm("fp32", VALUES) + arm("tf32", VALUES[:n])
-
-    row = compared(runs, {"fp32": [10] * 5, "tf32": times}, score="mlperf").cells[0].rows[1]
-
-    assert row.score is None
-    assert any(reason in flag for flag in row.flags)
-
-
-def test_a_score_without_a_target_is_refused() -> None:
-    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
-
-    with pytest.raises(ComparisonError, match="give --target"):
-        compare(runs, {}, ComparisonRequest(score="mlperf"))
-    with pytest.raises(ComparisonError, match="score=fast: choose mlperf"):
-        compare(runs, {}, ComparisonRequest(score="fast"))
 
 
 def test_times_of_a_run_that_waited_in_the_queue_again_are_flagged() -> None:

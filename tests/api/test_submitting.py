@@ -263,30 +263,6 @@ def test_ctrl_c_ends_waiting_and_leaves_the_runs(project: Path) -> None:
     assert [run.state for run in hpcml.open_store().wait(uid, timeout_s=120)] == [State.COMPLETED]
 
 
-def test_planned_looks_are_taken_while_they_are_waited_for(project: Path) -> None:
-    del project
-    runs = hpcml.compose(
-        settings={
-            "experiment": "looks",
-            "workload.metrics": METRICS,
-            "telemetry.enabled": False,
-            "schedule.until": "verdict",
-            "schedule.by": "lr",
-            "objective.margin": 0.01,
-        },
-        program=[sys.executable, "train.py", "{lr}", "{seed}", "0"],
-        sweep={"args.lr": [0.1, 0.2], "seed": range(8)},
-    )
-
-    submission = runs.submit()
-    first = len(submission)
-    submission.wait(timeout_s=240)
-
-    assert 0 < first < 16
-    assert any("look 1 of" in line for line in submission.remarks)
-    assert len(hpcml.open_store().runs(experiment="looks")) == len(submission)
-
-
 @pytest.mark.parametrize(
     ("words", "more", "named"),
     [

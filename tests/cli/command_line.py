@@ -13,7 +13,7 @@ from typing import Any
 
 from tests import warm
 
-CODE = "from hpcml.cli.start import main; main()"
+CODE = "from hpcml.cli.main import main; main()"
 HPCML = [sys.executable, "-c", CODE]
 
 

@@ -69,7 +69,6 @@ def test_a_reviewers_questions_are_answered_from_the_records_or_not_recorded(hpc
     assert said["margin"] == "yes: 0.02, stored with each run before it started"
     assert said["packages"] == "list of packages, digest ab12"
     assert "fp32: asked for fp32, not measured" in said["precision"]
-    assert said["looks"] == "tf32: once, with n = 3, unplanned"
     assert "settings tried in these experiments: fp32 1, tf32 3: not the same number for each arm" in said["tuning"]
     assert found["hours"]["node_h"] == pytest.approx(8.5)
     assert found["hours"]["lost_node_h"] == pytest.approx(1.5)  # the failed run, and the attempt that was begun anew

@@ -42,7 +42,7 @@ def after_tab(hpcml: Hpcml, *words: str) -> list[str]:
         (["run", "prec"], ["precision=fp32", "precision=tf32"]),
         (["run", "-m", "precision", "="], ["fp32", "tf32"]),
         (["run", "-m", "precision", "=", "tf"], ["tf32", "tf32x3"]),
-        (["run", "+cluster", "=", "karo"], ["karolina", "karolina_pbs"]),
+        (["run", "+cluster", "=", "jupi"], ["jupiter"]),
         (["estimate", "strategy", "=", "dd"], ["ddp"]),
     ],
 )

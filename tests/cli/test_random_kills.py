@@ -16,6 +16,7 @@ KILLS = times(20, 40)  # in each part, which has a home of its own
 RUNS = 3
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("part", range(times(1, 25)))
 def test_whatever_is_killed_every_run_completes_once_at_a_time(hpcml: Hpcml, part: int) -> None:
     chance = random.Random(20261122 + part)  # noqa: S311 - a repeatable choice

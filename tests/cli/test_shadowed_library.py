@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.cli.command_line import Hpcml
 
-START = "from hpcml.cli.start import main; main()"
+START = "from hpcml.__main__ import main; main()"
 NAMES = ("queue", "logging", "random", "secrets", "dataclasses", "json")
 
 

@@ -38,6 +38,7 @@ def two(url: str, hpcml: Hpcml, tmp_path: Path) -> tuple[Hpcml, Hpcml]:
     return users[0], users[1]
 
 
+@pytest.mark.story
 def test_each_sees_the_runs_of_both_and_acts_on_his_own(two: tuple[Hpcml, Hpcml]) -> None:
     ada, bob = two
     (hers,) = submit(ada, program(SLEEPS))

@@ -50,10 +50,8 @@ def test_eight_of_ten_runs_that_end_in_nan_are_the_finding_in_every_form(hpcml: 
         in " ".join(text.stdout.split())
     )
     assert explained.stdout.count("\n") > text.stdout.count("\n")
-    assert "with lost runs at the worst, 0.1, the difference is" in " ".join(explained.stdout.split())
     assert (row["verdict"], row["losses"]["n"], row["losses"]["n_ended"]) == ("unstable", 8, 10)
     assert row["losses"]["rate_ci90"]["low"] > 0.4
     assert (line["verdict"], line["n_lost"], line["n_ended"]) == ("unstable", "8", "10")
-    assert float(line["p_lost_more"]) < 0.001
     assert "8/10" in latex
     assert "unstable" in latex

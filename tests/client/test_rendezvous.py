@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -49,23 +48,15 @@ def test_all_ranks_learn_the_same_addresses_in_the_order_of_ranks(pool: ThreadPo
         one.close()
 
 
-@pytest.mark.parametrize("finished", [True, False])
-def test_the_first_says_how_it_ended_and_goes_last(pool: ThreadPoolExecutor, *, finished: bool) -> None:
+def test_the_first_goes_last(pool: ThreadPoolExecutor) -> None:
     first, *others = _meet_all(pool, 3)
-    left: list[bool | None] = []
+    waiting = [pool.submit(one.wait_until_dismissed) for one in others]
+    assert not any(one.done() for one in waiting)
 
-    def wait(one: Rendezvous) -> None:
-        left.append(one.wait_until_dismissed())
-        one.close()
+    first.dismiss()
 
-    threads = [threading.Thread(target=wait, args=(one,)) for one in others]
-    for thread in threads:
-        thread.start()
-    first.dismiss(finished=finished)
-
-    for thread in threads:
-        thread.join(timeout=300)
-    assert left == [finished, finished]
+    for one in waiting:
+        one.result(timeout=300)
 
 
 def test_a_first_rank_that_goes_without_a_word_is_noticed(pool: ThreadPoolExecutor) -> None:
@@ -73,8 +64,23 @@ def test_a_first_rank_that_goes_without_a_word_is_noticed(pool: ThreadPoolExecut
 
     first.close()
 
-    with closing(second):
-        assert second.wait_until_dismissed() is None
+    second.wait_until_dismissed()
+
+
+@pytest.mark.parametrize(
+    "says", [b"GET / HTTP/1.0\r\n\r\n", b'{"run": "a run"}\n', b'{"run": "a run", "rank": 0}\n', b""]
+)
+def test_a_stranger_does_not_end_the_meeting(pool: ThreadPoolExecutor, says: bytes) -> None:
+    environment = _environment()
+    first = pool.submit(meet, _client(0, 2), environment)
+    address = (environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))
+    while True:
+        with suppress(ConnectionRefusedError), socket.create_connection(address) as stranger:
+            stranger.sendall(says)
+            break
+
+    with closing(meet(_client(1, 2), environment)) as second, closing(first.result(timeout=300)) as one:
+        assert one.addresses == second.addresses
 
 
 def test_a_rank_of_another_run_is_turned_away(pool: ThreadPoolExecutor) -> None:

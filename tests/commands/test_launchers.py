@@ -18,9 +18,9 @@ TWO = ("strategy=mpi", "strategy.processes_per_node=2", "resources.account=x", "
     [
         (("+cluster=karolina", "cluster.mpi=pmix"), MpiStart(launcher="srun", pmi="pmix")),
         (("+cluster=karolina", "cluster.mpi=pmix", "workload.launcher=mpirun"), MpiStart(launcher="mpirun")),
-        (("+cluster=karolina_pbs", "resources.gpus_per_node=2"), MpiStart(launcher="mpirun")),
-        (("+cluster=karolina_pbs", "workload.launcher=pbsdsh"), MpiStart(launcher="pbsdsh")),
-        (("+cluster=karolina_pbs", "cluster.mpi_launcher=mpiexec"), MpiStart(launcher="mpiexec")),
+        (("+cluster=dgx2", "resources.gpus_per_node=2"), MpiStart(launcher="mpirun")),
+        (("+cluster=dgx2", "workload.launcher=pbsdsh"), MpiStart(launcher="pbsdsh")),
+        (("+cluster=dgx2", "cluster.mpi_launcher=mpiexec"), MpiStart(launcher="mpiexec")),
         (("workload.launcher=none",), MpiStart(launcher="none")),
         (("+cluster=tuolumne",), MpiStart(launcher="mpirun")),
         (("+cluster=tuolumne", "resources.nodes=2", "cluster.mpi_launcher=mpiexec"), MpiStart(launcher="mpiexec")),
@@ -39,8 +39,8 @@ def test_the_ranks_are_started_by_what_the_scheduler_or_the_site_has(
         (("workload.launcher=srun",), "cluster=local takes jobs by local, which has mpirun, mpiexec"),
         (("+cluster=karolina", "workload.launcher=pbsdsh"), "takes jobs by slurm, which has srun, mpirun, mpiexec"),
         (
-            ("+cluster=karolina_pbs", "cluster.mpi_launcher=mpiexec", "workload.launcher=mpirun"),
-            "workload.launcher=mpirun: cluster=karolina_pbs starts MPI programs by mpiexec",
+            ("+cluster=dgx2", "cluster.mpi_launcher=mpiexec", "workload.launcher=mpirun"),
+            "workload.launcher=mpirun: cluster=dgx2 starts MPI programs by mpiexec",
         ),
         (("workload.command='mpirun ./solve'",), "mpirun starts the processes itself, and strategy=mpi would start it"),
         (

@@ -55,7 +55,6 @@ def test_what_does_not_go_together_is_refused(
         (["strategy=model_parallel", "strategy.devices=3"], 1, 0, {"part_size": 64, "stages": 3}),
         (["strategy=mirrored", "strategy.devices=2"], 1, 0, {"part_size": 32}),
         (["strategy=multi_worker_mirrored", *GPUS, "resources.nodes=2"], 1, 4, {"part_size": 8}),
-        (["strategy=parameter_server", "strategy.processes_per_node=3"], 3, 0, {"part_size": 64}),
     ],
 )
 def test_a_batch_is_divided_as_the_recipe_will_divide_it(

@@ -142,7 +142,7 @@ def test_what_hpcml_keeps_in_another_home_is_no_code(
 ) -> None:
     run = f"{home}/runs/default/20260101-000000-aaaaaaaa"
     fill(project, f"{run}/run.json", f"{run}/job.sh", f"{run}/journal/x.jsonl", f"{run}/pythonpath/model.py")
-    fill(project, f"{home}/code/7559992082017268/train.py", f"{home}/submissions/x/batch.json", f"{home}/looks/x")
+    fill(project, f"{home}/code/7559992082017268/train.py", f"{home}/submissions/x/batch.json")
     fill(project, f"{home}/store.db", f"{home}/store.db-wal", f"{home}/helper.py")
     fill(project, "kaggle/runs/tb/events", "kaggle/submissions/final.csv")
     if ignored is not None:

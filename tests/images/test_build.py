@@ -16,6 +16,7 @@ pytestmark = pytest.mark.apptainer
 _AS_NAMED = ("container.image=nvidia/pytorch", "container.tag=24.12-py3")
 
 
+@pytest.mark.story
 def test_an_image_is_built_recorded_and_runs(user: ImageUser, registry: Registry) -> None:
     words = ["container.post=['echo made > /etc/mark']", "+container.environment.MODE='two words'"]
 

@@ -430,7 +430,9 @@ def test_every_run_of_the_page_would_be_submitted(user: ImageUser, image: Path, 
     words = [re.sub(r"/(scratch|home)/me/.*", lambda match: places[match[0]], word) for word in shlex.split(line)]
     write(user, "train.def", f"Bootstrap: docker\nFrom: {registry.host}/nvidia/pytorch:24.12-py3\n")
     write(user, "Dockerfile", f"FROM {registry.host}/nvidia/pytorch:24.12-py3\nLABEL of=mine\n")
-    if "+container=ngc_pytorch" in words and "+cluster=perlmutter" not in words:  # of which there is one release here
+    if (
+        "+container=ngc_pytorch" in words and "container.runtime=pyxis" not in words
+    ):  # of which there is one release here
         words += [f"container.registry={registry.url}", "container.tag=24.12-py3"]
     write(user, "train.py", "")
 
@@ -438,7 +440,7 @@ def test_every_run_of_the_page_would_be_submitted(user: ImageUser, image: Path, 
 
     assert done.returncode == 0, done.stderr
     assert "image: " in done.stdout
-    assert ("podman-hpc run" if "+cluster=perlmutter" in words else "apptainer exec") in done.stdout
+    assert ("exec srun" if "container.runtime=pyxis" in words else "apptainer exec") in done.stdout
 
 
 def test_what_cannot_be_written_in_an_image_is_told_with_its_remedy(

@@ -1,12 +1,11 @@
-"""enroot and podman-hpc on doubles made from their documentation: the real ones were never run here.
+"""enroot on a double made from its documentation, and what is refused of pyxis: the real ones were never run here.
 
-The doubles (tests/cluster/runtimes) start programs in an image for real, as root, by namespaces and mounts.
+The double (tests/cluster/runtimes) starts programs in an image for real, as root, by namespaces and mounts.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +23,9 @@ from tests.commands.planning import planned_for
 from tests.images.inside import make_tree
 from tests.parts import require
 
+SLURM = ["+cluster=karolina", "resources.account=OPEN-0-0"]
+NAMED = [*SLURM, "container.runtime=pyxis", "+container=ngc_pytorch", "container.tag=24.12-py3", "precision=fp32"]
 DOUBLE = Path(__file__).parents[1] / "cluster" / "runtimes" / "doubles.py"
-NAMED = "nvcr.io/nvidia/pytorch:24.12-py3"
 PROBE = """
 echo "cwd $(pwd) home $HOME"
 echo "word $WORD two $TWO"
@@ -59,38 +59,37 @@ def squashfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def hpcml(hpcml_environ: dict[str, str], tmp_path: Path, squashfs: Path) -> Hpcml:
-    """A user who has enroot and podman-hpc, into which one image was pulled."""
-    programs, store, project = tmp_path / "bin", tmp_path / "pulled", tmp_path / "project"
-    for folder in (programs, store, project):
+def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
+    """A user who has enroot."""
+    programs, project = tmp_path / "bin", tmp_path / "project"
+    for folder in (programs, project):
         folder.mkdir()
-    for name in ("enroot", "podman-hpc"):
-        (programs / name).symlink_to(DOUBLE)
-    shutil.copy(squashfs, store / NAMED.replace("/", "%"))
+    (programs / "enroot").symlink_to(DOUBLE)
     (project / "probe.sh").write_text(PROBE.replace("{data}", str(tmp_path / "data")))
     (tmp_path / "data").mkdir()
     environ = {
         **hpcml_environ,
         "PATH": f"{programs}:{Path(sys.executable).parent}:/usr/bin:/bin",
-        "PODMANHPC_SQUASH_DIR": str(store),
         "OF_SHELL": "outside",
     }
     return Hpcml(environ, project)
 
 
-def words_for(runtime: str, squashfs: Path) -> list[str]:
-    chosen = f"container.runtime={runtime}"
-    if runtime == "enroot":
-        return [chosen, "+container=sif", f"container.path={squashfs}"]
-    return [chosen, "+container=ngc_pytorch", "container.tag=24.12-py3"]
+def refusal_of(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the only line that is no warning: the Slurm of this machine need not run."""
+    (line,) = (each for each in done.stderr.splitlines() if not each.startswith("hpcml: warning: "))
+    return line
 
 
-@pytest.mark.parametrize("runtime", ["enroot", "podman-hpc"])
-def test_a_program_runs_in_the_image_as_it_would_by_apptainer(hpcml: Hpcml, squashfs: Path, runtime: str) -> None:
+def in_image(squashfs: Path) -> list[str]:
+    return ["container.runtime=enroot", "+container=sif", f"container.path={squashfs}", "precision=fp32"]
+
+
+def test_a_program_runs_in_the_image_as_it_would_by_apptainer(hpcml: Hpcml, squashfs: Path) -> None:
     data = hpcml.cwd.parent / "data"
-    words = [f"data.path={data}", "data.ships_with=null", "precision=fp32", "+workload.env.WORD='a $HOME \"b\"'"]
+    words = [f"data.path={data}", "data.ships_with=null", "+workload.env.WORD='a $HOME \"b\"'"]
 
-    done = hpcml("run", *words_for(runtime, squashfs), *words, "+workload.env.TWO=2", "workload.command='sh probe.sh'")
+    done = hpcml("run", *in_image(squashfs), *words, "+workload.env.TWO=2", "workload.command='sh probe.sh'")
 
     (run,) = hpcml.runs()
     printed = (Path(run["path"]) / "logs" / "0-rank0.out").read_text().splitlines()
@@ -100,41 +99,23 @@ def test_a_program_runs_in_the_image_as_it_would_by_apptainer(hpcml: Hpcml, squa
         'word a $HOME "b" two 2',
         "image yes switch 0",  # fp32 has the last word
         "shell none prefixed 0",
-        f"run {run['uid']} gpus {'void' if runtime == 'enroot' else 'unset'} login no",
+        f"run {run['uid']} gpus void login no",
         "written",
     ]
-    assert run["facts"]["image"] == (str(squashfs) if runtime == "enroot" else NAMED)
+    assert run["facts"]["image"] == str(squashfs)
 
 
-@pytest.mark.parametrize("runtime", ["enroot", "podman-hpc"])
-def test_an_image_may_be_written_to_where_that_is_asked_for(hpcml: Hpcml, squashfs: Path, runtime: str) -> None:
-    words = ["container.writable_tmpfs=true", "workload.command='touch /etc/changed'", "precision=fp32"]
-
-    hpcml("run", *words_for(runtime, squashfs), *words)
+def test_an_image_may_be_written_to_where_that_is_asked_for(hpcml: Hpcml, squashfs: Path) -> None:
+    hpcml("run", *in_image(squashfs), "container.writable_tmpfs=true", "workload.command='touch /etc/changed'")
     (run,) = hpcml.runs()
 
     assert run["state"] == "COMPLETED"
 
 
-def test_an_image_that_was_not_pulled_ends_the_run_with_podmans_words(hpcml: Hpcml, squashfs: Path) -> None:
-    words = [
-        *words_for("podman-hpc", squashfs)[:2],
-        "container.tag=24.11-py3",
-        "workload.command=true",
-        "precision=fp32",
-    ]
+def test_a_dry_run_says_by_what_name_the_image_is_found(hpcml: Hpcml) -> None:
+    done = hpcml("run", "-n", *NAMED, "workload.command=true")
 
-    hpcml("run", *words)
-    (run,) = hpcml.runs()
-
-    assert (run["state"], run["exit_code"]) == ("FAILED", 125)
-    assert "image not known" in (Path(run["path"]) / "logs" / "0-rank0.err").read_text()
-
-
-def test_a_dry_run_says_by_what_name_the_image_is_found(hpcml: Hpcml, squashfs: Path) -> None:
-    done = hpcml("run", "-n", *words_for("podman-hpc", squashfs), "workload.command=true", "precision=fp32")
-
-    assert f"image: {NAMED}, which podman-hpc finds by that name" in done.stdout + done.stderr
+    assert "image: nvcr.io#nvidia/pytorch:24.12-py3, which pyxis finds by that name" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -142,26 +123,26 @@ def test_a_dry_run_says_by_what_name_the_image_is_found(hpcml: Hpcml, squashfs: 
     [
         (["enroot", "+container=ngc_pytorch"], "enroot import -o pytorch.sqsh 'docker://nvcr.io#nvidia"),
         (["enroot", "+container=ngc_pytorch", "container.pip=[timm]"], "container.pip: enroot takes"),
-        (["podman-hpc", "+container=ngc_pytorch", "container.apt=[git]"], "container.apt: podman-hpc"),
-        (["podman-hpc", "+container=ngc_cuda", "container.build=job"], "container.build=job"),
+        (["pyxis", *SLURM, "+container=ngc_pytorch", "container.apt=[git]"], "container.apt: pyxis"),
+        (["pyxis", *SLURM, "+container=ngc_cuda", "container.build=job"], "container.build=job"),
         (["enroot", "+container=local", "container.path=/bin"], "container.path: enroot takes squashfs files"),
-        (["podman-hpc", "+container=ngc_pytorch_horovod"], "nothing of what ngc_pytorch_horovod.def puts upon its"),
+        (["pyxis", *SLURM, "+container=ngc_pytorch_horovod"], "nothing of what ngc_pytorch_horovod.def puts upon its"),
         (["enroot", "+container=sif", "container.path=/bin/sh", "container.options=[--env=A=b]"], "set workload.env"),
-        (["podman-hpc", "+container=docker", "container.image=a", "container.tag=b",
+        (["pyxis", *SLURM, "+container=docker", "container.image=a", "container.tag=b",
           "container.registry=http://127.0.0.1:5"], "asks registries by https only"),
-        (["podman-hpc", "+container=sif", "container.path=/bin/sh"], "takes images of registries"),
         (["enroot", "+container=sandbox", "container.path=/bin"], "enroot takes squashfs files"),
         (["pyxis", "+container=ngc_pytorch"], "is a part of slurm, and the run is for local"),
-        (["podman-hpc", "+container=ngc_pytorch", "container.options=[--volume=/a:/b]"], "set container.binds"),
-        (["podman-hpc", "+container=ngc_pytorch", "container.gpu=rocm"], "brings no such driver inside"),
-        (["podman", "+container=ngc_pytorch"], "choose apptainer, singularity, enroot, pyxis, podman-"),
+        (["pyxis", *SLURM, "+container=ngc_pytorch", "container.options=[--container-mounts=/a:/b]"],
+         "set container.binds"),
+        (["pyxis", *SLURM, "+container=ngc_pytorch", "container.gpu=rocm"], "brings no such driver inside"),
+        (["podman", "+container=ngc_pytorch"], "choose apptainer, singularity, enroot, pyxis"),
     ],
 )  # fmt: skip
 def test_what_a_runtime_cannot_do_is_refused_in_one_line(hpcml: Hpcml, words: list[str], says: str) -> None:
     done = hpcml("run", f"container.runtime={words[0]}", *words[1:], "workload.command=true", "precision=fp32")
 
     assert done.returncode == 2
-    assert says in said_in_one_line(done)
+    assert says in refusal_of(done)
     assert hpcml.runs() == []
 
 
@@ -175,31 +156,33 @@ def test_a_sif_is_no_image_for_enroot(hpcml: Hpcml) -> None:
     assert "enroot takes squashfs files as they are (.sqsh), and this is none" in said_in_one_line(done)
 
 
-def test_a_definition_of_the_project_is_not_silently_left_out(hpcml: Hpcml, squashfs: Path) -> None:
+def test_a_definition_of_the_project_is_not_silently_left_out(hpcml: Hpcml) -> None:
     (hpcml.cwd / "containers").mkdir()
     (hpcml.cwd / "containers" / "ngc_pytorch.def").write_text("Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch\n")
 
-    done = hpcml("run", *words_for("podman-hpc", squashfs), "workload.command=true", "precision=fp32")
+    done = hpcml("run", *NAMED, "workload.command=true")
 
     assert done.returncode == 2
-    assert "reads no definition" in said_in_one_line(done)
+    assert "reads no definition" in refusal_of(done)
 
 
 def test_a_site_chooses_its_runtime_and_the_user_another(tmp_path: Path) -> None:
-    words = ["+cluster=perlmutter", "+container=ngc_pytorch", "resources.account=m1234_g", "precision=fp32",
-             "workload.command=true"]  # fmt: skip
+    words = [
+        *SLURM,
+        "cluster.container_runtime=pyxis",
+        "+container=ngc_pytorch",
+        "precision=fp32",
+        "workload.command=true",
+    ]
 
     (item,) = planned_for(tmp_path, *words)
 
-    assert item.run.cluster.container_runtime == "podman-hpc"
     assert item.run.container.tag is not None
     with pytest.raises(ConfigError, match=r"enroot import -o pytorch\.sqsh"):
         planned_for(tmp_path, *words, "container.runtime=enroot")
 
 
-@pytest.mark.parametrize(
-    ("name", "path"), [("enroot", "/with space"), ("enroot", "/a:b"), ("pyxis", "/a,b"), ("podman-hpc", "/a:b")]
-)
+@pytest.mark.parametrize(("name", "path"), [("enroot", "/with space"), ("enroot", "/a:b"), ("pyxis", "/a,b")])
 def test_a_path_at_which_a_runtime_splits_is_refused(name: str, path: str) -> None:
     start = Start(image="/i.sqsh", command=["true"], cwd="/w", home="/h", binds=[Bind(source=path, destination="/d")])
 
@@ -214,21 +197,19 @@ def test_enroot_would_cut_a_value_of_several_lines() -> None:
         CONTAINER_RUNTIMES["enroot"].words_for(start, {"A": "1\n2"})
 
 
-@pytest.mark.parametrize("name", ["enroot", "pyxis", "podman-hpc"])
+@pytest.mark.parametrize("name", ["enroot", "pyxis"])
 def test_the_driver_is_asked_for_as_each_runtime_wants_it(name: str) -> None:
     start = Start(image="x", command=["true"], cwd="/w", home="/h", gpu=ContainerGpu.nv)
 
     text = " ".join(CONTAINER_RUNTIMES[name].words_for(start, {}))
 
-    assert ("--gpu" if name == "podman-hpc" else "NVIDIA_VISIBLE_DEVICES=all") in text
+    assert "NVIDIA_VISIBLE_DEVICES=all" in text
 
 
-def test_each_runtime_is_found_and_asked_for_its_version(hpcml: Hpcml) -> None:
-    found = {name: find_runtime(hpcml.environ, name).version for name in ("enroot", "podman-hpc")}
-
-    assert found == {"enroot": "4.0.1", "podman-hpc": "1.1.4"}
-    with pytest.raises(ImageError, match="podman-hpc takes images of registries by name"):
-        find_builder(hpcml.environ, "podman-hpc")
+def test_enroot_is_found_and_asked_for_its_version_and_builds_nothing(hpcml: Hpcml) -> None:
+    assert find_runtime(hpcml.environ, "enroot").version == "4.0.1"
+    with pytest.raises(ImageError, match="enroot takes squashfs files as they are"):
+        find_builder(hpcml.environ, "enroot")
 
 
 def test_srun_without_pyxis_is_no_pyxis(tmp_path: Path) -> None:
@@ -247,10 +228,10 @@ def test_every_name_of_the_settings_has_an_entry() -> None:
 
 
 def test_doctor_looks_for_what_the_site_starts_images_with_and_no_further(hpcml: Hpcml) -> None:
-    site = Cluster(name="here", scheduler=SchedulerName.slurm, container_runtime="podman-hpc")
+    site = Cluster(name="here", scheduler=SchedulerName.slurm, container_runtime="enroot")
 
     found = list(ready_for_images(site, hpcml.environ, network=False))
 
     assert [(what, is_well) for what, is_well, _ in found] == [("containers", True), ("images", True)]
-    assert found[0][2].startswith("podman-hpc 1.1.4, ")
+    assert found[0][2].startswith("enroot 4.0.1, ")
     assert "hpcml builds none" in found[1][2]

@@ -44,6 +44,8 @@ def test_the_state_decides_first(state: State, reason: str | None, cause: Cause)
     ("line", "cause"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Cause.GPU_MEMORY),
+        ("jax: RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes.", Cause.GPU_MEMORY),
+        ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB", Cause.GPU_MEMORY),
         ("[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.", Cause.GPU_MEMORY),
         ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB", Cause.GPU_MEMORY),
         ("RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0)", Cause.GPU_MEMORY),

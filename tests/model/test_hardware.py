@@ -5,7 +5,6 @@ import pytest
 from hpcml.model.hardware import (
     PEAKS,
     Basis,
-    GpuModel,
     derive_gpu,
     derived_tflops,
     find_gpu,
@@ -53,11 +52,11 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(("name", "row"), NAMES.items())
-def test_a_device_is_found_by_the_name_that_nvml_gives_it(name: str, row: str | None) -> None:
-    found = find_gpu(name)
+def test_a_device_is_found_by_the_name_that_nvml_gives_it() -> None:
+    for name, row in NAMES.items():
+        found = find_gpu(name)
 
-    assert (found.name if found else None) == row
+        assert (found.name if found else None) == row, name
 
 
 def peak(name: str, precision: PrecisionName) -> float | None:
@@ -67,50 +66,49 @@ def peak(name: str, precision: PrecisionName) -> float | None:
     return found.tflops if found else None
 
 
-@pytest.mark.parametrize(
-    ("name", "precision", "tflops"),
-    [  # of the data sheets of NVIDIA's P100, V100 and A100, dense
-        ("Tesla P100-SXM2-16GB", PrecisionName.fp64, 5.3),
-        ("Tesla P100-SXM2-16GB", PrecisionName.fp32, 10.6),
-        ("Tesla P100-SXM2-16GB", PrecisionName.fp16, 21.2),
-        ("Tesla P100-SXM2-16GB", PrecisionName.tf32, None),
-        ("Tesla P100-SXM2-16GB", PrecisionName.amp_bf16, None),
-        ("Tesla V100-SXM2-16GB", PrecisionName.fp64, 7.8),
-        ("Tesla V100-SXM2-16GB", PrecisionName.fp32, 15.7),
-        ("Tesla V100-SXM2-16GB", PrecisionName.amp_fp16, 125),
-        ("Tesla V100-SXM2-16GB", PrecisionName.tf32, None),
-        ("Tesla V100-PCIE-16GB", PrecisionName.amp_fp16, 112),
-        ("NVIDIA A100-SXM4-40GB", PrecisionName.fp64, 19.5),  # by the tensor cores
-        ("NVIDIA A100-SXM4-40GB", PrecisionName.fp32, 19.5),
-        ("NVIDIA A100-SXM4-40GB", PrecisionName.tf32, 156),
-        ("NVIDIA A100-SXM4-40GB", PrecisionName.amp_fp16, 312),
-        ("NVIDIA A100-SXM4-40GB", PrecisionName.amp_bf16, 312),
-        ("NVIDIA A100-SXM4-40GB", PrecisionName.fp8_e4m3, None),
-        ("NVIDIA H100 80GB HBM3", PrecisionName.amp_bf16, 989.5),  # 1979 is the sparse number
-        ("NVIDIA GeForce RTX 3090", PrecisionName.amp_fp16, 71),  # 142 is with FP16 accumulation
-    ],
+SHEETS = (  # of the data sheets of NVIDIA's P100, V100 and A100, dense
+    ("Tesla P100-SXM2-16GB", PrecisionName.fp64, 5.3),
+    ("Tesla P100-SXM2-16GB", PrecisionName.fp32, 10.6),
+    ("Tesla P100-SXM2-16GB", PrecisionName.fp16, 21.2),
+    ("Tesla P100-SXM2-16GB", PrecisionName.tf32, None),
+    ("Tesla P100-SXM2-16GB", PrecisionName.amp_bf16, None),
+    ("Tesla V100-SXM2-16GB", PrecisionName.fp64, 7.8),
+    ("Tesla V100-SXM2-16GB", PrecisionName.fp32, 15.7),
+    ("Tesla V100-SXM2-16GB", PrecisionName.amp_fp16, 125),
+    ("Tesla V100-SXM2-16GB", PrecisionName.tf32, None),
+    ("Tesla V100-PCIE-16GB", PrecisionName.amp_fp16, 112),
+    ("NVIDIA A100-SXM4-40GB", PrecisionName.fp64, 19.5),  # by the tensor cores
+    ("NVIDIA A100-SXM4-40GB", PrecisionName.fp32, 19.5),
+    ("NVIDIA A100-SXM4-40GB", PrecisionName.tf32, 156),
+    ("NVIDIA A100-SXM4-40GB", PrecisionName.amp_fp16, 312),
+    ("NVIDIA A100-SXM4-40GB", PrecisionName.amp_bf16, 312),
+    ("NVIDIA A100-SXM4-40GB", PrecisionName.fp8_e4m3, None),
+    ("NVIDIA H100 80GB HBM3", PrecisionName.amp_bf16, 989.5),  # 1979 is the sparse number
+    ("NVIDIA GeForce RTX 3090", PrecisionName.amp_fp16, 71),  # 142 is with FP16 accumulation
 )
-def test_peaks_are_those_of_the_data_sheets(name: str, precision: PrecisionName, tflops: float | None) -> None:
-    assert peak(name, precision) == tflops
 
 
-@pytest.mark.parametrize("model", known_gpus(), ids=lambda model: model.name)
-def test_a_peak_is_sms_times_clock_times_operations(model: GpuModel) -> None:
-    for name, found in model.peaks.items():
+def test_peaks_are_those_of_the_data_sheets() -> None:
+    for name, precision, tflops in SHEETS:
+        assert peak(name, precision) == tflops, (name, precision)
+
+
+def test_a_peak_is_sms_times_clock_times_operations() -> None:
+    for model, name, found in ((each, *row) for each in known_gpus() for row in each.peaks.items()):
         derived = derived_tflops(model, name)
         if derived is None:  # vector FP16 that stands for AMP's where there are no tensor cores
-            assert (name, found) == ("fp16", model.peaks["fp16_vec"])
+            assert (name, found) == ("fp16", model.peaks["fp16_vec"]), model.name
             continue
-        assert found.tflops == pytest.approx(derived, rel=0.03)
+        assert found.tflops == pytest.approx(derived, rel=0.03), (model.name, name)
 
 
-@pytest.mark.parametrize("model", known_gpus(), ids=lambda model: model.name)
-def test_a_row_is_consistent(model: GpuModel) -> None:
-    assert set(model.peaks) <= set(PEAKS)
-    assert ("tf32" in model.peaks) == (model.compute_capability >= (8, 0))
-    assert ("fp8" in model.peaks) == (model.compute_capability >= (8, 9))
-    assert model.memory_gb
-    assert model.source
+def test_a_row_is_consistent() -> None:
+    for model in known_gpus():
+        assert set(model.peaks) <= set(PEAKS), model.name
+        assert ("tf32" in model.peaks) == (model.compute_capability >= (8, 0)), model.name
+        assert ("fp8" in model.peaks) == (model.compute_capability >= (8, 9)), model.name
+        assert model.memory_gb, model.name
+        assert model.source, model.name
 
 
 def test_the_worked_examples_of_a_course() -> None:

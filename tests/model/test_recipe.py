@@ -313,7 +313,7 @@ HOPPER = Device(kind="cuda", name="H100", compute_capability=(9, 0))
 
 
 @pytest.mark.parametrize("recipe", ["resnet", "unet"])
-@pytest.mark.parametrize("precision", ["fp8_e4m3", "fp8_hybrid", "fp8_hybrid_delayed"])
+@pytest.mark.parametrize("precision", ["fp8_e4m3", "fp8_hybrid"])
 def test_fp8_is_refused_on_a_gpu_where_a_recipe_has_convolutions(recipe: str, precision: str) -> None:
     found = read_recipe(resource_dir("recipes") / recipe)
 

@@ -23,7 +23,7 @@ from tests import warm_frameworks
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 _TRAINER = """
-import json, os, signal, sys
+import json, os, sys
 sys.path.insert(0, sys.argv[1])
 import training
 from hpcml_client import connect
@@ -32,12 +32,10 @@ from hpcml_train.task import Task
 from hpcml_train.errors import DatasetError
 said = []
 for job in json.load(sys.stdin):
-    with connect(job["environ"]) as run:
+    with connect(job) as run:
         try:
             task = Task.from_config(run.config)
             checkpoints = run.checkpoints(every_steps=task.checkpoint_every)
-            if job["asked"]:
-                os.kill(os.getpid(), signal.SIGUSR1)  # to leave after its first step
             said.append(training.train(run, task, checkpoints))
         except (RecipeError, DatasetError) as error:
             said.append(str(error))
@@ -48,7 +46,7 @@ os._exit(0)
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One training; *asked*: to leave at a checkpoint, in its first step."""
+    """One training."""
 
     run_dir: Path
     options: Mapping[str, object] = field(default_factory=dict)
@@ -56,10 +54,9 @@ class Job:
     data: Mapping[str, object]
     training: Mapping[str, object] = field(default_factory=dict)
     strategy: str = "single"
-    attempt: int = 0
-    asked: bool = False
 
-    def as_json(self) -> dict[str, Any]:
+    def environ(self) -> dict[str, str]:
+        """Write the run.json, and return what the program finds in its environment."""
         run = {
             "model": {"name": "small", "framework": "torch", "options": dict(self.options)},
             "data": {"holdout": 0.2, **self.data},
@@ -72,11 +69,10 @@ class Job:
         numerics = decide_numerics(PrecisionName[self.precision], Numerics.auto, CPU).name
         write_text(config, json.dumps({"run": run, "plan": {"device": "cpu", "numerics": numerics}}))
         environ = {"HPCML_RUN_DIR": str(self.run_dir), "HPCML_CONFIG": str(config)}
-        environ |= {"HPCML_PRECISION": self.precision, "HPCML_NUMERICS": numerics, "HPCML_ATTEMPT": str(self.attempt)}
-        return {"environ": environ, "asked": self.asked}
+        return {**environ, "HPCML_PRECISION": self.precision, "HPCML_NUMERICS": numerics}
 
     def recorded(self) -> Recorded:
-        return read_rank0(self.run_dir, self.attempt)
+        return read_rank0(self.run_dir)
 
 
 SQUARES = "".join(f"{n} squared is {n * n}.\n" for n in range(200))  # a text
@@ -96,7 +92,7 @@ def train_all(recipe: str, jobs: Sequence[Job]) -> list[bool | str]:
     """Do all *jobs* one after the other in one process; return whether each finished, or why it was refused."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
     environ = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    given = json.dumps([job.as_json() for job in jobs])
+    given = json.dumps([job.environ() for job in jobs])
     done = warm_frameworks.run(_TRAINER, str(RECIPES / recipe), framework="torch", environ=environ, given=given)
     assert done.returncode == 0, done.stderr
     said: list[bool | str] = json.loads(done.stdout.splitlines()[-1])
@@ -106,7 +102,7 @@ def train_all(recipe: str, jobs: Sequence[Job]) -> list[bool | str]:
 def train_together(recipe: str, job: Job, count: int) -> None:
     """Do *job* in *count* processes."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
-    env = {**kept, **job.as_json()["environ"], "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    env = {**kept, **job.environ(), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     env |= {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     program, ranks = RECIPES / recipe / "train.py", [str(rank) for rank in range(count)]
     environs = [{**env, "RANK": rank, "LOCAL_RANK": rank} for rank in ranks]

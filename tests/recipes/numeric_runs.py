@@ -17,7 +17,6 @@ from image_runs import Recorded, read_rank0
 
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import CPU, PrecisionName, decide_numerics
-from hpcml.model.recipe import read_recipe
 from tests import warm_frameworks
 from tests.train.framework_scripts import AS_RECIPES
 
@@ -113,10 +112,3 @@ def load(recipe: str, name: str = "training") -> ModuleType:
         for sibling in siblings:
             sys.modules.pop(sibling, None)
         sys.modules.update(before)
-
-
-def defaults_agree(recipe: str, model: str) -> bool:
-    """Tell whether recipe.toml, the model's file and the recipe's own code have the same options and values."""
-    own = dict(load(recipe).DEFAULTS)
-    shipped = config_of(model)["run"]["model"]["options"]
-    return own == shipped and set(own) == set(read_recipe(ROOT / "recipes" / recipe).options)

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from numeric_runs import ROOT, defaults_agree, load
+from numeric_runs import ROOT, load
 
 from tests.cli.command_line import Hpcml
 from tests.cluster.mpi import building
@@ -77,10 +77,6 @@ def test_a_wrong_sum_fails_the_run() -> None:
 
     with pytest.raises(training.TrainingFailed, match="of 100 sums over 3 ranks are wrong"):
         training._check(tensor, 3)
-
-
-def test_its_defaults_are_those_of_the_model() -> None:
-    assert defaults_agree("allreduce", "allreduce")
 
 
 def test_two_processes_measure_and_are_compared(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:

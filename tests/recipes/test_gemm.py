@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import numpy as np
 from image_runs import Recorded
-from numeric_runs import config_of, defaults_agree, last, load, run_all
+from numeric_runs import config_of, last, load, run_all
 
 from tests.cli.command_line import Hpcml
 
@@ -89,10 +89,6 @@ def test_a_rate_is_of_two_operations_for_each_multiply_add() -> None:
     # printed in a table of published timings: N = 6000 in 6.155170440673828 s were 70.18489644824643 GFLOP/s
     assert gflops(6000, 1, 6.155170440673828) == pytest.approx(70.18489644824643, rel=1e-12)
     assert gflops(10, 4, 1.0) == 4 * gflops(10, 1, 1.0)
-
-
-def test_its_defaults_are_those_of_the_model() -> None:
-    assert defaults_agree("gemm", "gemm")
 
 
 def test_a_sweep_over_precisions_is_recorded_and_compared(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:

@@ -12,7 +12,6 @@ pytest.importorskip("onnxruntime")
 
 from vision_runs import Done, Job, load_module, run_jobs
 
-from hpcml.config.compose import compose_from_cli
 from hpcml_train.precision.formats import name_precision
 from tests.cli.command_line import Hpcml, said_in_one_line
 
@@ -121,16 +120,3 @@ def test_hpcml_run_measures_it_and_keeps_the_network(hpcml_environ: dict[str, st
     assert found["state"] == "COMPLETED"
     assert len(list((hpcml.home / "runs").glob("*/*/model-fp32.onnx"))) == 1
     assert "precision=tf32 is refused by the recipe inference" in said_in_one_line(refused)
-
-
-def test_the_defaults_of_the_recipe_are_those_of_its_model(tmp_path: Path) -> None:
-    text = (Path(__file__).resolve().parents[2] / "recipes" / "inference" / "training.py").read_text()
-    (point,) = compose_from_cli(["model=inference"], project=tmp_path)
-    options = point.run.model.options
-
-    assert options.pop("batches") == [1, 64]
-    assert "default_factory=lambda: [1, 64]" in text
-    assert set(options) == {"quantisation", "provider", "repeats"}
-    for option, value in options.items():
-        shown = f'"{value}"' if isinstance(value, str) else value
-        assert f"    {option}: {type(value).__name__} = {shown}\n" in text

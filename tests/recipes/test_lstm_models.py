@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 
 import pytest
 
@@ -131,16 +130,6 @@ def test_held_out_pairs_are_not_trained_on_and_no_pair_is_lost() -> None:
     assert len({second for _, second in held_out}) > 5
 
 
-def test_the_pairs_are_those_that_torch_draws() -> None:
-    order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
-
-    found = arrays.Fibonacci(models.Shape(modulus=10, context=4), 0.2)
-
-    kept = [place for place in range(100) if (place + 1) % 5]  # every fifth is held out
-    assert found.rows[:, 0].tolist() == (order // 10)[kept].tolist()
-    assert found.rows[:, 1].tolist() == (order % 10)[kept].tolist()
-
-
 def test_a_share_that_leaves_no_pair_is_refused_in_one_line() -> None:
     with pytest.raises(RecipeError, match=r"data.holdout=0.01 of 9 pairs leaves none"):
         sequences.Fibonacci(models.Shape(modulus=3), 0.01, torch.device("cpu"))
@@ -157,10 +146,6 @@ def test_every_file_says_every_option_and_gives_the_network_it_claims(
     assert set(options) == set(recipe.options)
     assert [recipe.options[key].complaint(value) for key, value in options.items()] == [None] * len(options)
     assert sum(parameter.numel() for parameter in network.parameters()) == parameters
-
-
-def test_the_defaults_by_hand_are_those_of_the_file() -> None:
-    assert dataclasses.asdict(models.Shape()) == options_of("lstm")
 
 
 def test_the_operations_of_a_step_are_those_of_its_products() -> None:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from image_runs import Recorded
-from numeric_runs import config_of, defaults_agree, last, load, run_all
+from numeric_runs import config_of, last, load, run_all
 
 from tests.cli.command_line import Hpcml, said_in_one_line
 
@@ -93,10 +93,6 @@ def test_a_block_that_does_not_divide_the_size_gives_the_same_factors() -> None:
     whole, rows = blocked.lapack_factorise(a)
     assert torch.equal(order, rows)
     assert torch.allclose(lu, whole, rtol=1e-10, atol=1e-12)
-
-
-def test_its_defaults_are_those_of_the_model() -> None:
-    assert defaults_agree("lu", "lu")
 
 
 def test_a_lapack_factorises_in_its_own_formats_only(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:

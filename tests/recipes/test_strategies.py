@@ -47,6 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("case", EXACT)
 def test_two_processes_train_as_one_with_the_same_batch(trained: Path, case: str) -> None:
     alone, together = read_rank0(trained / f"{case}_alone"), read_rank0(trained / case)

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from image_runs import Recorded, read_rank0
-from numeric_runs import ROOT, config_of
 
 from hpcml_client import connect
 from tests.cli.command_line import Hpcml, said_in_one_line
@@ -59,70 +49,7 @@ def test_two_workers_find_each_other_and_the_line(tmp_path: Path, hpcml_environ:
     recorded = read_rank0(journal.parent)
     _follows_the_formula(recorded)
     assert recorded.events["work"]["devices"] == 2
-    assert recorded.events["training"]["is_synchronous"] is True
     assert [path.name for path in temporary.iterdir() if not path.name.startswith("hpcml")] == []  # AutoGraph's files
-
-
-def test_a_parameter_server_serves_until_all_leave_at_a_checkpoint(tmp_path: Path) -> None:
-    # one worker, whose steps are in turn: with more they would not follow the formula
-    training = {"steps": 1_000_000, "batch_size": 256, "learning_rate": 0.2, "eval_every": 1, "deterministic": True}
-    config = config_of("linear_mse", "fp64", "tensorflow", strategy={"name": "parameter_server"}, training=training)
-    config["run"]["data"] = {"name": "line", "holdout": 0.2, "path": None}
-    ranks = _start(tmp_path, config, 3)
-    try:
-        _wait_for_steps(tmp_path, ranks)
-        ranks[0].send_signal(signal.SIGUSR1)
-        said = [process.communicate(timeout=300)[1] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.communicate()
-
-    assert [process.returncode for process in ranks] == [75, 75, 75], said
-    recorded = read_rank0(tmp_path)
-    _follows_the_formula(recorded)
-    assert recorded.events["checkpoint"]["step"] == recorded.metrics[-1].step
-    assert recorded.events["training"]["is_synchronous"] is False
-    assert recorded.events["work"]["devices"] == 1
-
-
-def _start(run_dir: Path, config: Mapping[str, Any], count: int) -> list[subprocess.Popen[str]]:
-    (run_dir / "run.json").write_text(json.dumps(config))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = str(found.getsockname()[1])
-    common = {
-        **kept,
-        "HPCML_RUN_DIR": str(run_dir),
-        "HPCML_CONFIG": str(run_dir / "run.json"),
-        "PYTHONPATH": str(ROOT),
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-        "WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    return [
-        subprocess.Popen(
-            [sys.executable, str(ROOT / "recipes" / "linear_mse" / "train.py")],
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-
-
-def _wait_for_steps(run_dir: Path, ranks: list[subprocess.Popen[str]]) -> None:
-    """Return once the first rank has reported the steps that the formula is tried on."""
-    until = time.monotonic() + 300
-    while time.monotonic() < until:
-        assert all(process.poll() is None for process in ranks), [process.communicate()[1] for process in ranks]
-        if any((run_dir / "journal").glob("0-*-rank0.jsonl")) and len(read_rank0(run_dir).metrics) >= STEPS:
-            return
-        time.sleep(0.05)
-    raise AssertionError("no step within 300 s")
 
 
 # Where the package is there, it is only by MPI that it starts TensorFlow
@@ -134,7 +61,6 @@ NO_HOROVOD = "has no horovod" if importlib.util.find_spec("horovod") is None els
     [
         (["strategy=mirrored"], "strategy=mirrored needs 2 devices or more"),
         (["strategy=multi_worker_mirrored"], "or strategy.processes_per_node where there is no GPU"),
-        (["strategy=parameter_server", "strategy.processes_per_node=2"], "needs three processes or more"),
         (["strategy=ddp", "strategy.processes_per_node=2"], "strategy=ddp is nothing of tensorflow"),
         (["strategy=horovod", "strategy.processes_per_node=2"], NO_HOROVOD),
         (["training.compile=true"], "training.compile=true is torch's"),

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -62,10 +61,6 @@ def test_every_file_says_every_option_and_none_is_refused(name: str) -> None:
     assert set(options) == set(recipe.options)
     assert [recipe.options[key].complaint(value) for key, value in options.items()] == [None] * len(options)
     models.Shape(**options)
-
-
-def test_the_defaults_by_hand_are_those_of_the_smallest_file() -> None:
-    assert dataclasses.asdict(models.Shape()) == options_of("transformer_tiny")
 
 
 def test_attention_is_the_softmax_of_products_divided_by_the_root_of_their_length() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,9 @@ import torch
 from language_runs import load
 from vision_runs import Done, Job, load_module, run_jobs
 
-from hpcml.config.compose import compose_from_cli
-from hpcml_train.precision.formats import name_precision
 from tests.cli.command_line import Hpcml
 
 pytestmark = pytest.mark.torch
-PRECISIONS = ("fp64", "fp32", "tf32", "amp_fp16", "amp_bf16", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2")
 TINY = {"width": 4, "image_size": 16, "pictures": 10}
 
 
@@ -36,16 +34,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
             mask[0] = 255
             np.savez(path / f"{number}.npz", image=np.zeros((side, side, 3), "uint8"), mask=mask)
     own = {"name": "mask_pairs", "path": str(pairs)}
-    jobs = [Job(name=precision, precision=precision, run=described()) for precision in PRECISIONS]
-    jobs += [
+    jobs = [
+        Job(name="fp32", run=described()),
         Job(name="nhwc", run=described(layout={"name": "nhwc"})),
-        Job(name="parts", run=described(), is_interrupted=True),
-        Job(name="parts", run=described(), attempt=1),
-        Job(
-            name="accumulated",
-            precision="fp64",
-            run=described() | {"training": {"steps": 2, "batch_size": 4, "learning_rate": 0.005, "accumulate": 4}},
-        ),
         Job(name="pairs", run=described(data=own)),
         Job(name="odd", run=described(data={**own, "path": str(odd)})),
         Job(name="classes", run=described(data=own, model={"name": "unet", "options": {**TINY, "classes": 3}})),
@@ -57,37 +48,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     return run_jobs(folder, "unet", jobs)
 
 
-def test_every_precision_trains_and_is_what_it_is_called(done: Done) -> None:
-    for precision in PRECISIONS:
-        recorded = done.recorded(precision)
-        probe = recorded.events["precision"]
-        assert name_precision(probe["products"], probe["parameters"]) == precision
-        assert len(recorded.series("step_time_s")) == 2
-        assert 0 <= recorded.series("val_mean_iou")[-1] <= 1
-
-
-@pytest.mark.parametrize(("precision", "largest"), [("fp64", 1e-5), ("tf32", 1e-2), ("amp_bf16", 3e-2)])
-def test_the_first_loss_is_as_close_to_fp32_as_its_bits_allow(done: Done, precision: str, largest: float) -> None:
-    one, other = (done.recorded(name).series("loss")[0] for name in (precision, "fp32"))
-
-    assert 0 < abs(one - other) / other < largest
-
-
 def test_channels_last_trains_the_same_network(done: Done) -> None:
     assert done.recorded("nhwc").series("loss") == pytest.approx(done.recorded("fp32").series("loss"), rel=1e-4)
-
-
-def test_a_batch_in_parts_trains_as_the_whole(done: Done) -> None:
-    assert done.recorded("accumulated").series("val_loss") == pytest.approx(
-        done.recorded("fp64").series("val_loss"), rel=1e-9
-    )
-
-
-def test_a_run_that_was_interrupted_ends_with_the_same_weights_bit_for_bit(done: Done) -> None:
-    after = done.recorded("parts", attempt=1)
-
-    assert after.events["resumed"]["step"] == 1
-    assert after.events["final"] == done.recorded("fp32").events["final"]
 
 
 def test_pictures_of_ones_own_are_trained_on_and_what_cannot_be_is_said_in_one_line(done: Done) -> None:
@@ -103,6 +65,8 @@ def test_pictures_of_ones_own_are_trained_on_and_what_cannot_be_is_said_in_one_l
 def test_shapes_are_learnt(done: Done) -> None:
     losses = done.recorded("learning").series("loss")
 
+    assert 0.5 * math.log(4) < losses[0] < 2 * math.log(4)  # of four classes it knows nothing yet
+    assert 0 <= done.recorded("learning").series("val_mean_iou")[-1] <= 1
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
 
 
@@ -158,12 +122,3 @@ def test_hpcml_run_trains_it(hpcml_environ: dict[str, str], tmp_path: Path) -> N
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "val_mean_iou" in ran.stdout
     assert [run["state"] for run in hpcml.runs()] == ["COMPLETED"]
-
-
-def test_the_defaults_of_the_recipe_are_those_of_its_model(tmp_path: Path) -> None:
-    text = (Path(__file__).resolve().parents[2] / "recipes" / "unet" / "pixels.py").read_text()
-    (point,) = compose_from_cli(["model=unet"], project=tmp_path)
-
-    assert point.run.model.options
-    for option, value in point.run.model.options.items():
-        assert f"    {option}: int = {value}\n" in text

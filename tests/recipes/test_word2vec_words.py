@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
-from language_runs import RECIPES, load, options_of
-
-from hpcml.model.recipe import read_recipe
+from language_runs import load
 
 pytestmark = pytest.mark.torch
 words = load("word2vec", "words")
@@ -88,12 +84,3 @@ def test_the_nearest_are_those_in_the_same_direction() -> None:
     assert [row for row, _ in found] == [3, 4]  # rows 0 and 1 are nearer, and no words
     assert [cosine for _, cosine in found] == pytest.approx([0.5**0.5, 0.0], abs=1e-6)
     assert len(models.nearest(vectors, 2, 99, first=2)) == 3
-
-
-def test_the_file_says_every_option_and_its_values_are_the_defaults_by_hand() -> None:
-    recipe, options = read_recipe(RECIPES / "word2vec"), options_of("word2vec")
-
-    assert set(options) == set(recipe.options)
-    assert [recipe.options[key].complaint(value) for key, value in options.items()] == [None] * len(options)
-    assert dataclasses.asdict(models.Shape()) == {**options, "words": tuple(options["words"])}
-    assert models.Shape.of(options) == models.Shape()

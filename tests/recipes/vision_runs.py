@@ -19,9 +19,9 @@ from tests import warm_frameworks
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 
-# What recipe_start does, job after job; a job that is to be interrupted is asked to leave before its first step.
+# What recipe_start does, job after job.
 _SCRIPT = """
-import importlib, json, os, signal, sys
+import importlib, json, os, sys
 from hpcml_client import connect
 from hpcml_train.errors import DatasetError
 from hpcml_train.errors import RecipeError, TrainingFailed
@@ -31,14 +31,12 @@ recipe, jobs = sys.argv[1], json.load(sys.stdin)
 sys.path.insert(0, recipe)
 said = []
 for job in jobs:
-    with connect(job["environ"]) as run:
+    with connect(job) as run:
         try:
             task = Task.from_config(run.config)
             checkpoints = run.checkpoints(every_steps=task.checkpoint_every)
-            if job["is_interrupted"]:
-                os.kill(os.getpid(), signal.SIGUSR1)
-            done = importlib.import_module("training").train(run, task, checkpoints)
-            said.append("done" if done else "left at a checkpoint")
+            importlib.import_module("training").train(run, task, checkpoints)
+            said.append("done")
         except (RecipeError, DatasetError, TrainingFailed) as error:
             said.append(str(error))
 sys.stdout.flush()
@@ -49,14 +47,11 @@ os._exit(0)
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One training; jobs of the same name are attempts of the same run."""
+    """One training."""
 
     name: str
     run: Mapping[str, Any]  # the part `run` of run.json
     precision: str = "fp32"
-    numerics: str | None = None  # as the plan would say; None: decided by the client
-    is_interrupted: bool = False
-    attempt: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +62,8 @@ class Done:
     said: Sequence[str]
     jobs: Sequence[Job] = field(default_factory=list)
 
-    def recorded(self, name: str, attempt: int = 0) -> Recorded:
-        return read_rank0(self.folder / name, attempt)
+    def recorded(self, name: str) -> Recorded:
+        return read_rank0(self.folder / name)
 
 
 def run_jobs(folder: Path, recipe: str, jobs: Sequence[Job]) -> Done:
@@ -79,11 +74,9 @@ def run_jobs(folder: Path, recipe: str, jobs: Sequence[Job]) -> Done:
         run_dir.mkdir(exist_ok=True)
         config = run_dir / "run.json"
         precision = {"name": job.precision, "numerics": "auto", "rounding": "rna", "loss_scaling": True}
-        plan = {"device": "cpu"} if job.numerics is None else {"device": "cpu", "numerics": job.numerics}
-        config.write_text(json.dumps({"run": {"precision": precision, **job.run}, "plan": plan}))
-        environ = {"HPCML_RUN_DIR": str(run_dir), "HPCML_CONFIG": str(config), "HPCML_ATTEMPT": str(job.attempt)}
-        environ["HPCML_PRECISION"] = job.precision
-        described.append({"environ": environ, "is_interrupted": job.is_interrupted})
+        config.write_text(json.dumps({"run": {"precision": precision, **job.run}, "plan": {"device": "cpu"}}))
+        environ = {"HPCML_RUN_DIR": str(run_dir), "HPCML_CONFIG": str(config), "HPCML_PRECISION": job.precision}
+        described.append(environ)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
     env = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     given = json.dumps(described)

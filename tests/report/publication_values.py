@@ -89,7 +89,6 @@ def full_comparison(**fields: Any) -> Any:  # noqa: ANN401
             load=load(0.44),
             to_target=to_target(0.52),
             p_adjusted=0.041,
-            p_not_worse=0.93,
         ),
         row(
             "tf32",

@@ -29,6 +29,7 @@ def brief() -> str:
     )
 
 
+@pytest.mark.story
 def test_everything_is_drawn_and_nothing_is_asked_for_or_complained_about(opened: Open, whole: str) -> None:
     report = opened(whole)
 
@@ -39,6 +40,7 @@ def test_everything_is_drawn_and_nothing_is_asked_for_or_complained_about(opened
     assert len(report.asked_for) == 1
 
 
+@pytest.mark.story
 def test_a_table_is_sorted_by_the_column_whose_heading_is_pressed(opened: Open, brief: str) -> None:
     report = opened(brief)
     heading = (

@@ -116,14 +116,10 @@ def test_the_page_moves_while_runs_go_and_what_the_reader_chose_stays(user: Hpcm
             (user.cwd / f"finish-{seed}").touch()
         until(page, "document.querySelector('.verdict')?.innerText.includes(', so far')")
         until(page, "document.querySelector('main').innerText.includes('2 of 6 runs have not ended')")
-        assert "schedule.until=verdict" in page.locator("main").inner_text()
 
         (user.cwd / f"finish-{SEEDS - 1}").touch()
         until(page, "document.querySelector('main').innerText.includes('All 6 runs have ended')")
         assert "so far" not in page.locator("main").inner_text()
-        assert "exploratory" not in page.locator(".verdict").inner_text(
-            timeout=1000
-        )  # nothing was added or left out meanwhile
         assert page.get_by_role("heading", name="Right now").count() == 0
         assert "hpcml report --experiment live --by workload.env.ARM" in page.locator("main").inner_text()
 

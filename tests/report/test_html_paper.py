@@ -55,6 +55,7 @@ def bottom_of(page: pypdfium2.PdfPage, text: str) -> float:
     return float(words.get_charbox(at[0])[1])
 
 
+@pytest.mark.story
 @pytest.mark.parametrize(("size", "scheme"), [("Letter", "dark"), ("A5", "light")])
 def test_each_word_and_number_is_whole_and_each_curve_ends_where_its_data_end(
     opened: Open, size: str, scheme: str

@@ -91,7 +91,6 @@ def test_the_first_screen_says_what_was_asked_found_how_sure_it_is_and_what_weak
             verdict="equivalent",
             difference=difference(-0.01, 0.004),
             flags=("not interleaved: so", "emulated: no speed"),
-            exploratory="looked at before with n = 3",
         ),
     )
     told = publication(("fp32", "tf32"), seeds=2, points=5, comparison=full_comparison(rows=rows))
@@ -104,8 +103,7 @@ def test_the_first_screen_says_what_was_asked_found_how_sure_it_is_and_what_weak
         assert [word for word in ("Asked", "Found", "How sure", "Weakened by") if word not in text] == []
         assert "no difference that matters: -0.0100" in text
         assert "not interleaved: so" in text
-        assert "exploratory: looked at before with n = 3" in text
-        assert text.split("\n")[0].endswith("equivalent (exploratory) tf32 against fp32")
+        assert text.split("\n")[0].endswith("equivalent tf32 against fp32")
 
 
 def test_a_tool_bar_never_lies_over_data(opened: Open, whole: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -196,6 +197,13 @@ def report_of(*tables: Table) -> Document:
     return Document(
         title="t", introduction="i", sections=[Section(heading="h", parts=list(tables))], record={}, lines=[]
     )
+
+
+def test_rows_that_have_nothing_in_common_are_a_table_too() -> None:
+    document = dataclasses.replace(report_of(), sections=[Section(heading="", parts=[table(1, 2)])])
+
+    assert r"\caption{i.}" in as_latex(document)
+    assert "0.9102" in as_latex(document)
 
 
 def test_a_table_longer_than_a_page_is_several_since_latex_cuts_off_what_is_below() -> None:

@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rendered import report_latex, report_markdown
 
-from hpcml.model.comparison import CurveDifference, MarginVerdict
 from hpcml.model.records import Point
-from hpcml.report.charts import NEUTRAL, decimate, level_styles
-from hpcml.report.comparison_curves import charts_beyond
+from hpcml.report.charts import decimate, level_styles, named_axis
 from hpcml.report.render.latex import is_report_latex
 from hpcml.report.render.markdown import is_report_markdown
 from tests.report.publication_values import HOSTILE, full_comparison, publication
@@ -132,41 +130,20 @@ def test_what_is_asked_of_three_arms_or_more_is_told_once() -> None:
 
 
 def test_remarks_of_a_report_do_not_repeat_what_its_tables_say() -> None:
-    margins = (MarginVerdict(above=0.0, verdict="inconclusive"), MarginVerdict(above=0.001, verdict="equivalent"))
-    known = replace(difference(0.0, 0.01), n_pairs=5, by_margin=margins)
+    known = replace(difference(0.0, 0.01), n_pairs=5)
     rows = [row(level, 0.9, difference=known, verdict="inconclusive") for level in ("tf32", "bf16")]
     text = report_markdown(
         publication(("fp32", "tf32", "bf16"), seeds=2, comparison=full_comparison(rows=(row("fp32", 0.9), *rows)))
     )
 
-    assert text.count("tf32: by margin, and alone") == 1  # what stands for the chart
     assert "p of TOST" not in text
-    assert "- all: rests on normality: no exact test is of use with 5 pairs" in text
 
 
-def test_charts_of_many_levels_can_be_read() -> None:
-    steps, flat = (0.0, 1.0), (0.0, 0.0)
-    curve = CurveDifference(
-        steps=steps, difference=flat, low=flat, high=flat, confidence=0.95, n=5, paired=True, area=0.0, area_ci95=None
-    )
-    margins = (MarginVerdict(above=0.0, verdict="inconclusive"), MarginVerdict(above=0.001, verdict="equivalent"))
+def test_names_of_many_levels_on_an_axis_are_short_and_told_apart() -> None:
     levels = [f"{'x' * 60}{at}" for at in range(8)]
-    known = replace(difference(0.0, 0.01), by_margin=margins)
-    rows = (row("fp32", 0.9), *(row(level, 0.9, difference=known, curve=curve) for level in levels))
-    found = full_comparison(rows=rows, margin=0.1)
-    over_steps, by_margin = charts_beyond(found, found.cells[0], level_styles(["fp32", *levels]))
-    few = replace(found, cells=(replace(found.cells[0], rows=rows[:6]),))
-    with_bands, _ = charts_beyond(few, few.cells[0], level_styles(["fp32", *levels]))
 
-    assert len(over_steps.traces) == 8  # no bands, which would cover each other
-    assert len(with_bands.traces) == 2 * 5
-    assert {tuple(trace.drawn["text"]) for trace in by_margin.traces} == {
-        ("",),
-        ("equivalent",),
-    }
-    faint = [trace.drawn for trace in by_margin.traces if trace.drawn["hovertemplate"] == "inconclusive"]
-    assert all(drawn["insidetextfont"] == {"color": NEUTRAL} for drawn in faint)  # on white and on black
-    axis = by_margin.layout["yaxis"]
+    axis = named_axis(levels)
+
     assert axis["tickvals"] == levels
     assert len(set(axis["ticktext"])) == 8
     assert max(map(len, axis["ticktext"])) <= 32

@@ -367,12 +367,22 @@ def test_products_of_an_attempt_that_does_not_count_are_none_of_the_runs() -> No
     assert "tf32 forward" not in said
 
 
+def test_that_a_probe_tells_what_float32_was_where_tf32_was_allowed_is_said() -> None:
+    row = {"phase": "forward", "layer": "1", "format": "tf32", "flops": 100}
+    window = {"step": 2, "rows": [row], "evidence": {"tf32_allowed": ["conv"], "as_probed": ["conv"]}}
+    measured = run(precision="tf32", precision_effective="tf32", facts={"precision_evidence": "observed"})
+
+    said = " ".join(details(measured, events=[event(name="precision_observed", details=window)], is_all=False).split())
+
+    assert "its program's products; where float32 was allowed to be TF32, a probe under the same switches" in said
+
+
 @pytest.mark.parametrize(
     ("window", "why"),
     [
         (None, "nothing: none of its program's steps was seen"),
         ({"unknown": [{"what": "flash_attn::fwd"}]}, "its program's products, of which a part is unknown"),
-        ({}, "its program's products: less than half of what was allowed to be TF32 shows that it was"),
+        ({}, "its program's products: a probe shows TF32 of less than half of what was allowed it"),
     ],
 )
 def test_why_an_effective_precision_is_unknown_is_told(window: dict[str, Any] | None, why: str) -> None:

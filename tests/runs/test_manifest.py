@@ -1,14 +1,12 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpcml.codec import encode
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.errors import HpcmlError
 from hpcml.model.precision import CPU
-from hpcml.runs.manifest import LaidOut, Manifest, read_manifest, write_manifest
+from hpcml.runs.manifest import Manifest, read_manifest, write_manifest
 from hpcml.runs.run_json import FORMAT
 from tests.conftest import ORIGIN, ComposeOne
 
@@ -31,18 +29,6 @@ def test_a_manifest_reads_back_as_itself(manifest: Manifest, tmp_path: Path) -> 
     write_manifest(tmp_path / "run.json", manifest)
 
     assert read_manifest(tmp_path / "run.json") == manifest
-
-
-def test_manifests_of_a_sweep_are_laid_out_as_each_alone_would_be(manifest: Manifest, tmp_path: Path) -> None:
-    workload = replace(manifest.run.workload, env={"A": 'two\nlines, a "quote" and \\n', "B": "\u2028 {}"})
-    odd = replace(manifest.run, workload=workload, tags=["ü", "", "\\n"])
-    several = [replace(manifest, run=replace(odd, seed=seed)) for seed in (0, 1, 10)]
-    known = LaidOut()
-
-    for at, each in enumerate([*several, manifest]):
-        write_manifest(tmp_path / f"{at}.json", each, known=known)
-
-        assert (tmp_path / f"{at}.json").read_text() == json.dumps(encode(each), indent=2) + "\n"
 
 
 def test_a_manifest_is_never_overwritten(manifest: Manifest, tmp_path: Path) -> None:

@@ -46,4 +46,4 @@ def test_a_machine_without_the_programs_is_told_which(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", "/nowhere")
 
     with pytest.raises(SubmissionError, match="not on PATH here: qsub, qstat, qdel, qselect"):
-        require_programs("pbs", cluster="karolina_pbs")
+        require_programs("pbs", cluster="dgx2")

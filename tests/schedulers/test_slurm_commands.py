@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import psutil
 import pytest
 
 from hpcml.errors import SubmissionError
 from hpcml.schedulers.commands import Answer, NoAnswerError, call
-from hpcml.schedulers.request import Request
-from hpcml.schedulers.slurm import rehearsal
 from hpcml.schedulers.slurm.query import one_line
 
 
@@ -78,86 +73,3 @@ def test_what_a_program_said_before_it_was_given_up_is_told() -> None:
 
     with pytest.raises(NoAnswerError, match=r"within 0\.5 s, and said: sbatch: error: Slurm temporarily unable to acc"):
         call(["bash", "-c", waits], timeout_s=0.5)
-
-
-@pytest.mark.parametrize(
-    "silence",
-    [
-        Answer(returncode=1, stdout="", stderr="sacctmgr: error: Problem talking to the database"),
-        NoAnswerError("no sacctmgr"),
-    ],
-)
-def test_limits_of_a_qos_that_nobody_tells_stop_nothing_and_are_said(
-    silence: Answer | NoAnswerError, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask(*_: object, **__: object) -> Answer:
-        if isinstance(silence, NoAnswerError):
-            raise silence
-        return silence
-
-    monkeypatch.setattr(rehearsal, "ask_cluster", ask)
-    request = cast(Request, SimpleNamespace(qos="brief", walltime_s=60))
-    (said,), starts_but = rehearsal._accounting("#SBATCH --qos=brief\n", "p", request, 1.0)
-
-    assert said.startswith("the limits of QOS brief are not known: ")
-    assert starts_but is None
-
-
-@pytest.mark.parametrize(
-    ("limits", "warned", "starts_but"),
-    [
-        ("00:10:00||||||cpu=64|", True, "QOS brief limits what runs at once (MaxTRESPA=cpu=64), which is not counted"),
-        ("|||||1||", False, "QOS brief limits what runs at once (MaxJobsPU=1), which is not counted"),
-        ("1-00:00:00|||||||", False, None),
-        ("", False, None),  # there is none of that name: sbatch has refused it
-    ],
-)
-def test_limits_of_a_qos_are_told_apart(
-    limits: str, starts_but: str | None, monkeypatch: pytest.MonkeyPatch, *, warned: bool
-) -> None:
-    said = accounted(monkeypatch, limits, "", "#SBATCH --qos=brief\n")
-
-    assert (len(said[0]), said[1]) == (warned, starts_but)
-
-
-def accounted(
-    monkeypatch: pytest.MonkeyPatch, qos: str, associations: str, script: str
-) -> tuple[tuple[str, ...], str | None]:
-    """Return what is said of an hour in partition p, where sacctmgr tells this of QOS and associations."""
-
-    def ask(argv: Sequence[str], *_: object, **__: object) -> Answer:
-        return Answer(returncode=0, stdout=f"{associations if 'associations' in argv else qos}\n", stderr="")
-
-    monkeypatch.setattr(rehearsal, "ask_cluster", ask)
-    request = cast(Request, SimpleNamespace(qos=None, walltime_s=3600))
-    return rehearsal._accounting(script, "p", request, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("associations", "allows"),
-    [
-        ("a1|||00:10:00||||", "your account a1 allows 10m"),
-        ("a1|||00:10:00||||\na1|p||00:20:00||||\na1|other||00:05:00||||", "your account a1 allows 20m"),
-        ("a1|||00:10:00||||\na2|||00:20:00||||", None),  # which one counts is the site's default account
-        ("a1|||2-00:00:00||||", None),
-        ("a1|||||||", None),
-        ("", None),
-    ],
-)
-def test_the_walltime_of_an_association_is_told_where_it_is_the_one_that_counts(
-    associations: str, allows: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said, starts_but = accounted(monkeypatch, "|||||||", associations, "")
-
-    assert [f"resources.walltime is 1h, and {allows}: it may be taken and never start"] * bool(allows) == list(said)
-    assert starts_but is None
-
-
-def test_a_qos_goes_before_the_association_that_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, starts_but = accounted(monkeypatch, "02:00:00|||||1||", "a1||usual|00:10:00||||2", "")
-
-    assert said == ()
-    assert starts_but == (
-        "QOS usual limits what runs at once (MaxJobsPU=1), your account a1 limits what runs at once (MaxJobs=2), "
-        "which is not counted"
-    )

@@ -1,4 +1,7 @@
-"""Fixtures of the store's tests. What a test asks of `store` is asked of each kind of store that there is."""
+"""Fixtures of the store's tests. What a test asks of `store` is asked of SQLite, and of PostgreSQL in the nightly part.
+
+A few are marked `on_postgres`: they are asked of both in the usual run.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,15 @@ from hpcml.store.opening import open_store
 from tests.cluster.postgres.server import Server
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the kinds of store that a test of `store` is asked of, and when."""
+    if "store_url" in metafunc.fixturenames:
+        is_usual = metafunc.definition.get_closest_marker("on_postgres") is not None
+        marks = () if is_usual else pytest.mark.nightly("postgres")
+        metafunc.parametrize("store_url", ["sqlite", pytest.param("postgres", marks=marks)], indirect=True)
+
+
+@pytest.fixture
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Where an empty store is, or will be."""
     if request.param == "sqlite":

@@ -55,6 +55,7 @@ def test_path_and_url_mean_the_same_store(tmp_path: Path) -> None:
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.suffix == ".db") == [".db", ".db"]
 
 
+@pytest.mark.on_postgres
 def test_tables_and_migrations_agree(store: Database) -> None:
     with store.reading() as reading:
         connection = reading.connection

@@ -238,13 +238,14 @@ def test_a_window_that_is_damaged_is_passed_over() -> None:
 
 
 def test_a_program_that_was_to_be_observed_and_was_not_says_so() -> None:
-    begun = [told(AGENT, "attempt_started"), told(RANK0, "precision", **PROBE)]
+    begun = [told(AGENT, "attempt_started")]
 
     def effective(*more: Happening, is_observed: bool) -> str | None:
         return fold([AGENT, RANK0], [*begun, *more], requested="tf32", is_observed=is_observed).precision_effective
 
     assert effective(is_observed=True) == "not observed"
-    assert effective(is_observed=False) == "tf32"
+    assert effective(is_observed=False) is None
+    assert effective(told(RANK0, "precision", **PROBE), is_observed=True) == "tf32"  # and its evidence is a probe
     assert effective(told(RANK0, "precision_observed", **_window("tf32")), is_observed=True) == "tf32"
     assert fold([], [], requested="tf32", is_observed=True).precision_effective is None  # it has not begun
 

@@ -57,6 +57,7 @@ def fresh(tmp_path: Path, root: Path) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
+@pytest.mark.on_postgres
 def test_a_run_directory_becomes_a_record(store: Database, runs: Path) -> None:
     run_dir = a_finished_run(runs)
 
@@ -141,6 +142,7 @@ def test_points_and_events_are_on_the_runs_own_clock(store: Database, runs: Path
     assert [(event.t_s, event.writer) for event in told if event.name == "note"] == [(4.5, "rank0")]
 
 
+@pytest.mark.on_postgres
 def test_ingesting_again_changes_nothing(store: Database, runs: Path) -> None:
     a_finished_run(runs)
     ingest_all(store, runs)
@@ -238,6 +240,7 @@ def test_bad_lines_are_counted_once_and_nothing_around_them_is_lost(store: Datab
     assert [point.step for point in curve(store, UID, "loss")] == [1, 2]
 
 
+@pytest.mark.on_postgres
 def test_nan_and_infinities_come_back_as_they_were(store: Database, runs: Path) -> None:
     journal = Journal(make_run_dir(runs))
     for step, value in enumerate([1.0, math.nan, math.inf, -math.inf, 3.0, math.nan]):
@@ -341,6 +344,7 @@ def test_a_journal_that_is_no_continuation_is_read_anew(
     assert contents(store) == fresh(tmp_path, runs)
 
 
+@pytest.mark.on_postgres
 def test_deleting_the_store_and_ingesting_again_gives_the_same_answers(
     store: Database, runs: Path, tmp_path: Path
 ) -> None:

@@ -44,28 +44,3 @@ def run_script(script: str, framework: str, **variables: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
-
-
-OBSERVED = """
-import json
-from hpcml_train.precision.observed import name_observed, read_window
-from hpcml_train.{framework}.observer import observe
-class Reported(list):
-    def event(self, name, /, **details):
-        self.append((name, details))
-told = {{}}
-def case(title, program, precision="amp_bf16", *, on_gpu=False, parameters="float32"):
-    events = Reported()
-    observer = observe(events, on_gpu=on_gpu)
-    program()
-    observer.close()
-    details = [found for name, found in events if name == "precision_observed"]
-    windows = [read_window(json.loads(json.dumps(found))) for found in details]
-    told[title] = {{
-        "word": name_observed(windows, precision, parameters) if windows else None,
-        "hello": [found for name, found in events if name == "precision_observer"],
-        "rows": [row for found in details for row in found["rows"]],
-        "unknown": [one for found in details for one in found["unknown"]],
-        "seconds": max((found["seconds"] for found in details), default=0.0),
-    }}
-"""

@@ -107,6 +107,17 @@ def test_keras_archive_is_read(tmp_path: Path) -> None:
     assert read_mnist(str(tmp_path / "mnist.npz")) == (_images(20), _images(10))
 
 
+@pytest.mark.parametrize("label", [-1, 256])
+def test_labels_of_an_archive_that_are_no_class_are_refused(tmp_path: Path, label: int) -> None:
+    numpy = pytest.importorskip("numpy")
+    labels = numpy.array([0, label], dtype="int16")
+    images = numpy.zeros((2, 2, 2), dtype="uint8")
+    numpy.savez(tmp_path / "mnist.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+
+    with pytest.raises(DatasetError, match=f"label {label}"):
+        read_mnist(str(tmp_path))
+
+
 def test_a_folder_without_mnist_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"neither mnist\.npz nor train-images-idx3-ubyte"):
         read_mnist(str(tmp_path))

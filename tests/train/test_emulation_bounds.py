@@ -78,45 +78,16 @@ def _of_tensor(u: float, largest: float, subnormal: float) -> Envelope:
     return bound
 
 
-def _of_blocks(u: float, *, saturated: float, step_of: Callable[[torch.Tensor], torch.Tensor], size: int) -> Envelope:
-    def bound(x: torch.Tensor) -> torch.Tensor:
-        step = step_of(_largest_of_block(x, size))
-        return torch.maximum(max(u, saturated) * x.abs(), step)
-
-    return bound
-
-
-def _of_nvfp4(x: torch.Tensor) -> torch.Tensor:
-    of_tensor = x.abs().max() / (6 * 448)
-    left_of_scale = 2**-10 * of_tensor  # half the distance of the smallest scales
-    scale = _largest_of_block(x, 16) / 6 * (1 + 2**-4) + left_of_scale
-    return torch.maximum(2**-2 * x.abs(), 2**-2 * scale) + 6 * left_of_scale
-
-
-def _largest_of_block(x: torch.Tensor, size: int) -> torch.Tensor:
-    """The largest of each number's block, along the last dimension."""
-    blocks = [block.abs().amax(-1, keepdim=True).expand_as(block) for block in x.split(size, -1)]
-    return torch.cat(blocks, -1)
-
-
 _E4M3, _E5M2 = _of_tensor(2**-4, 448, 2**-10), _of_tensor(2**-3, 57344, 2**-17)
-# a scale is at most twice the largest over the format's largest where it is rounded up, and never larger rounded down;
-# then what is beyond the format's largest is brought down to it: 512 to 448, 8 to 6
-_MX = {
-    ("mxfp8", "ceil"): _of_blocks(2**-4, saturated=0.0, step_of=lambda top: 2 * top / 448 * 2**-10, size=32),
-    ("mxfp8", "floor"): _of_blocks(2**-4, saturated=1 / 8, step_of=lambda top: top / 256 * 2**-10, size=32),
-    ("mxfp4", "ceil"): _of_blocks(2**-2, saturated=0.0, step_of=lambda top: 2 * top / 6 * 2**-2, size=32),
-    ("mxfp4", "floor"): _of_blocks(2**-2, saturated=1 / 4, step_of=lambda top: top / 4 * 2**-2, size=32),
-}
-# (arithmetic, rounding of scales) -> envelopes of a factor of the forward pass, and of a gradient
+# arithmetic -> envelopes of a factor of the forward pass, and of a gradient
 SCALED = {
-    **{name: (envelope, envelope) for name, envelope in _MX.items()},
-    ("nvfp4", "ceil"): (_of_nvfp4, _of_nvfp4),
-    ("fp8_hybrid", "ceil"): (_E4M3, _E5M2),
+    "fp8_hybrid": (_E4M3, _E5M2),
+    # a scale that is a power of two brings the largest number to the format's, or to half of it
+    "fp8_e4m3": (_of_tensor(2**-4, 448 / 2, 2**-10),) * 2,
 }
 
 
-@pytest.mark.parametrize("arm", SCALED, ids="-".join)
+@pytest.mark.parametrize("arm", SCALED)
 @settings(max_examples=times(15, 100), deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 40), st.integers(1, 100), st.integers(1, 40)),
@@ -124,13 +95,13 @@ SCALED = {
     seed=st.integers(0, 2**31 - 1),
 )
 def test_scaled_products_forward_and_backward_are_within_their_bounds(
-    arm: tuple[str, str], shape: tuple[int, int, int], spread: int, seed: int
+    arm: str, shape: tuple[int, int, int], spread: int, seed: int
 ) -> None:
     rows, inner, columns = shape
     generator = torch.Generator().manual_seed(seed)
     a, b, g = (_normal(size, spread, generator) for size in ((rows, inner), (inner, columns), (rows, columns)))
 
-    with emulate(arm[0], scale_rounding=arm[1]):
+    with emulate(arm):
         product = a.requires_grad_() @ b.requires_grad_()
         of_a, of_b = torch.autograd.grad(product, (a, b), g)
 
@@ -149,12 +120,12 @@ def test_scaled_products_forward_and_backward_are_within_their_bounds(
             assert bool(((found.double() - x @ y).abs() <= bound).all())
 
 
-@pytest.mark.parametrize("arm", SCALED, ids="-".join)
-def test_the_bounds_of_scaled_products_are_not_idle(arm: tuple[str, str]) -> None:
+@pytest.mark.parametrize("arm", SCALED)
+def test_the_bounds_of_scaled_products_are_not_idle(arm: str) -> None:
     generator = torch.Generator().manual_seed(0)
     a, b = (_normal(size, 3, generator) for size in ((64, 32), (32, 64)))
 
-    with emulate(arm[0], scale_rounding=arm[1]):
+    with emulate(arm):
         found = (a @ b).double()
 
     forward, _ = SCALED[arm]
@@ -166,8 +137,6 @@ def test_the_bounds_of_scaled_products_are_not_idle(arm: tuple[str, str]) -> Non
 # arithmetic -> (unit roundoff of a part, what is dropped and what is left of the numbers, over |A||B|)
 SPLIT = {
     "bf16x3": (2**-8, 3 * 2**-16 + 2**-32),  # two parts: what is left of each number, and the smallest product
-    "bf16x6": (2**-8, 2 * 2**-24 + 3 * 2**-32),  # three parts are the whole number: the three smallest products
-    "bf16x9": (2**-8, 0.0),
     "tf32x3": (2**-11, 3 * 2**-22 + 2**-44),
 }
 
@@ -190,13 +159,13 @@ def test_products_of_split_numbers_are_within_their_bounds(
         found = (a @ b).double()
 
     u, dropped = SPLIT[name]
-    sums = inner + 8  # of each product of parts, and of these nine at most
+    sums = inner + 2  # of each product of parts, and of these three
     gamma = sums * FP32_U / (1 - sums * FP32_U)
     bound = (dropped + gamma * (1 + 3 * u) ** 2) * (a.double().abs() @ b.double().abs())
     assert bool(((found - a.double() @ b.double()).abs() <= bound).all())
 
 
-@pytest.mark.parametrize("name", ["bf16x3", "bf16x6", "bf16x9", "tf32x3"])
+@pytest.mark.parametrize("name", ["bf16x3", "tf32x3"])
 def test_what_is_infinite_in_fp32_is_infinite_in_products_that_stand_for_one(name: str) -> None:
     x, weight = torch.ones(2, 2, 4, 4), torch.full((3, 2, 3, 3), 1.1)  # parts of 1 are zeros
     x[0, 0, 1, 1], x[1, 1, 2, 2] = math.inf, -math.inf
@@ -216,7 +185,7 @@ def test_what_is_infinite_in_fp32_is_infinite_in_products_that_stand_for_one(nam
         assert torch.allclose(one, reference, rtol=1e-4, equal_nan=True)
 
 
-@pytest.mark.parametrize(("name", "least"), [("bf16x3", 2**-18), ("bf16x6", 0.0), ("bf16x9", 0.0), ("tf32x3", 2**-24)])
+@pytest.mark.parametrize(("name", "least"), [("bf16x3", 2**-18), ("tf32x3", 2**-24)])
 def test_more_products_of_parts_are_nearer(name: str, least: float) -> None:
     """One product of two numbers has no sums but those of the parts."""
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""What float32 on a GPU is called: by switches, and by numbers of layers."""
+"""What float32 on a GPU is called: by switches, and by what a probe measured under the same ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hpcml_train.torch import float32
-from hpcml_train.torch.float32 import Seen
+from hpcml_train.torch.float32 import Leave, Probed
 from hpcml_train.torch.traces import FLOAT32_ELSEWHERE, FLOAT32_ON_GPU, Found, Product
 
 pytestmark = [pytest.mark.torch]
@@ -22,73 +22,59 @@ def product(kind: str, layer: str | None = None, phase: str = "forward", form: s
     return Product(form, phase, layer, 10.0, kind=kind)
 
 
-def formats(
-    *products: Product,
-    allowed: Sequence[str] = (),
-    by_layer: dict[str, str | None] | None = None,
-    on_gpu: dict[str, list[str]] | None = None,
-) -> list[str]:
-    """Return what *products* are called."""
+def leave(*, on_gpu: Sequence[str] = (), on_cpu: Sequence[str] = ()) -> Leave:
+    found = Leave(None)
+    found.on_gpu, found.on_cpu = {*on_gpu}, {*on_cpu}
+    return found
+
+
+def formats(*products: Product, allowed: Sequence[str] = (), measured: dict[str, str] | None = None) -> list[str]:
+    """Return what *products* are called where TF32 is *allowed*, in a probe of what it *measured*, too."""
     found = Found(list(products), {}, 1)
-    resolved, unknown = float32.resolve(found, Seen(by_layer or {}, {}, on_gpu or {}), on_cpu=[], on_gpu=allowed)
+    resolved, unknown = float32.resolve(found, leave(on_gpu=allowed), Probed(on_gpu=measured or {}))
     assert not unknown
     return [one.format for one in resolved]
 
 
 @pytest.mark.parametrize("kind", [CONV, LINEAR, RNN, ATTENTION])
-def test_where_tf32_is_switched_off_it_is_fp32_without_any_number(kind: str) -> None:
-    assert formats(product(kind), product(kind, phase="backward")) == ["fp32", "fp32"]
+def test_where_tf32_is_switched_off_it_is_fp32_whatever_was_probed(kind: str) -> None:
+    products = product(kind), product(kind, phase="backward")
+
+    assert formats(*products) == formats(*products, measured={kind: "tf32"}) == ["fp32", "fp32"]
 
 
-def test_what_one_kind_of_layer_shows_says_nothing_of_another() -> None:
+def test_where_tf32_is_allowed_it_is_what_the_probe_measured_of_its_kind() -> None:
     """As PyTorch is by default: cuDNN may use TF32, cuBLAS may not; LSTM is cuDNN's."""
     found = formats(
         product(LINEAR, "head"),
         product(RNN, "rnn"),
-        product(CONV, "conv"),
+        product(CONV, "conv", "backward"),
         allowed=[CONV, RNN],
-        by_layer={"head": "fp32", "conv": "tf32"},
-        on_gpu={LINEAR: ["fp32"], CONV: ["tf32"]},
+        measured={CONV: "tf32", RNN: "fp32"},
     )
 
-    assert found == ["fp32", "tf32 allowed", "tf32"]
+    assert found == ["fp32", "fp32", "tf32"]
 
 
-def test_a_layer_in_fp32_does_not_stand_for_the_others_nor_for_its_own_gradients() -> None:
-    found = formats(
-        product(CONV, "first"),
-        product(CONV, "first", "backward"),
-        product(CONV, "second"),
-        product(CONV, "second", "backward"),
-        product(CONV, "not sampled"),
-        product(CONV),
-        allowed=[CONV],
-        by_layer={"first": "fp32", "second": "tf32"},
-        on_gpu={CONV: ["fp32", "tf32"]},
+def test_what_no_probe_measured_under_the_same_switches_is_only_said_to_be_allowed() -> None:
+    assert formats(product(LINEAR), product(ATTENTION), allowed=[LINEAR, ATTENTION]) == ["tf32 allowed"] * 2
+
+
+def test_of_a_probe_counts_what_had_leave_when_it_measured() -> None:
+    products = {"matmul": "fp32", "conv": "tf32"}
+
+    assert float32.probed(products, "cuda", leave(on_gpu=[CONV, RNN])) == Probed(on_gpu={CONV: "tf32", RNN: "tf32"})
+    assert float32.probed({"matmul": "bf16"}, "cpu", leave(on_cpu=[LINEAR, ATTENTION, CONV])) == Probed(
+        on_cpu={LINEAR: "bf16"}
     )
-
-    assert found == ["tf32 allowed", "tf32 allowed", "tf32", "tf32", "tf32 allowed", "tf32 allowed"]
-
-
-def test_where_all_samples_are_in_tf32_so_is_what_was_not_sampled() -> None:
-    told: dict[str, Any] = {"allowed": [LINEAR, ATTENTION], "on_gpu": {LINEAR: ["tf32", "tf32"]}}
-
-    assert formats(product(LINEAR, "functional"), product(LINEAR), **told) == ["tf32", "tf32"]
-    # but what was sampled and told nothing, and what has kernels of its own
-    assert formats(product(LINEAR, "short"), by_layer={"short": None}, **told) == ["tf32 allowed"]
-    assert formats(product(ATTENTION), **told) == ["tf32 allowed"]
-
-
-def test_numbers_count_more_than_a_switch() -> None:
-    told: dict[str, Any] = {"by_layer": {"body": "tf32"}, "on_gpu": {LINEAR: ["fp32", "tf32"]}}
-
-    assert formats(product(LINEAR, "body"), product(LINEAR, "head"), **told) == ["tf32", "tf32 allowed"]
+    assert float32.probed(products, "cpu", leave(on_gpu=[CONV])) == Probed()
+    assert float32.probed(products, "cuda", leave(on_gpu=[RNN])) == Probed()  # the convolution had none
 
 
 def test_other_devices_and_factors_of_several_types_stay_unknown() -> None:
     found = Found([product(LINEAR, form=FLOAT32_ELSEWHERE), product(LINEAR, form=f"bf16x{FLOAT32_ON_GPU}")], {}, 2)
 
-    products, unknown = float32.resolve(found, Seen({}, {}, {}), on_cpu=[], on_gpu=[])
+    products, unknown = float32.resolve(found, leave(), Probed())
 
     assert not products
     assert unknown == {FLOAT32_ELSEWHERE: 10.0, f"bf16x{FLOAT32_ON_GPU}": 10.0}
@@ -200,27 +186,15 @@ def test_leave_that_is_given_for_a_part_of_a_step_is_remembered(
     matmul: Any = torch.backends.cuda.matmul
     closed, opened = ("ieee", "tf32") if part == "fp32_precision" else (False, True)
     setattr(matmul, part, closed)
-    leave = float32.Leave(None)
-    before = {*leave.on_gpu}
+    seen = float32.Leave(None)
+    before = {*seen.on_gpu}
 
     setattr(matmul, part, opened)
-    leave.look()
+    seen.look()
     setattr(matmul, part, closed)
-    leave.look()
+    seen.look()
 
-    assert leave.on_gpu - before == {LINEAR, ATTENTION}
-
-
-def test_of_a_layer_that_shows_several_formats_nothing_is_said() -> None:
-    """It computes in several sizes, or two models of a program have a layer of that name."""
-    small, large = (CONV, "cuda:0", 1), (CONV, "cuda:0", 2)
-
-    numbers = float32.seen(
-        {small: "fp32", large: "tf32"}, {"both": {small, large}, "one": {large}, "late": {(CONV, "cuda:0", 3)}}
-    )
-
-    assert numbers.by_layer == {"both": None, "one": "tf32"}
-    assert numbers.on_gpu == {CONV: ["fp32", "tf32"]}
+    assert seen.on_gpu - before == {LINEAR, ATTENTION}
 
 
 def test_each_kind_of_layer_has_its_own_switch_on_a_cpu() -> None:
@@ -231,12 +205,10 @@ def test_each_kind_of_layer_has_its_own_switch_on_a_cpu() -> None:
     assert sorted(float32.open_on_cpu(None)) == [ATTENTION, CONV, LINEAR, RNN]  # nobody can read them
 
 
-def test_on_a_cpu_a_small_layer_in_fp32_does_not_stand_for_a_large_one_in_bf16() -> None:
-    """OneDNN leaves small products to others."""
-    products = [product(LINEAR, layer, form="fp32") for layer in ("small", "large", None)]
-    numbers = Seen({"small": "fp32", "large": "bf16"}, {LINEAR: ["fp32", "bf16"]}, {})
+def test_on_a_cpu_with_an_open_switch_it_is_what_the_probe_measured_and_else_unknown() -> None:
+    found = Found([product(LINEAR, form="fp32"), product(CONV, form="fp32")], {}, 1)
 
-    resolved, unknown = float32.resolve(Found(products, {}, 1), numbers, on_cpu=[LINEAR], on_gpu=[])
+    resolved, unknown = float32.resolve(found, leave(on_cpu=[LINEAR, CONV]), Probed(on_cpu={LINEAR: "bf16"}))
 
-    assert [(one.layer, one.format) for one in resolved] == [("small", "fp32"), ("large", "bf16")]
-    assert unknown == {"float32 with oneDNN's linear switch open": 10.0}
+    assert [(one.kind, one.format) for one in resolved] == [(LINEAR, "bf16")]
+    assert unknown == {"float32 with oneDNN's conv switch open": 10.0}

@@ -131,11 +131,9 @@ def test_products_of_the_optimizer_are_no_part_of_an_arm_and_are_shown() -> None
     ("unknown", "word"),
     [
         ([], "fp32"),
-        ([{"what": "x::y", "flops": 0.01, "share": None}], "fp32"),
-        ([{"what": "x::y", "flops": 0.4, "share": None}], UNKNOWN),
-        ([{"what": "x::y", "flops": None, "share": 0.005}], "fp32"),
-        ([{"what": "x::y", "flops": None, "share": 0.02}], UNKNOWN),
-        ([{"what": "x::y", "flops": None, "share": None}], UNKNOWN),
+        ([{"what": "x::y", "flops": 0.01}], "fp32"),
+        ([{"what": "x::y", "flops": 0.4}], UNKNOWN),
+        ([{"what": "x::y", "flops": None}], UNKNOWN),
         ([{"what": "x::y"}], UNKNOWN),
     ],
 )
@@ -203,7 +201,6 @@ def test_what_the_program_did_goes_before_what_the_device_can_do() -> None:
     )
     assert _effective(has_observer=True, is_expected=False, probed="tf32") == (UNKNOWN, OBSERVED)
     assert _effective(has_observer=False, is_expected=False, probed="tf32") == ("tf32", PROBED)
-    assert _effective(has_observer=False, is_expected=True, probed="tf32") == (NOT_OBSERVED, None)
     assert _effective(has_observer=False, is_expected=True, probed=None) == (NOT_OBSERVED, None)
     assert _effective(has_observer=False, is_expected=False, probed=None) == (None, None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +13,9 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parametrizations
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcml_train.torch import observer
-from tests.train.test_torch_observer import train, watching, whole
+from tests.train.test_torch_observer import watching
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_as_found")]
 
@@ -179,55 +177,3 @@ def test_a_program_that_makes_nested_tensors_goes_on_without_an_observer(since: 
 
     assert told.off == ["the program makes nested tensors, at which torch's execution trace crashes"]
     assert len(told.windows) == (1 if since else 0)  # what was seen before is not lost
-
-
-def records(model: Any, make: Callable[[], Any]) -> int:
-    with watching() as told:
-        plain_loop(model, make)
-    return int(told.details[0]["evidence"]["records"])
-
-
-def test_a_sample_takes_no_longer_where_a_kernel_is_large() -> None:
-    small = records(nn.Conv1d(1, 4, 17, padding=8), lambda: torch.randn(2, 1, 600))
-    large = records(nn.Conv1d(1, 4, 401, padding=200), lambda: torch.randn(2, 1, 600))
-
-    assert large == pytest.approx(small, rel=0.1)
-
-
-def test_of_a_layer_whose_sums_are_short_no_sample_is_tried_at_each_call() -> None:
-    class Often(nn.Module):
-        def __init__(self, inputs: int) -> None:
-            super().__init__()
-            self.inner = nn.Linear(inputs, inputs)
-
-        def forward(self, x: Any) -> Any:
-            for _ in range(50):
-                x = self.inner(x)
-            return x
-
-    short = records(Often(8), lambda: torch.randn(4, 8))
-    long = records(Often(32), lambda: torch.randn(4, 32))
-
-    assert short < long
-
-
-def test_modes_of_the_program_do_not_see_how_its_numbers_are_judged() -> None:
-    class Names(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.names: set[str] = set()
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            del types
-            self.names.add(str(func))
-            return func(*args, **(kwargs or {}))
-
-    with contextlib.ExitStack() as watched:
-        told = watched.enter_context(watching())
-        train(whole)
-        assert not told.windows  # it waits for time to be judged
-        with Names() as seen:
-            watched.close()
-
-    assert told.windows
-    assert seen.names == set()

@@ -91,11 +91,13 @@ class Net(nn.Module):
 
 
 @contextlib.contextmanager
-def watching(**options: Any) -> Iterator[Told]:
-    """Observe what the block trains."""
+def watching(*, probe: tuple[dict[str, str], str] | None = None, **options: Any) -> Iterator[Told]:
+    """Observe what the block trains; *probe* is what was measured before, and on which device."""
     told = Told()
     seeing = Observer(told, how="client", **options)
     seeing.install(is_hooked=True)
+    if probe is not None:
+        seeing.know_probe(*probe)
     try:
         yield told
     finally:
@@ -139,7 +141,7 @@ def as_it_should_be(arithmetic: Arithmetic, model: Any) -> Any:
 
 @pytest.mark.parametrize(
     "asked",
-    ["fp32", "fp64", "tf32", "amp_bf16", "bf16", "amp_fp16", "fp16", "bf16x9", "fp8_e4m3", "fp8_hybrid", "nvfp4"],
+    ["fp32", "fp64", "tf32", "amp_bf16", "bf16", "amp_fp16", "fp16", "bf16x3", "fp8_e4m3", "fp8_hybrid"],
 )
 def test_a_program_that_does_as_it_was_asked_has_the_name_of_it(asked: str) -> None:
     told = with_arithmetic(asked, as_it_should_be)
@@ -237,28 +239,24 @@ def test_autocast_that_nobody_asked_for_is_told_with_its_state() -> None:
     assert told.details[0]["parameters"] == {"float32": 2 * (64 * 64 + 64)}
 
 
-def test_a_switch_that_is_flipped_is_recorded_and_the_numbers_say_what_came_of_it() -> None:
+def test_a_switch_that_is_flipped_is_recorded_and_leaves_it_unknown() -> None:
     mkldnn: Any = torch.backends.mkldnn
     with watching() as told:
         mkldnn.matmul.fp32_precision = "bf16"
         train(whole)
 
-    (window,) = told.details
-    assert window["switches"]["mkldnn.matmul.fp32_precision"] == "bf16"
-    (numbers,) = window["evidence"]["numbers"]["linear"]
-    assert numbers in ("fp32", "bf16")  # a CPU with AMX may do as it is told
-    assert {row["format"] for row in window["rows"]} == {numbers}
-
-
-def test_without_numbers_an_open_switch_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    mkldnn: Any = torch.backends.mkldnn
-    monkeypatch.setattr("hpcml_train.torch.samples.sample", lambda *_: None)
-    with watching() as told:
-        mkldnn.matmul.fp32_precision = "bf16"
-        train(whole)
-
+    assert told.details[0]["switches"]["mkldnn.matmul.fp32_precision"] == "bf16"
     assert told.word("fp32") == "unknown"
     assert told.windows[0].unknown == ("float32 with oneDNN's linear switch open",)
+
+
+def test_with_a_switch_that_was_open_for_the_probe_it_is_what_the_probe_measured() -> None:
+    mkldnn: Any = torch.backends.mkldnn
+    mkldnn.matmul.fp32_precision = "bf16"
+    with watching(probe=({"matmul": "bf16", "conv": "fp32"}, "cpu")) as told:
+        train(whole)
+
+    assert {row["format"] for row in told.details[0]["rows"]} == {"bf16"}
 
 
 def test_a_change_in_the_middle_is_told_with_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,15 +20,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reading
+from hpcml.agent.metrics.json_files import JsonFile, JsonLines
+from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reader, Reading, Taker
 from hpcml.agent.metrics.sources import Source, begun_at, reader_of, sources_in
+from hpcml.agent.metrics.tables import CsvTable
 from hpcml.agent.metrics.trainings import Trainings, counted_beside
 from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
 from hpcml.runs.state import EventName
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from hpcml.agent.metrics.reading import Reader, Taker
 
 WRITER = "metrics"
 _PAUSES_S = (1.0, 1.0, 2.0)  # at the beginning, then:
@@ -208,9 +206,6 @@ class MetricsFollower:
 
         A row of a table that a killed program has left may end within its last number, which looks whole.
         """
-        from hpcml.agent.metrics.json_files import JsonLines  # noqa: PLC0415 - as in `reader_of`
-        from hpcml.agent.metrics.tables import CsvTable  # noqa: PLC0415 - as above
-
         whole = JsonLines | CsvTable if self._has_completed else JsonLines
         for followed in self._followed.values():
             if isinstance(followed.reader, whole) and not followed.is_over:
@@ -295,9 +290,6 @@ class MetricsFollower:
 
     def _tell_of_last_rows(self) -> None:
         """Tell of metrics whose last rows have no value."""
-        from hpcml.agent.metrics.json_files import JsonFile, JsonLines  # noqa: PLC0415 - as in `reader_of`
-        from hpcml.agent.metrics.tables import CsvTable  # noqa: PLC0415 - as above
-
         for place, followed in self._followed.items():
             if isinstance(followed.reader, CsvTable | JsonLines | JsonFile):
                 for problem in followed.reader.missing_at_end():
@@ -305,9 +297,6 @@ class MetricsFollower:
 
     def _tell_of_mute_tables(self) -> None:
         """Tell of tables in which nothing could be read, where nothing else was: their names promise metrics."""
-        from hpcml.agent.metrics.json_files import JsonLines  # noqa: PLC0415 - as in `reader_of`
-        from hpcml.agent.metrics.tables import CsvTable  # noqa: PLC0415 - as above
-
         if self._owners or self._reported_names or self.picked():
             return
         for place, followed in self._followed.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -70,8 +71,6 @@ class MlflowDatabase:
         """Return the rows, or none where the program is writing, or has not made the table yet."""
         if self.path.is_symlink() or not self.path.is_file():
             raise OSError("is no regular file")
-        import sqlite3  # noqa: PLC0415 - every agent would load it, for the few programs that write such files
-
         until = time.monotonic() + _WITHIN_S
         address = f"{self.path.resolve().as_uri()}?mode=ro"
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from hpcml.model.metric_goal import is_rate
+
 _AROUND = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000; 1,234 is a number with decimals, too
 _SURELY_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d*|(?:,\d{3}){2,})")
@@ -108,6 +110,4 @@ def is_missing(text: str) -> bool:
 
 
 def _is_rate(metric: str) -> bool:
-    from hpcml.model.metric_goal import is_rate  # noqa: PLC0415 - few programs print such numbers
-
     return is_rate(metric)

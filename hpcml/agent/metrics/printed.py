@@ -15,18 +15,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Self
 
 from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.numbers import IN_CALL, looks_like_number, number_of, number_or_share, plain
 from hpcml.agent.metrics.trainings import COUNTED_WORDS, Trainings, counted_in
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
+from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate, is_loss
 from hpcml.model.metric_sources import PRINTED_LOSS, MetricRule
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
-
-TYPE_CHECKING = False  # not typing's own, as in hpcml/agent/attempt
-if TYPE_CHECKING:
-    from typing import Self
 
 _LOOKED_AT_BYTES = 64 << 10  # of what was printed, at its end
 _LOSS_AND_VALUE = re.compile(
@@ -327,14 +325,10 @@ def _end_of(path: Path) -> str:
 
 
 def _gets_better(metric: str) -> bool:
-    from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate  # noqa: PLC0415 - few rules share names
-
     return goal_by_name(metric) is not None and not is_duration_or_rate(metric)
 
 
 def _is_loss(metric: str) -> bool:
-    from hpcml.model.metric_goal import is_loss  # noqa: PLC0415 - few programs end so
-
     return is_loss(metric)
 
 

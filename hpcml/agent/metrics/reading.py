@@ -12,40 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 from hpcml.agent.metrics.numbers import number_of, plain
+from hpcml.model.metric_goal import goal_by_name
 from hpcml.runs.files import open_inside
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import Any, Protocol
-
-    class Reader(Protocol):
-        """Follows one file that grows."""
-
-        problems: list[str]  # what was left out so far, a line each; whoever tells them clears it
-
-        def read(self) -> tuple[Sequence[Reading], bool]:
-            """Return the next values, and whether there is more to read now.
-
-            Raises `OSError` where the file cannot be read now, and `Damaged` where it never will be.
-            """
-
-        def skip(self) -> None:
-            """Take all that is there now for read; raises as `read` does."""
-
-    class Taker(Protocol):
-        """Takes what was read, as a journal does."""
-
-        def metrics(self, step: int, values: Mapping[str, float], *, at: float | None = None) -> None:
-            """Take the values of a step, measured at *at* (unix seconds); None: nobody knows when."""
-
-        def event(self, name: str, details: Mapping[str, Any] | None = None) -> None:
-            """Take an event."""
-
-        def close(self) -> None:
-            """Take no more."""
-
 
 PIECE_BYTES = 1 << 20
 _MOST_COUNTED_BYTES = 64 << 20
@@ -57,6 +28,34 @@ _OTHER_TEXTS = (b"\xff\xfe", b"\xfe\xff")  # how UTF-16 begins
 DEEPEST = 4  # levels of a nested row, which make names such as train/loss
 SETTINGS = frozenset({"args", "arguments", "config", "cfg", "hparams", "hyperparameters", "params", "settings"})
 _STEP_BITS = 63
+
+
+class Reader(Protocol):
+    """Follows one file that grows."""
+
+    problems: list[str]  # what was left out so far, a line each; whoever tells them clears it
+
+    def read(self) -> tuple[Sequence[Reading], bool]:
+        """Return the next values, and whether there is more to read now.
+
+        Raises `OSError` where the file cannot be read now, and `Damaged` where it never will be.
+        """
+
+    def skip(self) -> None:
+        """Take all that is there now for read; raises as `read` does."""
+
+
+class Taker(Protocol):
+    """Takes what was read, as a journal does."""
+
+    def metrics(self, step: int, values: Mapping[str, float], *, at: float | None = None) -> None:
+        """Take the values of a step, measured at *at* (unix seconds); None: nobody knows when."""
+
+    def event(self, name: str, details: Mapping[str, Any] | None = None) -> None:
+        """Take an event."""
+
+    def close(self) -> None:
+        """Take no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +165,6 @@ class Gaps:
         names = [name for name in ended if self._open_in_like_rows[name]]
         if not names:
             return
-        from hpcml.model.metric_goal import goal_by_name  # noqa: PLC0415 - few programs end so
-
         for name in names:
             if goal_by_name(name) is not None:
                 n = self._open[name]

@@ -12,11 +12,13 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePath
 
+from hpcml.agent.metrics.event_files import EventFile
+from hpcml.agent.metrics.json_files import JsonFile, JsonLines
+from hpcml.agent.metrics.mlflow_files import MlflowDatabase, MlflowMetric
+from hpcml.agent.metrics.reading import Reader
+from hpcml.agent.metrics.tables import CsvTable
+from hpcml.agent.metrics.wandb_log import WandbLog
 from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from hpcml.agent.metrics.reading import Reader
 
 _DEEPEST = 8  # folders below the working directory
 _MOST_ENTRIES = 5_000  # that are looked at: a program may have written a million files
@@ -47,12 +49,6 @@ class Source:
 
 def reader_of(source: Source, root: Path, *, goes_on: bool = False) -> Reader:
     """Return what reads the file, which lies below *root*; *goes_on* as in `CsvTable`."""
-    from hpcml.agent.metrics.event_files import EventFile  # noqa: PLC0415 - at the first file: no program waits for it
-    from hpcml.agent.metrics.json_files import JsonFile, JsonLines  # noqa: PLC0415 - as above
-    from hpcml.agent.metrics.mlflow_files import MlflowDatabase, MlflowMetric  # noqa: PLC0415 - as above
-    from hpcml.agent.metrics.tables import CsvTable  # noqa: PLC0415 - as above
-    from hpcml.agent.metrics.wandb_log import WandbLog  # noqa: PLC0415 - as above
-
     path = root / source.place
     if source.kind is MetricFiles.mlflow and path.suffix not in (".db", ".sqlite"):
         return MlflowMetric(root, path)

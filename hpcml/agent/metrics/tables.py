@@ -10,14 +10,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from hpcml.agent.metrics.numbers import is_missing, looks_like_number, number_of, plain, with_point
 from hpcml.agent.metrics.reading import Damaged, Gaps, Growing, Lines, Reading, check_encoding, values_of
 from hpcml.runs.files import open_inside
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import BinaryIO
 
 _LONGEST_HEADER_BYTES = 64 << 10
 _MOST_TOLD = 3  # names, in a line that people read

@@ -11,12 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hpcml.agent.metrics.reading import Taker
+from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate
 from hpcml.model.metric_sources import MIXED_TRAININGS
 from hpcml.runs.state import EventName
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from hpcml.agent.metrics.reading import Taker
 
 _MOST_TOLD = 3  # names, in a line that people read
 _FEWEST = 4  # values of a training: fewer say nothing of where it went
@@ -71,8 +69,6 @@ class Trainings:
         again = [(name, has_risen, n) for (name, has_risen), n in self._anew.items() if name not in self._went_on]
         if not again:
             return {}
-        from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate  # noqa: PLC0415 - few programs do so
-
         return {
             name: n + 1
             for name, has_risen, n in again

@@ -49,7 +49,7 @@ class JobPart:
         """Return the exit codes of all ranks on the first node, given that of the launcher; on others as they are."""
         if not self.has_ranks or self.turn.node != 0:
             return list(of_processes)
-        count = self.turn.plan.processes_per_node * self.turn.settings.nodes
+        count = self.turn.plan.processes_per_node * self.turn.run.resources.nodes
         return codes_of(of_processes[0], self.records.ends(), count)
 
     def judged(self, outcome: Outcome) -> Outcome:
@@ -71,7 +71,7 @@ def part_of(turn: Turn, attempt: int, environ: Mapping[str, str]) -> JobPart:
     assert plan.mpi is not None
     records = Records(run_dir.mpi(attempt))
     make_folder(records.folder)
-    size = launch.Size(nodes=turn.settings.nodes, each=plan.processes_per_node, cpus=plan.cpus_per_task)
+    size = launch.Size(nodes=turn.run.resources.nodes, each=plan.processes_per_node, cpus=plan.cpus_per_task)
     hosts = _write_hosts(records.folder, environ, size)
     around = launch.environment(environ, plan.mpi, size) if plan.mpi.launcher == "none" else environ
     once = started_once(turn, attempt, {**around, **({} if hosts is None else {HOST_FILE: str(hosts)})})

@@ -8,7 +8,6 @@ success to the launcher, which would else kill the others.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -123,7 +122,6 @@ def be_rank(words: Sequence[str]) -> int:
     for number in _LEFT_TO_AGENTS:
         signal.signal(number, lambda *_: None)  # not ignored: that the program would inherit
     source, attempt = words
-    gc.enable()  # which hpcml.agent.main had put off until all is loaded
     try:
         turn = read_turn(Path(source), None, os.environ)
     except (HpcmlError, OSError) as error:
@@ -131,7 +129,7 @@ def be_rank(words: Sequence[str]) -> int:
         return _USAGE
     plan = turn.plan
     assert plan.mpi is not None  # the agent starts nothing else by a launcher
-    each, count = plan.processes_per_node, plan.processes_per_node * turn.settings.nodes
+    each, count = plan.processes_per_node, plan.processes_per_node * turn.run.resources.nodes
     place, records = ranks_by_launcher(os.environ), Records(turn.run_dir.mpi(int(attempt)))
     host = socket.gethostname()
     if (why := refusal(place, os.environ, launcher=plan.mpi.launcher, count=count)) is not None or place is None:

@@ -38,6 +38,7 @@ _TRAFFIC: Mapping[int, tuple[str, float]] = {
     138: ("nvlink_tx_mb", 1024),  # KiB
     139: ("nvlink_rx_mb", 1024),
 }
+_ALL_LINKS = 0xFFFFFFFF  # of NVLink's fields (nvml.h); the others know no scope but 0
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # in the order of nvmlValueType_t
 _NOT_OF_INSTANCES = "not of a MIG instance (nvml.h)"
 Query = Callable[[float], dict[str, float]]
@@ -135,7 +136,8 @@ class GpuReader:
     def _read_fields(self, _: float) -> dict[str, float]:
         """Return the counters and power readings that NVML has as fields, in joules, watts, seconds, counts and MiB."""
         values = {}
-        for found in pynvml.nvmlDeviceGetFieldValues(self.board, list(self._fields)):
+        asked = [(field, _ALL_LINKS if field in (138, 139) else 0) for field in self._fields]
+        for found in pynvml.nvmlDeviceGetFieldValues(self.board, asked):
             name, unit = self._fields[found.fieldId]
             if found.nvmlReturn == pynvml.NVML_SUCCESS:
                 values[name] = getattr(found.value, _VALUES[found.valueType]) / unit

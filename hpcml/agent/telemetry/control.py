@@ -8,7 +8,6 @@ sampler itself, for which the program waits; of the host alone by the agent, and
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import select
@@ -19,19 +18,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NoReturn
 
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import how
-from hpcml.bundled import read_rest
+from hpcml.agent.telemetry.host import HostReader, HostReading, first_reading, reading_alone
+from hpcml.agent.telemetry.summary import NodeSummary
 from hpcml.runs.journal import parse_chunk
-
-TYPE_CHECKING = False  # not typing's own, which a program's start would wait for
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
-    from hpcml.agent.telemetry.host import HostReader, HostReading
-    from hpcml.agent.telemetry.sampler import Orders
-    from hpcml.agent.telemetry.summary import NodeSummary
 
 PATIENCE_S = 2.0  # NVML may take half a minute, and a program that waits for it costs more than a gap in the samples
 _TO_DIE_S = 0.5
@@ -72,16 +65,30 @@ class SamplerHandle:
         It sees the GPUs that the program will see: the plan's CUDA_VISIBLE_DEVICES goes before that of *environ*. Where
         it cannot start, the handle has no process.
         """
-        plan, telemetry = turn.plan, turn.settings.telemetry
+        plan, telemetry = turn.plan, turn.run.telemetry
         chosen = {**environ, **{name: plan.environment[name] for name in _CHOOSE_GPUS if name in plan.environment}}
         agent = os.getpid()
 
         def act(reader: HostReader | None = None, first: HostReading | None = None) -> int:
-            from hpcml.agent.telemetry.sampler import sample  # noqa: PLC0415 - in its own process
+            from hpcml.agent.telemetry.sampler import Orders, sample  # noqa: PLC0415 - NVML's, in its own process
 
             os.environ.clear()
             os.environ.update({name: value for name, value in chosen.items() if value is not None})
-            return sample(_orders(turn, attempt, agent), reader, first)
+            orders = Orders(
+                run_dir=turn.run_dir.path,
+                run=turn.uid,
+                attempt=attempt,
+                node=turn.node,
+                agent=agent,
+                interval_s=telemetry.interval_s,
+                gpus=plan.gpus_per_node or None,
+                without_gpus=plan.device != "cuda",
+                facts_only=not telemetry.enabled,
+                network=telemetry.network,
+                pcie=telemetry.pcie,
+                samplers=telemetry.samplers,
+            )
+            return sample(orders, reader, first)
 
         handle = cls(None, telemetry.enabled)
         if plan.device == "cuda" or telemetry.samplers:
@@ -123,7 +130,6 @@ class SamplerHandle:
 
     def _fork(self, act: Callable[[], int]) -> None:
         try:
-            read_rest()  # a fork closes all files
             self.process = _Fork.of_this(act)
         except OSError as error:
             self.trouble = f"the sampler cannot start: {error}"
@@ -167,8 +173,6 @@ class SamplerHandle:
             self._listen()
         if self._has_said:
             return None
-        from hpcml.agent.telemetry.host import reading_alone  # noqa: PLC0415 - as above
-
         with suppress(OSError, ValueError):  # then the sampler reads, a little later
             return reading_alone(self._reader)
         return None
@@ -208,8 +212,6 @@ class SamplerHandle:
         return bool(heard)
 
     def _summed_up(self) -> NodeSummary:
-        from hpcml.agent.telemetry.summary import NodeSummary  # noqa: PLC0415 - while the program runs, not before
-
         if self._summary is None:
             assert self._begin_s is not None
             self._summary = NodeSummary(self._begin_s)
@@ -244,39 +246,12 @@ class _Later:
 
     def read(self) -> HostReader:
         """Read what the host's totals are before the program starts; return what it was read with."""
-        from hpcml.agent.telemetry.host import first_reading  # noqa: PLC0415 - not for a sampler that reads itself
-
         self._reader, self._first = first_reading(self.environ, network=self.network)
         return self._reader
 
     def act(self) -> int:
         """Be the sampler; return its exit status."""
         return self._act(self._reader, self._first)
-
-
-def prepare() -> None:
-    """Load what samplers load, so that those which are started from now on read at once."""
-    from hpcml.agent.telemetry import sampler  # noqa: F401, PLC0415 - the first sampler loads it in its own process
-
-
-def _orders(turn: Turn, attempt: int, agent: int) -> Orders:
-    from hpcml.agent.telemetry.sampler import Orders  # noqa: PLC0415 - as above
-
-    plan, telemetry = turn.plan, turn.settings.telemetry
-    return Orders(
-        run_dir=turn.run_dir.path,
-        run=turn.uid,
-        attempt=attempt,
-        node=turn.node,
-        agent=agent,
-        interval_s=telemetry.interval_s,
-        gpus=plan.gpus_per_node or None,
-        without_gpus=plan.device != "cuda",
-        facts_only=not telemetry.enabled,
-        network=telemetry.network,
-        pcie=telemetry.pcie,
-        samplers=telemetry.samplers,
-    )
 
 
 @dataclass(slots=True)
@@ -339,8 +314,6 @@ def _be(act: Callable[[], int], control: int, said: int) -> NoReturn:
             if int(name) > _STANDARD_ERROR:
                 with suppress(OSError):  # the folder itself
                     os.close(int(name))
-        gc.freeze()  # what the agent has loaded is no garbage
-        gc.enable()
         code = act()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

@@ -159,9 +159,9 @@ class HostReader:
     def _find_packages(self) -> list[_Package]:
         found = []
         for zone in sorted(self.powercap.glob("*-rapl:*")):
-            if zone.name.count(":") != 1:
-                continue  # a part of a package
             try:
+                if not (zone / "name").read_text(encoding="ascii").startswith("package"):
+                    continue  # a part of one, or psys, the whole platform (kernel, power/powercap/powercap.rst)
                 int((zone / "energy_uj").read_text(encoding="ascii"))
                 wraps_at_uj = int((zone / "max_energy_range_uj").read_text(encoding="ascii"))
             except (OSError, ValueError) as error:  # readable by root alone since Linux 5.10 (CVE-2020-8694)
@@ -221,11 +221,6 @@ def reading_alone(reader: HostReader) -> HostReading:
     at_s = time.monotonic()
     values = reader.read_alone(at_s)
     return HostReading(at_s, values, time.monotonic() - at_s)
-
-
-def load_psutil() -> None:
-    """Load psutil now, so that no reading takes longer for it: an agent puts that off (`hpcml.bundled`)."""
-    _ = psutil.Process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -25,8 +26,9 @@ from hpcml.agent.memory_kills import job_around
 from hpcml.agent.nvml.inventory import shown_gpus, topology_facts
 from hpcml.agent.nvml.session import attempt, started
 from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
-from hpcml.agent.telemetry.host import HostReader, HostReading, find_job_group, load_psutil
+from hpcml.agent.telemetry.host import HostReader, HostReading, find_job_group
 from hpcml.agent.telemetry.node import NodeReader
+from hpcml.agent.telemetry.others import OtherSamplers, Watched
 from hpcml.paths import begin_in_utf8
 from hpcml.runs.layout import RunDir
 from hpcml_client.journal import JournalWriter
@@ -137,7 +139,6 @@ def sample(orders: Orders, reader: HostReader | None = None, first: HostReading 
     for number in _NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
     _end_with(orders.agent)
-    load_psutil()
     with nullcontext() if orders.without_gpus else started(os.environ) as obstacle:
         found, refused = _gpus(orders, obstacle)
         facts = {**gpu_facts(found.gpus if found.is_known else ()), "gpu_mapping": found.source}
@@ -172,8 +173,6 @@ def sample(orders: Orders, reader: HostReader | None = None, first: HostReading 
 
 def _add_others(sampler: Sampler, orders: Orders, found: FoundGpus, opened: ExitStack) -> None:
     """Have *sampler* read those of packages too, into a journal of the run of their own."""
-    from hpcml.agent.telemetry.others import OtherSamplers, Watched  # noqa: PLC0415 - looks for what is installed
-
     metrics = opened.enter_context(
         JournalWriter.open(
             str(RunDir(orders.run_dir).journals),
@@ -213,8 +212,6 @@ def _say(words: Mapping[str, Any]) -> None:
 
 
 def _main() -> int:
-    from argparse import ArgumentParser  # noqa: PLC0415 - of no use to a fork
-
     parser = ArgumentParser(prog="hpcml.agent.telemetry.sampler", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--run", required=True, help="the run's id")

@@ -166,12 +166,9 @@ class Terms:
     communication: Curves  # communication_time_s
     scale: MetricScale = LINEAR
     resolution: Resolution = NO_GRID
-    worst: float | None = None  # what a lost run is worth at worst; None: nobody can say
-    values: Curves | None = None  # of the metric itself; None: nobody asked for them
     race: Race | None = None  # None: no target
     reaches: Mapping[str, Sequence[Reach]] = field(default_factory=dict)  # by level
     budget_s: float | None = None
-    is_scored: bool = False
     seed: int | None = None  # the one of all runs, where each of them is a unit
     by_mean: bool = False  # speed-ups are of mean step times, not of medians
 

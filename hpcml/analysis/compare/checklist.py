@@ -16,10 +16,8 @@ from hpcml.analysis.compare.arms import Arm, sort_runs
 from hpcml.analysis.compare.cells import group_runs
 from hpcml.analysis.compare.factor import SOFTWARE, Factor, find_factor
 from hpcml.analysis.compare.fairness import order_remarks, settings_of
-from hpcml.analysis.compare.looks import about, glances_at
 from hpcml.model.checklist import Attempts, Checklist, ChecklistAnswer, Hours
 from hpcml.model.comparison import NOT_PROVEN, Cell, Comparison, Row
-from hpcml.model.looks import Glance
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.mig import gpus_of_run
 from hpcml.model.own_program import says_nothing
@@ -48,7 +46,6 @@ class _Study:
     runs: Sequence[RunRecord]
     others: Sequence[RunRecord]
     arms: Mapping[int, Sequence[Arm]]  # by the cell's place
-    glances: Sequence[Glance]
 
     def lines(self, told: Callable[[Cell, Sequence[Arm]], Iterable[str]]) -> tuple[str, ...]:
         """Return what *told* says of each cell, with its name in front where there are several."""
@@ -68,12 +65,10 @@ def check(
     *,
     others: Sequence[RunRecord],
     attempts: Attempts,
-    glances: Sequence[Glance] = (),
 ) -> Checklist:
     """Return the answers about *comparison*, which was made of *runs*.
 
-    *others* are the remaining runs of their experiments, *attempts* those of all of them. *glances* are the looks at
-    such runs that nobody planned, this one among them if it was written down.
+    *others* are the remaining runs of their experiments, *attempts* those of all of them.
     """
     factor = find_factor(comparison.by, runs)
     by_uid = {run.uid: run for run in runs}
@@ -82,7 +77,7 @@ def check(
         at: [sort_runs(level.name, [by_uid[uid] for uid in level.uids], comparison.metric) for level in group.levels]
         for at, group in enumerate(groups)
     }
-    study = _Study(comparison=comparison, factor=factor, runs=runs, others=others, arms=arms, glances=glances)
+    study = _Study(comparison=comparison, factor=factor, runs=runs, others=others, arms=arms)
     hours, all_hours = find_hours(runs, attempts), find_hours([*runs, *others], attempts)
     answers = [
         _answer("seeds", "Which seeds, and how many an arm?", study.of_levels(_seeds), _STATISTICS, _MLPERF_RUNS),
@@ -93,7 +88,6 @@ def check(
         _answer("lost_runs", "Which runs were lost, and to what?", study.of_levels(_lost), _STATISTICS, _MLPERF_RUNS),
         _answer("margin", "Was the difference that matters fixed beforehand?", study.lines(_margin), _STATISTICS),
         _answer("tests", "How many tests, and were they adjusted?", [_tests(comparison)], _STATISTICS),
-        _answer("looks", "How often were the results looked at?", _looks(study), _STATISTICS),
         _answer("tuning", "Which hyperparameters, and were they tuned for each arm alike?", _tuning(study), _DETAILS,
                 _MLPERF_HYPER),
         _answer("code", "Which code ran?", _code(runs), _REPRODUCE, _OPEN),
@@ -222,12 +216,10 @@ def _pairing(cell: Cell) -> Iterator[tuple[str, str]]:
         if difference.paired:
             left = f", left out: {_ranges(difference.left_out)}" if difference.left_out else ""
             how = f"paired by seed over {difference.n_pairs} seeds{left}"
-        elif difference.partly_paired:
-            how = f"{difference.n_pairs} seeds paired, the others beside them (T_new2)"
         elif row.unit == "runs":
             how = "not paired, Welch's t: repeats of one seed"
         else:
-            how = "not paired, Welch's t: fewer than three seeds are shared"
+            how = "not paired, Welch's t: fewer than three seeds are shared, or less than half"
         yield row.level, f"{how}; 90 % t interval over {row.unit}"
 
 
@@ -272,24 +264,6 @@ def _tests(comparison: Comparison) -> str:
         return "none"
     kinds = "equivalent, better, non-inferior and worse each at 5 %, one-sided"
     return f"{m}: {kinds}" + ("; adjusted by Holm over all rows" if m > 1 else "; a single row needs no adjustment")
-
-
-def _looks(study: _Study) -> tuple[str, ...]:
-    """Return how often each row was looked at, and whether that was planned; nothing where nobody counted."""
-    question = about(study.comparison.metric, study.comparison.by, study.comparison.seed)
-
-    def told(cell: Cell) -> Iterator[tuple[str, str]]:
-        for row in cell.rows:
-            if (look := row.look) is not None:
-                taken = f"{look.number} of {look.of} taken, with {look.n} seeds" if look.number else "none taken yet"
-                yield row.level, f"looks were planned before the first run, {taken}"
-                continue
-            if seen := glances_at(row, cell, study.glances, about=question):
-                times = "once" if len(seen) == 1 else f"{len(seen)} times"
-                sizes = _listed([str(n) for n in sorted({each.n for each in seen})])
-                yield row.level, f"{times}, with n = {sizes}, unplanned"
-
-    return study.of_levels(told)
 
 
 def _tuning(study: _Study) -> Iterator[str]:

@@ -31,22 +31,19 @@ from hpcml.analysis.compare.fairness import (
     find_differences,
     order_remarks,
 )
-from hpcml.analysis.compare.grid import find_resolution, find_scale, find_worst
-from hpcml.analysis.compare.looks import PlannedRows, about, exploratory, seen_arm
+from hpcml.analysis.compare.grid import find_resolution, find_scale
 from hpcml.analysis.compare.objective import Margin, Target, Yardstick, find_margin, find_target, find_yardstick
-from hpcml.analysis.compare.rows import Draft, adjusted, draft_row
+from hpcml.analysis.compare.rows import adjusted, draft_row
 from hpcml.analysis.compare.speed import OF_MEANS, uses_means
 from hpcml.analysis.compare.to_target import Race, find_budget_s, find_reaches
 from hpcml.analysis.steady import SteadyState, Window, common_window, steady_states
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
-from hpcml.model.looks import Glance, PlannedStudy, SeenArm
 from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 
-SCORES = ("mlperf",)
 _LISTED = 10  # cells, in an error
 _PLAIN = ComparisonRequest()
 
@@ -58,17 +55,13 @@ def compare(
     *,
     more_curves: Mapping[str, Curves] | None = None,
     timelines: Mapping[str, Sequence[Timeline]] | None = None,
-    study: PlannedStudy | None = None,
-    glances: Sequence[Glance] = (),
-    unplanned: str | None = None,
 ) -> Comparison:
     """Return what the setting that *request* names did, cell by cell; the order of *runs* does not matter.
 
     *curves* holds the ``step_time_s`` curves by uid; *more_curves* those of other metrics, by metric and uid: the
-    compared one for the time to the target and the difference over steps, ``data_time_s``, ``communication_time_s``.
+    compared one for the time to the target, ``data_time_s``, ``communication_time_s``.
     *timelines* are the sampled energies of GPUs by uid, for the energy to the target. Without the latter two, what
-    depends on them is None in the result. With *study* the rows are judged by its planned looks; else *glances* are
-    earlier comparisons that saw the data grow, and *unplanned* says why planned looks do not hold here.
+    depends on them is None in the result.
 
     Runs that differ in another setting are in other cells, unless the request allows that setting to differ. Raises
     `ComparisonError` where runs that count differ, within a cell, in a fact that may change the result (a driver, a GPU
@@ -76,13 +69,10 @@ def compare(
     """
     found, question = _look_at_all(runs, curves, request, more_curves, timelines)
     factor, yardstick = question.factor, question.yardstick
-    cells, n_tests = judge(found, question, study)
+    cells, n_tests = judge(found, question)
     if seed := maybe_seed([each.group for each in found]):
         alone = f"these {len(cells)} comparisons of one seed each differ in {seed} alone: if that is the program's seed"
         cells[0] = replace(cells[0], remarks=(f"{alone}, --seed {seed} makes them one", *cells[0].remarks))
-    if study is None:
-        question_asked = about(yardstick.metric, factor.name, request.seed)
-        cells = exploratory(cells, glances, about=question_asked, unplanned=unplanned)
     return Comparison(
         by=factor.name,
         metric=yardstick.metric,
@@ -96,29 +86,6 @@ def compare(
     )
 
 
-def take_look(runs: Sequence[RunRecord], study: PlannedStudy, number: int) -> list[SeenArm]:
-    """Return what look *number* of *study* says of its open arms; *runs* are theirs, all ended.
-
-    Raises `ComparisonError` where they may not be compared.
-    """
-    plan = study.plan
-    if not any(run.state is State.COMPLETED for run in runs):
-        return [
-            SeenArm(cell=arm.cell, level=arm.level, n=0, uids=[], verdict="unstable", stop="no run completed")
-            for arm in study.open_rows
-        ]
-    request = ComparisonRequest(by=plan.by, reference=plan.reference, metric=plan.metric)
-    found, question = _look_at_all(runs, {}, request, None, None)
-    planned = PlannedRows(study, taking=number)
-    drafts = _drafts([_case(each, question) for each in found], planned)
-    judged = zip(drafts, planned.judged(drafts), strict=True)
-    return [
-        seen_arm(row, draft, arm)
-        for draft, row in judged
-        if (arm := planned.arm_of(draft.arm)) is not None and not arm.is_reference
-    ]
-
-
 def _look_at_all(
     runs: Sequence[RunRecord],
     curves: Curves,
@@ -130,8 +97,6 @@ def _look_at_all(
     runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
     if not runs:
         raise ComparisonError("no runs to compare: none matches the selection")
-    if request.score is not None and request.score not in SCORES:
-        raise ComparisonError(f"score={request.score}: choose {', '.join(SCORES)}")
     if request.seed is not None:
         runs = with_seeds_from(request.seed, runs)
     distinct = with_distinct_settings(runs)
@@ -158,7 +123,6 @@ def _look_at_all(
         yardstick=yardstick,
         margin=request.margin,
         target=request.target,
-        is_scored=request.score is not None,
         curves={**(more_curves or {}), STEP: curves},
         timelines=timelines or {},
     )
@@ -246,7 +210,6 @@ class Question:
     yardstick: Yardstick
     margin: float | None  # of the command line
     target: float | None  # of the command line
-    is_scored: bool
     curves: Mapping[str, Curves]  # by metric
     timelines: Mapping[str, Sequence[Timeline]]  # by uid
 
@@ -263,26 +226,16 @@ class _Case:
     window: Window | None
 
 
-def judge(found: Sequence[JudgedCell], question: Question, study: PlannedStudy | None = None) -> tuple[list[Cell], int]:
-    """Return the judged cells, and the number of tests that Holm's adjustment reckons with; with *study* by its looks.
+def judge(found: Sequence[JudgedCell], question: Question) -> tuple[list[Cell], int]:
+    """Return the judged cells, and the number of tests that Holm's adjustment reckons with.
 
-    A test is a row that has a margin, a reference and at least three seeds on both sides. Raises `ComparisonError`
-    where a score is wanted and no cell has a target.
+    A test is a row that has a margin, a reference and at least three seeds on both sides.
     """
     cases = [_case(each, question) for each in found]
-    if question.is_scored and all(case.terms.race is None for case in cases):
-        raise ComparisonError("score=mlperf is a time to a target: give --target, or set objective.target")
-    planned = None if study is None else PlannedRows(study)
-    drafts = _drafts(cases, planned)
-    rows = iter(adjusted(drafts) if planned is None else planned.judged(drafts))
+    drafts = [draft_row(arm, case.terms) for case in cases for arm in case.arms]
+    rows = iter(adjusted(drafts))
     cells = [_build_cell(case, [next(rows) for _ in case.arms], question) for case in cases]
-    n_tests = sum(draft.claims is not None for draft in drafts)
-    return cells, n_tests if planned is None else len(planned.plan.rows)
-
-
-def _drafts(cases: Sequence[_Case], planned: PlannedRows | None) -> list[Draft]:
-    rows = [(arm, case.terms) for case in cases for arm in case.arms]
-    return [draft_row(*(each if planned is None else planned.as_seen(*each))) for each in rows]
+    return cells, sum(draft.claims is not None for draft in drafts)
 
 
 def _case(found: JudgedCell, question: Question) -> _Case:
@@ -307,7 +260,6 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         metric=metric,
         scale=find_scale(found.distinct, metric, higher_is_better=higher_is_better),
         resolution=find_resolution(found.counted, metric),
-        worst=find_worst(found.distinct, found.group.runs, metric, low=higher_is_better),
         margin=margin.value,
         higher_is_better=higher_is_better,
         by_precision=question.factor.group == "precision",
@@ -316,13 +268,11 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         steps=question.curves[STEP],
         data=question.curves.get(DATA, {}),
         communication=question.curves.get(COMMUNICATION, {}),
-        values=question.curves.get(metric),
         race=race,
         reaches=reaches,
         budget_s=find_budget_s([reach for of in reaches.values() for reach in of]),
-        is_scored=question.is_scored and race is not None,
         seed=found.group.seed,
-        by_mean=uses_means(found.arms.values(), reference, steady),
+        by_mean=uses_means(found.arms.values(), steady),
     )
     ordered = sorted(found.arms.values(), key=lambda arm: arm is not reference)  # stable: the reference goes first
     return _Case(found=found, arms=ordered, terms=terms, margin=margin, target=target, window=window)
@@ -380,6 +330,8 @@ def _remarks(case: _Case, reference: str, *, by: str) -> Iterator[str]:
         yield OF_MEANS
     if case.window is None and case.terms.steady:
         yield "the last halves of these runs have too few steps in common: the speed of each is of its own last half"
+    if (n := max(len({run.submission for run in each.ok} - {None}) for each in case.arms)) > 1:
+        yield f"{case.terms.unit} came in {n} submissions"
 
 
 def _device(runs: Sequence[RunRecord]) -> str | None:

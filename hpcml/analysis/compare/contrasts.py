@@ -5,19 +5,17 @@ The choice looks at which seeds there are and never at their values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import BySeed
 from hpcml.analysis.compare.grid import MetricScale
-from hpcml.analysis.exact import sign_flips
 from hpcml.analysis.statistics import LEAST_SEEDS, Claims, Contrast, find_claims
-from hpcml.model.comparison import LEAST_PAIRS, Difference, Interval, MarginVerdict, Verdict
+from hpcml.model.comparison import Difference, Interval
 
 _SQRT2 = 2**0.5
-_Pairing = Literal["all", "shared", "partly", "none"]
+_Pairing = Literal["all", "shared", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +26,6 @@ class Matchup:
     shared: tuple[int, ...]  # seeds
     left_out: tuple[int, ...]  # seeds with a value in one of both, which the test does not use
     contrast: Contrast
-    differences: tuple[float, ...]  # of the pairs that the test uses
     rho: float | None
     n: int  # seeds that the test rests on: pairs, else those of the smaller arm
     is_identical: bool  # every value is the reference's, bit for bit
@@ -36,14 +33,15 @@ class Matchup:
 
 
 def pairing_of(arm: BySeed, reference: BySeed) -> _Pairing:
-    """Return how seeds are paired: all, the shared ones, the shared ones with the others beside them, or not at all.
+    """Return how seeds are paired: all, the shared ones, or not at all.
 
     >>> pairing_of({0: .9, 1: .9, 2: .9, 3: .9}, {0: .9, 1: .9, 2: .9, 3: .9, 4: .9})
     'shared'
     """
-    if paired := statistics.paired_seeds(arm, reference):
-        return "all" if len(paired) == max(len(arm), len(reference)) else "shared"
-    return "none" if len(set(arm) & set(reference)) < LEAST_SEEDS else "partly"
+    paired = statistics.paired_seeds(arm, reference)
+    if not paired:
+        return "none"
+    return "all" if len(paired) == max(len(arm), len(reference)) else "shared"
 
 
 def match(arm: BySeed, reference: BySeed, scale: MetricScale, step: float | None) -> Matchup:
@@ -54,13 +52,10 @@ def match(arm: BySeed, reference: BySeed, scale: MetricScale, step: float | None
     ours, theirs = _on_scale(arm, scale, step), _on_scale(reference, scale, step)
     floor = scale.step(step)
     pairs = [(ours[seed], theirs[seed]) for seed in shared]
-    is_paired = kind in ("all", "shared")
+    is_paired = kind != "none"
     if is_paired:
         tops, bottoms = [a for a, _ in pairs], [r for _, r in pairs]
         seen, contrast = statistics.paired(tops, bottoms), statistics.paired(tops, bottoms, floor=floor)
-    elif kind == "partly":
-        rest = ([ours[s] for s in alone if s in ours], [theirs[s] for s in alone if s in theirs])
-        seen, contrast = (statistics.partly_paired(pairs, *rest, floor=each) for each in (0.0, floor / _SQRT2))
     else:
         values = list(ours.values()), list(theirs.values())
         seen, contrast = (statistics.welch(*values, floor=each) for each in (0.0, floor / _SQRT2))
@@ -70,8 +65,7 @@ def match(arm: BySeed, reference: BySeed, scale: MetricScale, step: float | None
         shared=shared,
         left_out=alone if kind == "shared" else (),
         contrast=contrast,
-        differences=tuple(a - r for a, r in pairs) if is_paired else (),
-        rho=statistics.correlation([a for a, _ in pairs], [r for _, r in pairs]) if kind != "none" else None,
+        rho=statistics.correlation([a for a, _ in pairs], [r for _, r in pairs]) if is_paired else None,
         n=len(shared) if is_paired else min(len(arm), len(reference)),
         is_identical=all(arm[s] == reference[s] for s in shared) if is_paired else len(set(known)) == 1,
         is_floored=contrast.standard_error > seen.standard_error * (1 + 1e-9),
@@ -104,49 +98,13 @@ def describe(found: Matchup, margin: float | None, scale: MetricScale) -> Differ
         ci90=back(contrast.interval(0.90)),
         ci95=back(contrast.interval(0.95)),
         p_tost=None if margin is None or has_no_spread else contrast.p_tost(scale.distance(margin)),
-        paired=found.pairing in ("all", "shared"),
+        paired=found.pairing != "none",
         rho=found.rho,
-        partly_paired=found.pairing == "partly",
         n_pairs=0 if found.pairing == "none" else len(found.shared),
         left_out=found.left_out,
         is_floored=found.is_floored,
-        by_margin=_by_margin(found, scale),
         has_no_spread=has_no_spread,
     )
-
-
-def _by_margin(found: Matchup, scale: MetricScale) -> tuple[MarginVerdict, ...]:
-    """Return from which margin on which verdict would hold: it changes at the ends of the 90 % interval alone."""
-    interval = found.contrast.interval(0.90)
-    if interval is None or found.n < LEAST_SEEDS or found.is_identical or not found.contrast.standard_error:
-        return ()
-    edges = [0.0, *sorted({abs(interval.low), abs(interval.high)})]
-    told: list[MarginVerdict] = []
-    for start, end in zip(edges, [*edges[1:], 2 * edges[-1]], strict=True):
-        said = statistics.verdict(interval, (start + end) / 2, higher_is_better=scale.higher_is_better)
-        if not told or told[-1].verdict != said:
-            told.append(MarginVerdict(above=abs(scale.back(-start if scale.higher_is_better else start)), verdict=said))
-    return tuple(told)
-
-
-def sign_flip_ps(found: Matchup, margin: float | None, scale: MetricScale) -> Mapping[Verdict, float]:
-    """Return the exact p of each claim by turning signs; none unpaired, without a margin, or below 6 pairs."""
-    if margin is None or len(found.differences) < LEAST_PAIRS or found.is_identical:
-        return {}
-    sign = 1.0 if scale.higher_is_better else -1.0
-    gains = [sign * each for each in found.differences]
-    reach = scale.distance(margin)
-
-    not_worse, not_better, better, worse_by_margin, worse = sign_flips(
-        gains, [(-reach, 1), (reach, -1), (0.0, 1), (-reach, -1), (0.0, -1)]
-    )
-    return {
-        "equivalent": max(not_worse, not_better),
-        "better": better,
-        "non-inferior": not_worse,
-        "worse by more than the margin": worse_by_margin,
-        "worse": worse,
-    }
 
 
 def _on_scale(values: BySeed, scale: MetricScale, step: float | None) -> dict[int, float]:

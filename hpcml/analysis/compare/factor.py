@@ -47,8 +47,6 @@ _UNITS_OF_STATISTICS = ("seed",)
 _MOST_NAMED = 3
 _SCALED = (PrecisionName.amp_fp16.name, PrecisionName.fp16.name)  # precisions with loss scaling
 _ROUNDING = "rna"  # of emulated TF32, unless asked for another
-_BLOCKS = (PrecisionName.mxfp8.name, PrecisionName.mxfp4.name)  # precisions whose scales are powers of two
-_SCALE_ROUNDING = "ceil"  # of these, unless asked for another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +117,6 @@ def _precision(run: RunRecord) -> str:
     rounding = run.params.get("precision.rounding", _ROUNDING)
     if run.precision == PrecisionName.tf32.name and run.numerics == Numerics.emulated.name and rounding != _ROUNDING:
         options["rounding"] = show(rounding)
-    scale_rounding = run.params.get("precision.scale_rounding", _SCALE_ROUNDING)
-    if run.precision in _BLOCKS and scale_rounding != _SCALE_ROUNDING:
-        options["scale_rounding"] = show(scale_rounding)
     return " ".join((run.precision, *(f"{key}={value}" for key, value in options.items())))
 
 

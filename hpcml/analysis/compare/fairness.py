@@ -49,8 +49,6 @@ _NOTED_FACTS = (
 _MEASURED = frozenset({"gpu_shared", "thermal_throttling", "power_throttling", PRECISION_EFFECTIVE})
 # Facts that are looked up elsewhere than among the facts of a run, or beside them (`read_fact`).
 _ELSEWHERE = _MEASURED | {LAST_STEP, "code", "git_commit", "git_dirty"}
-# What a program is and runs on, known of a run even if it failed: runs that differ in it are no seeds of one arm.
-ARM_FACTS = tuple(key for key in _BINDING_FACTS if key not in _MEASURED | {LAST_STEP})
 _THROTTLED_FROM = 0.01  # of the time
 _WORDS = {
     "driver": "gpu_driver",

@@ -227,8 +227,6 @@ def _test_flags(found: Matchup, arm: Arm, reference: Arm, terms: Terms) -> list[
     seeds = ", ".join(map(str, found.left_out))
     if found.pairing == "shared":
         flags.append(f"paired by the {found.n} shared seeds; left out, since the other arm lacks them: seed {seeds}")
-    elif found.pairing == "partly":
-        flags.append(f"{len(found.shared)} seeds are in both arms: these as pairs, the others beside them (T_new2)")
     elif terms.seed is not None:
         flags.append(f"runs of one seed are the units, since {terms.metric} is a time or a rate: unpaired (Welch)")
     elif found.pairing == "none" and set(arm.values) != set(reference.values):
@@ -238,8 +236,7 @@ def _test_flags(found: Matchup, arm: Arm, reference: Arm, terms: Terms) -> list[
     if not found.is_identical and found.contrast.has_no_spread:
         flags.append("no spread in the difference: nothing says how certain it is, hence no verdict")
     if found.is_floored:
-        guessed = " as guessed from its values" if terms.resolution.source == "guessed" else ""
-        flags.append(f"the seen spread is below one step, {terms.resolution.value:.3g}{guessed}: one step was taken")
+        flags.append(f"the seen spread is below one step, {terms.resolution.value:.3g}: one step was taken")
     return flags
 
 

@@ -9,26 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
-from hpcml.analysis.compare.arms import metric_value
 from hpcml.analysis.compare.factor import with_distinct_settings
 from hpcml.errors import ComparisonError
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import show
 
-_OFF_GRID = 1e-3  # of a step: values that were computed in FP32 lie so near
 _RECORDED = "metric_resolution."  # with the metric's name a fact, which programs may report
-_MOST_STEPS = 1e6  # a value of more steps fits any grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """The smallest step of a metric; None: no grid is known, nor can one be seen."""
+    """The smallest step of a metric; None: no grid is known."""
 
     value: float | None
-    source: Literal["config", "recorded", "guessed"] | None
+    source: Literal["config", "recorded"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +94,9 @@ def find_scale(runs: Sequence[RunRecord], metric: str, *, higher_is_better: bool
 
 
 def find_resolution(runs: Sequence[RunRecord], metric: str) -> Resolution:
-    """Return the step of *metric* of the runs of one cell: configured, else recorded by their program, else seen.
+    """Return the step of *metric* of the runs of one cell: configured, else recorded by their program.
 
-    Of several that were recorded the largest counts. A step is seen where all values are multiples of the smallest gap
-    between two of them. Raises `ComparisonError` where the runs' configurations disagree.
+    Of several that were recorded the largest counts. Raises `ComparisonError` where the runs' configurations disagree.
     """
     configured = _agreed(runs, metric, "resolution", _number)
     if isinstance(configured, float):
@@ -109,35 +104,7 @@ def find_resolution(runs: Sequence[RunRecord], metric: str) -> Resolution:
     every = {id(run.facts): run.facts for run in runs}.values()
     told = [_number(facts.get(f"{_RECORDED}{metric}")) for facts in every]
     recorded = [step for step in told if step is not None and step > 0]
-    if recorded:
-        return Resolution(value=max(recorded), source="recorded")
-    guess = _guess([value for run in runs if (value := metric_value(run, metric)) is not None])
-    return Resolution(value=guess, source=None if guess is None else "guessed")
-
-
-def find_worst(runs: Sequence[RunRecord], everyone: Sequence[RunRecord], metric: str, *, low: bool) -> float | None:
-    """Return what a lost run is worth at worst: as configured, else the worst value that any run of the cell had.
-
-    *runs* are those that say how they are judged, *everyone* also those that were lost; *low*: a low value is bad.
-    """
-    configured = _agreed(runs, metric, "worst", _number)
-    if isinstance(configured, float):
-        return configured
-    summaries = [run.metrics[metric] for run in everyone if metric in run.metrics]
-    ends = [value for each in summaries for value in (each.min, each.max) if value is not None and math.isfinite(value)]
-    return (min(ends) if low else max(ends)) if ends else None
-
-
-def _guess(values: Sequence[float]) -> float | None:
-    distinct = sorted(set(values))
-    least = 1e-7 * max(map(abs, distinct), default=0.0)
-    gaps = [after - before for before, after in pairwise(distinct) if after - before > least]
-    if not gaps:
-        return None
-    gap = min(gaps)
-    steps = [value / gap for value in distinct]
-    on_grid = all(abs(each) < _MOST_STEPS and abs(each - round(each)) <= _OFF_GRID for each in steps)
-    return gap if on_grid else None
+    return Resolution(value=max(recorded), source="recorded") if recorded else NO_GRID
 
 
 def _agreed(

@@ -8,16 +8,12 @@ here too, and lost if any of its runs was: who repeats those that came through l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Literal
 
-from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, by_seed, is_own_doing, metric_value, reading
-from hpcml.analysis.compare.cells import Terms
-from hpcml.analysis.compare.contrasts import claims_of, match
-from hpcml.analysis.exact import p_more, share_interval
-from hpcml.model.comparison import Interval, Losses, Verdict
+from hpcml.analysis.compare.arms import Arm, is_own_doing, reading
+from hpcml.analysis.exact import share_interval
+from hpcml.model.comparison import Losses, Verdict
 from hpcml.model.divergence import diverged
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
@@ -46,7 +42,7 @@ def unread_runs(arm: Arm) -> list[RunRecord]:
 
 
 def find_losses(arm: Arm, reference: Arm | None) -> Losses:
-    """Return how many runs *arm* lost to its own doing; its p is against *reference*."""
+    """Return how many runs *arm* lost to its own doing; what is counted depends on *reference*, too."""
     unit, count = _unit(arm, reference)
     lost, ended = count(arm)
     return Losses(
@@ -54,33 +50,8 @@ def find_losses(arm: Arm, reference: Arm | None) -> Losses:
         n_ended=ended,
         unit=unit,
         rate_ci90=share_interval(lost, ended),
-        p_more=None if reference is None or reference is arm else _p_more(arm, reference),
         n_elsewhere=sum(not is_own_doing(run) for run in arm.failed),
         n_diverged=len(diverged(arm.ok)),
-    )
-
-
-def with_worst_case(losses: Losses, arm: Arm, terms: Terms) -> Losses:
-    """Return *losses* with the difference to the reference if each lost run, of both arms, had ended at the worst."""
-    reference = terms.reference
-    if reference is None or reference is arm or terms.worst is None:
-        return losses
-    gone = [*lost_runs(arm), *lost_runs(reference)]
-    if not gone:
-        return losses
-    values, others = (_with_worst(each, terms) for each in (arm, reference))
-    if not values or not others:
-        return losses
-    found = match(values, others, terms.scale, terms.resolution.value)
-    claims = claims_of(found, terms.margin, terms.scale)
-    interval = found.contrast.interval(0.90)
-    return replace(
-        losses,
-        worst=terms.worst,
-        worst_case=None
-        if interval is None
-        else Interval(low=terms.scale.back(interval.low), high=terms.scale.back(interval.high), confidence=0.90),
-        worst_case_verdict="inconclusive" if claims is None else statistics.verdict_of(claims),
     )
 
 
@@ -122,15 +93,12 @@ def _is_forbidden_by_divergence(verdict: Verdict, arm: Arm, reference: Arm) -> b
 
 
 def lost_words(arm: Arm, reference: Arm) -> str:
-    """Return "8/10 runs lost to their own doing, against 0/10 of fp32 (p = 0.0001)"."""
+    """Return "8/10 runs lost to their own doing, against 0/10 of fp32"."""
     unit, count = _unit(arm, reference)
     (lost, n), (other_lost, other_n) = count(arm), count(reference)
     are_mute = all(len(lost_runs(each)) == len(each.without_metric) for each in (arm, reference))
     how = "completed without the metric" if are_mute else "lost to their own doing"
-    return (
-        f"{lost}/{n} {unit} {how}, against {other_lost}/{other_n} of {reference.level} "
-        f"(p = {_p_more(arm, reference):.2g})"
-    )
+    return f"{lost}/{n} {unit} {how}, against {other_lost}/{other_n} of {reference.level}"
 
 
 def have_completed_since(arm: Arm) -> bool:
@@ -147,15 +115,6 @@ def have_completed_since(arm: Arm) -> bool:
 def _is_mute(arm: Arm) -> bool:
     """Tell whether all runs of *arm* that count completed, and reported no such metric."""
     return bool(arm.without_metric) and not arm.ok and len(lost_runs(arm)) == len(arm.without_metric)
-
-
-def _p_more(arm: Arm, reference: Arm) -> float:
-    """Return the p that the arm with the larger share lost does not really lose more."""
-    _, count = _unit(arm, reference)
-    one, other = count(arm), count(reference)
-    if one[0] * other[1] < other[0] * one[1]:
-        one, other = other, one
-    return p_more(*one, *other)
 
 
 _Count = Callable[[Arm], tuple[int, int]]  # how many were lost, of how many that ended
@@ -191,9 +150,3 @@ def _with_diverged(arm: Arm) -> tuple[int, int]:
 def _seeds(arm: Arm) -> tuple[int, int]:
     lost = {run.seed for run in lost_runs(arm)}
     return len(lost), len(lost.union(arm.values))
-
-
-def _with_worst(arm: Arm, terms: Terms) -> dict[int, float]:
-    gone = {run.uid for run in lost_runs(arm)}
-    runs: Sequence[RunRecord] = [*arm.ok, *lost_runs(arm)]
-    return dict(by_seed(runs, lambda run: terms.worst if run.uid in gone else metric_value(run, terms.metric)))

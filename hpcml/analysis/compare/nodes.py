@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hpcml.analysis import statistics
 from hpcml.analysis.statistics import Contrast, average
@@ -28,7 +28,6 @@ class Placed:
     seed: int
     place: str | None
     value: float
-    blur: float = 0.0  # the share of it by which it may be off in all runs alike: half a tick of the clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,25 +80,13 @@ def node_of(run: RunRecord) -> str | None:
 
 
 def ratio_over_places(over: Sequence[Placed], under: Sequence[Placed]) -> PlacedRatio | None:
-    """Return the values *over* divided by those *under* with the 95 % interval; None where one is not positive.
-
-    The interval is wider by what both may be off (`Placed.blur`), which no number of runs tells.
-    """
+    """Return the values *over* divided by those *under* with the 95 % interval; None where one is not positive."""
     if not over or not under or min(run.value for run in (*over, *under)) <= 0:
         return None
-    found = _ratio(over, under)
-    above, below = (max(run.blur for run in of) for of in (over, under))
-    if found is None or found.ci95 is None or not (above or below):
-        return found
-    low, high = found.ci95.low * (1 - above) / (1 + below), found.ci95.high * (1 + above) / (1 - below)
-    return replace(found, ci95=Interval(low=low, high=high, confidence=found.ci95.confidence))
-
-
-def _ratio(over: Sequence[Placed], under: Sequence[Placed]) -> PlacedRatio | None:
     found = difference_over_places(over, under, scale=math.log)
     if found.contrast is None:
         return _by_seeds(over, under, shared=found.shared)
-    interval = found.contrast.interval(0.95)
+    interval = None if found.contrast.has_no_spread else found.contrast.interval(0.95)
     if interval is not None:
         interval = Interval(low=math.exp(interval.low), high=math.exp(interval.high), confidence=0.95)
     return PlacedRatio(

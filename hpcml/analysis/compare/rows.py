@@ -11,17 +11,15 @@ from dataclasses import dataclass, replace
 from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import Arm
 from hpcml.analysis.compare.cells import Terms
-from hpcml.analysis.compare.contrasts import Matchup, claims_of, describe, match, sign_flip_ps
+from hpcml.analysis.compare.contrasts import Matchup, claims_of, describe, match
 from hpcml.analysis.compare.costs import NO_RATES, cost, find_rates, load, load_flags
-from hpcml.analysis.compare.curves import curve_difference
 from hpcml.analysis.compare.flags import effective, row_flags
-from hpcml.analysis.compare.losses import find_losses, judged_by_losses, with_worst_case
+from hpcml.analysis.compare.losses import find_losses, judged_by_losses
 from hpcml.analysis.compare.speed import find_speed, find_speed_ups
-from hpcml.analysis.compare.to_target import mlperf_score, to_target
-from hpcml.analysis.statistics import ALPHA, Claims, adjust, p_of, verdict_of
-from hpcml.model.comparison import NOT_AS_REQUESTED, CurveDifference, Row, Verdict
+from hpcml.analysis.compare.to_target import to_target
+from hpcml.analysis.statistics import Claims, adjust, p_of, verdict_of
+from hpcml.model.comparison import NOT_AS_REQUESTED, Row, Verdict
 from hpcml.model.precision import is_proven
-from hpcml.model.state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +39,10 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
     mean = statistics.mean(values) if values else None
     found = _match(arm, terms)
     difference = None if found is None else describe(found, terms.margin, terms.scale)
-    if difference is not None and not _may_claim(arm, terms):
-        difference = replace(difference, by_margin=())
     claims = None if found is None else claims_of(found, terms.margin, terms.scale)
     ups = find_speed_ups(arm, terms) if arm.has_speed else None
     rates = find_rates(arm, terms.steady) if arm.has_speed else NO_RATES
     reaches = terms.reaches.get(arm.level, ())
-    score, why_not = mlperf_score(reaches) if terms.is_scored else (None, None)
     others = None if terms.reference is None or terms.reference is arm else terms.reaches.get(terms.reference.level)
     row = Row(
         level=arm.level,
@@ -71,28 +66,18 @@ def draft_row(arm: Arm, terms: Terms) -> Draft:
         flags=(
             *row_flags(arm, terms, found, ups),
             *(load_flags(arm, rates) if arm.has_speed else ()),
-            *([why_not] if why_not else ()),
         ),
-        losses=with_worst_case(find_losses(arm, terms.reference), arm, terms),
-        p_not_worse=_share_not_worse(arm, terms),
-        score=score,
+        losses=find_losses(arm, terms.reference),
         cost=cost(arm, terms.reference) if arm.has_speed else None,
         load=(
             load(arm, terms.steady, rates, steps=terms.steps, data=terms.data, communication=terms.communication)
             if arm.has_speed
             else None
         ),
-        curve=_curve(arm, terms),
         to_target=None if terms.race is None else to_target(reaches, others, terms.race, terms.budget_s),
-        runs=_uids(arm, terms, are_over=True),
-        awaited=_uids(arm, terms, are_over=False),
+        awaited=_awaited(arm, terms),
     )
     return Draft(row=row, arm=arm, terms=terms, found=found, claims=claims)
-
-
-def verdict_by(draft: Draft, claims: Claims | None) -> Verdict:
-    """Return the verdict of *draft*'s row with *claims* in place of its own p values."""
-    return _verdict(draft.arm, draft.found, claims, draft.terms)
 
 
 def adjusted(drafts: Sequence[Draft]) -> list[Row]:
@@ -100,7 +85,7 @@ def adjusted(drafts: Sequence[Draft]) -> list[Row]:
     family = [at for at, draft in enumerate(drafts) if draft.claims is not None]
     rows = [draft.row for draft in drafts]
     for at, claims in zip(family, adjust([draft.claims for draft in drafts if draft.claims is not None]), strict=True):
-        rows[at] = _with_exact(drafts[at], _judged(drafts[at], claims, len(family)))
+        rows[at] = _judged(drafts[at], claims, len(family))
     return rows
 
 
@@ -111,37 +96,15 @@ def _judged(draft: Draft, claims: Claims, m: int) -> Row:
     if verdict == row.verdict:
         return row
     flag = f"{row.verdict} if it were the only row, {verdict} after Holm over {m}"
-    return _flagged(replace(row, verdict=verdict, verdict_alone=row.verdict), flag)
+    return replace(row, verdict=verdict, verdict_alone=row.verdict, flags=(*row.flags, flag))
 
 
-def _with_exact(draft: Draft, row: Row) -> Row:
-    """Return *row* with the exact p of its claim, and a flag where the exact test and t disagree."""
-    if draft.found is None or row.difference is None:
-        return row
-    ps = sign_flip_ps(draft.found, draft.terms.margin, draft.terms.scale)
-    if row.verdict in ps:
-        p = ps[row.verdict]
-        row = replace(row, difference=replace(row.difference, p_sign_flip=p))
-        if p > ALPHA:
-            return _flagged(row, f"'{row.verdict}' rests on normality: the exact sign-flip test gives p = {p:.2g}")
-    elif row.verdict == "inconclusive" and draft.row.verdict == row.verdict:  # by t alone, not for Holm
-        claims = [f"'{verdict}' (p = {p:.2g})" for verdict, p in ps.items() if p <= ALPHA]
-        if claims:
-            return _flagged(row, f"the exact sign-flip test alone would say {claims[0]}: t does not")
-    return row
-
-
-def _flagged(row: Row, flag: str) -> Row:
-    return replace(row, flags=(*row.flags, flag))
-
-
-def _uids(arm: Arm, terms: Terms, *, are_over: bool) -> tuple[str, ...]:
-    """Return the runs of *arm* and its reference that have ended, but for cancelled ones, or that have not."""
+def _awaited(arm: Arm, terms: Terms) -> tuple[str, ...]:
+    """Return the runs of *arm* and its reference that have not ended."""
     if terms.reference is None:
         return ()
     both = (arm,) if terms.reference is arm else (arm, terms.reference)
-    ended = [run for each in both for run in (*each.ended, *each.incomplete) if run.state is not State.CANCELLED]
-    return tuple(sorted(run.uid for run in (ended if are_over else [r for each in both for r in each.unfinished])))
+    return tuple(sorted(run.uid for each in both for run in each.unfinished))
 
 
 def _match(arm: Arm, terms: Terms) -> Matchup | None:
@@ -149,22 +112,6 @@ def _match(arm: Arm, terms: Terms) -> Matchup | None:
     if reference is None or reference is arm or not arm.values or not reference.values:
         return None
     return match(arm.values, reference.values, terms.scale, terms.resolution.value)
-
-
-def _curve(arm: Arm, terms: Terms) -> CurveDifference | None:
-    reference = terms.reference
-    if terms.values is None or reference is None or reference is arm:
-        return None
-    step = terms.resolution.value if terms.resolution.source != "guessed" else None
-    return curve_difference(arm, reference, terms.values, resolution=step)
-
-
-def _share_not_worse(arm: Arm, terms: Terms) -> float | None:
-    reference = terms.reference
-    if reference is None or reference is arm or terms.margin is None:
-        return None
-    values, others = arm.aligned(arm.seeds), reference.aligned(reference.seeds)
-    return statistics.share_not_worse(values, others, terms.margin, higher_is_better=terms.higher_is_better)
 
 
 def _verdict(arm: Arm, found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict:
@@ -180,16 +127,6 @@ def _verdict(arm: Arm, found: Matchup | None, claims: Claims | None, terms: Term
     if said == "unstable" or not terms.by_precision:
         return said
     return "not proven" if any(_is_unproven(each) for each in (arm, reference) if each is not None) else said
-
-
-def _may_claim(arm: Arm, terms: Terms) -> bool:
-    """Whether values alone decide what is said of *arm*, whichever claim that is."""
-    reference = terms.reference
-    arms = [arm] if reference is None else [arm, reference]
-    if terms.by_precision and any(each.is_impostor or _is_unproven(each) for each in arms):
-        return False
-    claims: tuple[Verdict, ...] = ("equivalent", "worse")
-    return reference is None or all(judged_by_losses(claim, arm, reference) == claim for claim in claims)
 
 
 def _said(found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict:

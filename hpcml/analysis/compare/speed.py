@@ -1,7 +1,7 @@
 """The speed of a row: its steady step time, its speed-up against the reference, and the reasons to doubt them.
 
-The step time is a median, and so are speed-ups, unless the steps of an arm are of two kinds or means tell another
-speed-up: then the throughput counts, which is by means (`uses_means`).
+The step time is a median, and so are speed-ups, unless the mean of an arm's steps is another: then the throughput
+counts, which is by means (`means_differ`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from statistics import fmean
 from hpcml.analysis.compare.arms import Arm, batch_sizes, by_seed, median_of, times
 from hpcml.analysis.compare.cells import Terms
 from hpcml.analysis.compare.nodes import Placed, PlacedRatio, by_seed_of, ratio_over_places
-from hpcml.analysis.steady import SteadyState, common_tick_s, find_drift
+from hpcml.analysis.steady import SteadyState, find_drift
 from hpcml.model.comparison import Speed
 
-_COARSE = 0.005  # of a step time: from here on it is told how coarse the clock was
-_DIFFERENT = 0.05  # speed-ups of means and of medians that are further apart are both told
+_DIFFERENT = 0.05  # of means and medians: of step times, and of the speed-ups of both
 OF_MEANS = "speed-ups and samples/s are of mean step times, the throughput: medians of these steps tell others"
 _Read = Callable[[SteadyState], float]
 _MEDIAN: _Read = attrgetter("median_s")  # two ways to read a state
@@ -67,13 +66,12 @@ def find_speed(arm: Arm, terms: Terms, ups: SpeedUps) -> Speed:
 
 def speed_flags(arm: Arm, terms: Terms, ups: SpeedUps) -> list[str]:
     """Return the reasons to doubt the speed and the speed-up of *arm*, each one line for people."""
-    flags = pace_flags(_states(arm, terms.steady))
+    flags = []
     if (drift := _drift(arm, terms)) is not None:
         flags.append(f"speed not steady: step times {drift * 100:+.0f} % from first to last third of the window")
     reference = terms.reference
     if reference is None or reference is arm or not reference.has_speed:
         return flags
-    flags += tick_flags(_states(arm, terms.steady), _tick_s(arm, reference, terms))
     if (drift := _drift(reference, terms)) is not None:
         flags.append(f"speed-up not steady: {reference.level} changes by {drift * 100:+.0f} % within the window")
     found, by_median = ups.found, ups.by_median
@@ -84,48 +82,14 @@ def speed_flags(arm: Arm, terms: Terms, ups: SpeedUps) -> list[str]:
     return flags
 
 
-def tick_flags(states: Sequence[SteadyState], tick_s: float) -> list[str]:
-    """Return the remark that the times of *states* are multiples of so much that their speed-up is not known well."""
-    blur = max((tick_s / 2 / state.median_s for state in states), default=0.0)
-    if blur < _COARSE:
-        return []
-    off = f"step times are multiples of {tick_s * 1000:g} ms, hence off by up to {blur * 100:.2g} %"
-    return [f"{off}: the interval of the speed-up is that much wider"]
+def means_differ(groups: Iterable[Sequence[SteadyState]]) -> bool:
+    """Tell whether speeds go by means: in some group the mean of the steps is not their median, but for 5 %."""
+    return any(abs(_mean_over_median(states) - 1) > _DIFFERENT for states in groups if states)
 
 
-def pace_flags(states: Sequence[SteadyState]) -> list[str]:
-    """Return the reasons why neither a median nor a mean of the steps of these runs may be their speed."""
-    flags = []
-    for pace, other in (("slow", "fast"), ("fast", "slow")):
-        if n := sum(state.changes_to == pace for state in states):
-            share = f"{n / len(states) * 100:.0f} % of its runs"
-            flags.append(
-                f"speed not steady: {other} steps first, then {pace} ones, in {share}: no mean of both will last"
-            )
-    if n := sum(state.has_modes and state.changes_to is None for state in states):
-        share = f"{n / len(states) * 100:.0f} % of its runs"
-        flags.append(f"slow and fast steps alternate in {share}: a median is not their speed")
-    return flags
-
-
-def means_differ(groups: Iterable[Sequence[SteadyState]], base: Sequence[SteadyState]) -> bool:
-    """Tell whether speeds go by means: most runs of a group have two kinds of steps, or means tell another ratio.
-
-    *base* are the runs that the others are compared with; without any, two kinds of steps alone decide.
-    """
-    known = [states for states in groups if states]
-    if any(_share_of_modes(states) > 0.5 for states in known):
-        return True
-    if not base:
-        return False
-    of_base = _mean_over_median(base)
-    return any(abs(_mean_over_median(states) / of_base - 1) > _DIFFERENT for states in known if states is not base)
-
-
-def uses_means(arms: Iterable[Arm], reference: Arm | None, steady: Mapping[str, SteadyState]) -> bool:
-    """Tell whether the speeds of a cell are by means: an arm has two kinds of steps, or another speed-up by means."""
-    base = [] if reference is None or not reference.has_speed else _states(reference, steady)
-    return means_differ([_states(arm, steady) for arm in arms if arm.has_speed], base)
+def uses_means(arms: Iterable[Arm], steady: Mapping[str, SteadyState]) -> bool:
+    """Tell whether the speeds of a cell are by means, as `means_differ` says."""
+    return means_differ(_states(arm, steady) for arm in arms if arm.has_speed)
 
 
 def _ratio(arm: Arm, terms: Terms, read: _Read) -> PlacedRatio | None:
@@ -139,13 +103,8 @@ def _ratio(arm: Arm, terms: Terms, read: _Read) -> PlacedRatio | None:
     by_sample = all(_knows_samples(each, terms.steady) for each in (arm, reference))
     if not by_sample and len(batch_sizes(arm) | batch_sizes(reference)) != 1:
         return None
-    tick_s = _tick_s(arm, reference, terms)
-    over, under = (_timed(each, terms.steady, read, by_sample=by_sample, tick_s=tick_s) for each in (reference, arm))
+    over, under = (_timed(each, terms.steady, read, by_sample=by_sample) for each in (reference, arm))
     return ratio_over_places(over, under)
-
-
-def _tick_s(arm: Arm, reference: Arm, terms: Terms) -> float:
-    return common_tick_s([*_states(arm, terms.steady), *_states(reference, terms.steady)])
 
 
 def _knows_samples(arm: Arm, steady: Mapping[str, SteadyState]) -> bool:
@@ -156,16 +115,9 @@ def _knows_samples(arm: Arm, steady: Mapping[str, SteadyState]) -> bool:
     return {seed for seed, _ in timed} == {seed for seed, of in timed if of is not None}
 
 
-def _timed(
-    arm: Arm, steady: Mapping[str, SteadyState], read: _Read, *, by_sample: bool, tick_s: float = 0.0
-) -> list[Placed]:
+def _timed(arm: Arm, steady: Mapping[str, SteadyState], read: _Read, *, by_sample: bool) -> list[Placed]:
     return [
-        Placed(
-            run.seed,
-            place,
-            read(state) / samples if by_sample and samples is not None else read(state),
-            tick_s / 2 / state.median_s,
-        )
+        Placed(run.seed, place, read(state) / samples if by_sample and samples is not None else read(state))
         for run, place, samples, state in zip(arm.ok, arm.places, arm.samples, arm.states(steady), strict=True)
         if state is not None and (samples is not None or not by_sample)
     ]
@@ -179,13 +131,9 @@ def _states(arm: Arm, steady: Mapping[str, SteadyState]) -> list[SteadyState]:
     return [state for state in arm.states(steady) if state is not None]
 
 
-def _share_of_modes(states: Sequence[SteadyState]) -> float:
-    return sum(state.has_modes for state in states) / len(states) if states else 0.0
-
-
 def _drift(arm: Arm, terms: Terms) -> float | None:
-    """Return the change that the step times of *arm* are shown to have; with two kinds of steps it means nothing."""
-    if _share_of_modes(_states(arm, terms.steady)) > 0:
+    """Return the change that the step times of *arm* are shown to have; where means count, medians change by chance."""
+    if uses_means([arm], terms.steady):
         return None
     changes = by_seed(arm.ok, lambda run: terms.steady[run.uid].change if run.uid in terms.steady else None)
     return find_drift(list(changes.values()))

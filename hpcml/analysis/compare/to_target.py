@@ -38,8 +38,6 @@ from hpcml.model.metric_sources import READ_AFTERWARDS
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Point, RunRecord
 
-MLPERF_LEAST_RUNS = 5
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
@@ -134,23 +132,6 @@ def to_target(
         median_kj=median_of(energies),
         energy_basis=basis,
     )
-
-
-def mlperf_score(reaches: Sequence[Reach]) -> tuple[float | None, str | None]:
-    """Return the mean time in seconds without the fastest and the slowest run, or None and the reason in words.
-
-    The rule of MLPerf Training (mlcommons/training_policies, training_rules.adoc): at least five runs, of which one may
-    not converge; it is then the dropped slowest.
-    """
-    if not _are_timed(reaches):
-        return None, "no score: not all of its runs were native, with a metric that was read as it came"
-    if len(reaches) < MLPERF_LEAST_RUNS:
-        return None, f"no score: {len(reaches)} of the {MLPERF_LEAST_RUNS} runs that it takes have ended"
-    without = sum(reach.at_s is None for reach in reaches)
-    if without > 1:
-        return None, f"no score: {without} of {len(reaches)} runs did not reach the target, and one at most may not"
-    times = sorted(math.inf if reach.at_s is None else reach.at_s for reach in reaches)
-    return fmean(times[1:-1]), None
 
 
 def _is_there(value: float, race: Race) -> bool:

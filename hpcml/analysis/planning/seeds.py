@@ -23,7 +23,6 @@ from hpcml.analysis.compare.arms import Arm, sort_runs
 from hpcml.analysis.compare.factor import Factor, find_factor, find_reference, natural
 from hpcml.analysis.compare.grid import find_resolution
 from hpcml.analysis.compare.objective import Yardstick, find_margin, find_yardstick, not_ended
-from hpcml.analysis.sequential import FIRST_LOOK, look_sizes, saved_percent
 from hpcml.errors import ComparisonError
 from hpcml.model.identity import changes_results
 from hpcml.model.planning import Design, PowerCell, PowerPlan, Spread, WantedVerdict
@@ -302,22 +301,6 @@ def _remarks(arms: Mapping[str, Arm], designs: Sequence[Design], terms: _Terms, 
         )
     if any(spread.sd > 0 for spread in spreads):
         yield f"the two arms are taken to be truly equal and to vary alike; at most {MOST_SEEDS} seeds are tried"
-    for design in designs:
-        if design.paired and design.seeds is not None and design.seeds >= FIRST_LOOK:
-            yield _in_rounds(design.seeds, terms.power)
-
-
-def _in_rounds(fixed: int, power: float) -> str:
-    """Return how the same is done in rounds, which are paired, and what that saves on average where arms are equal.
-
-    A tenth more seeds at most have the same power within 5 points (benchmarks/look_savings.py).
-    """
-    most = max(-(-11 * fixed // 10), fixed + 1)
-    sizes = ", ".join(map(str, look_sizes(most)))
-    return (
-        f"in rounds: schedule.until=verdict with 'seed=range({most})' looks at {sizes} seeds, and takes some "
-        f"{saved_percent(power):.0f} % fewer than {fixed} on average where arms are equal"
-    )
 
 
 MOST_SEEDS = 1000  # tried; whoever needs more needs another margin

@@ -15,9 +15,9 @@ from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import BySeed, by_seed, median_of, replicates_flag
 from hpcml.analysis.compare.costs import energy_kj_of, energy_per_sample_j_of, gpu_hours_of
 from hpcml.analysis.compare.nodes import Placed, PlacedRatio, node_flags, node_of, ratio_over_places
-from hpcml.analysis.compare.speed import means_differ, pace_flags, tick_flags
+from hpcml.analysis.compare.speed import means_differ
 from hpcml.analysis.scaling.cells import BATCH, Over
-from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_tick_s, common_window, steady_state
+from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_window, steady_state
 from hpcml.analysis.utilization.rates import samples_per_step
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import Excluded, Interval
@@ -118,7 +118,7 @@ def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: PlacedRatio | None) -> 
         flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
     if extra := len(arm.timed) - len(arm.steps_s):
         flags.append(replicates_flag(extra))
-    flags += [*arm.paces, *_disagreements(arm, cell.over)]
+    flags += _disagreements(arm, cell.over)
     waiting = median_of(arm.waiting)
     if waiting is not None and waiting >= _WAITING:
         flags.append(
@@ -186,7 +186,6 @@ class ScalingArm:
     gpu_hours: BySeed
     energy_kj: BySeed
     energy_per_sample_j: BySeed
-    paces: tuple[str, ...]  # flags of steps of two kinds
 
 
 def sort_arms(
@@ -208,7 +207,7 @@ def sort_arms(
     found = {uid: steady_state(curve, window) for uid, curve in candidates.items()}
     steady = {uid: state for uid, state in found.items() if state is not None}
     states = {n: [steady[run.uid] for run in runs if run.uid in steady] for n, runs in sorted(by_count.items())}
-    by_mean = means_differ(states.values(), next((of for of in states.values() if of), []))
+    by_mean = means_differ(states.values())
     arms = {n: _arm(n, runs, steady, curves, by_mean=by_mean) for n, runs in by_count.items()}
     return arms, window, by_mean
 
@@ -250,8 +249,6 @@ def _arm(
 ) -> ScalingArm:
     timed = tuple(run for run in runs if run.uid in steady)
     completed = [run for run in runs if run.state is State.COMPLETED and run.uid not in steady]
-    tick_s = common_tick_s(steady.values())
-    blurs = {uid: tick_s / 2 / state.median_s for uid, state in steady.items()}
     step_s = {uid: state.mean_s if by_mean else state.median_s for uid, state in steady.items()}
 
     def per_sample(run: RunRecord) -> float | None:
@@ -269,26 +266,16 @@ def _arm(
         silent=tuple((run, why_no_speed(run, curves.step_s.get(run.uid, ()))) for run in completed),
         steps_s=by_seed(timed, lambda run: steady[run.uid].median_s),
         samples_s=by_seed(timed, per_sample),
-        placed_steps_s=_placed(timed, lambda run: step_s[run.uid], blurs),
-        placed_samples_s=_placed(timed, per_sample, blurs),
+        placed_steps_s=_placed(timed, lambda run: step_s[run.uid]),
+        placed_samples_s=_placed(timed, per_sample),
         communication=by_seed(timed, share(curves.communication_s)),
         waiting=by_seed(timed, share(curves.waiting_s)),
         gpu_hours=by_seed(timed, gpu_hours_of),
         energy_kj=by_seed(timed, energy_kj_of),
         energy_per_sample_j=by_seed(timed, energy_per_sample_j_of),
-        paces=(
-            *pace_flags([steady[run.uid] for run in timed]),
-            *tick_flags([steady[run.uid] for run in timed], tick_s),
-        ),
     )
 
 
-def _placed(
-    runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None], blurs: Mapping[str, float]
-) -> list[Placed]:
+def _placed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> list[Placed]:
     found = [(run, read(run)) for run in runs]
-    return [
-        Placed(seed=run.seed, place=node_of(run), value=value, blur=blurs[run.uid])
-        for run, value in found
-        if value is not None
-    ]
+    return [Placed(seed=run.seed, place=node_of(run), value=value) for run, value in found if value is not None]

@@ -14,6 +14,9 @@ from hpcml.commands.machine import Machine, look_around
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.paths import Places
 from hpcml.schedulers.contract import Submitter
+from hpcml.schedulers.local.slots import Pool
+from hpcml.schedulers.local.submitter import LocalSubmitter
+from hpcml.schedulers.registry import open_submitter
 
 if TYPE_CHECKING:
     from hpcml.schedulers.local.slots import Pool
@@ -46,9 +49,6 @@ class Backends:
 
         It shares the machine's cores and GPUs among all runs of the user, by locks (`lock_dir`).
         """
-        # Imported here, as the others: loads what jobs are made of, and most commands ask nobody.
-        from hpcml.schedulers.local.submitter import LocalSubmitter  # noqa: PLC0415
-
         return LocalSubmitter(
             submissions=self.places.submissions,
             lock_dir=lock_dir(os.environ),
@@ -57,8 +57,6 @@ class Backends:
         )
 
     def _pool(self) -> Pool:
-        from hpcml.schedulers.local.slots import Pool  # noqa: PLC0415
-
         machine = self.machine()
         return Pool(cores=machine.cores, gpus=[device.uuid for device in machine.gpus])
 
@@ -67,8 +65,6 @@ class Backends:
 
         It is enough to query and cancel jobs, which need the job's ticket alone.
         """
-        from hpcml.schedulers.registry import open_submitter  # noqa: PLC0415
-
         return open_submitter(scheduler, submissions=self.places.submissions)
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from hpcml.commands.submit.arrays import divide
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.submission_log import Intent, OpenIntent, PlannedBatch, TakenOverError, leave_unseen
+from hpcml.commands.submit.submission_log import Intent, OpenIntent, PlannedBatch, TakenOverError
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.cluster import SchedulerName
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.layout import RunDir
 from hpcml.runs.state import EventName
 from hpcml.schedulers.batches import token_of
-from hpcml.schedulers.commands import NoAnswerError, UnseenSubmissionError
+from hpcml.schedulers.commands import NoAnswerError
 from hpcml.schedulers.contract import Batch, Job, Preview, Submitter, Ticket
 from hpcml.schedulers.registry import backend_of
 from hpcml.schedulers.request import Request, request_for_pack
@@ -170,8 +170,6 @@ def submit_all(outgoing: Sequence[Outgoing], opened: OpenIntent) -> list[Ticket]
             for job in [job for item in outgoing for job in item.batch.jobs][len(tickets) :]:
                 why = str(error) or "interrupted before it was submitted"
                 tell(job.run_dir, opened.intent, EventName.SUBMISSION_FAILED, reason=why)
-            if isinstance(error, UnseenSubmissionError):
-                leave_unseen(opened, item.planned)
             have_on_disk(written)
             opened.close()
         if isinstance(error, KeyboardInterrupt):

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.commands.submit import code, launch, preflight, rehearse
+from hpcml.commands.submit import code, dependencies, images, launch, preflight, rehearse
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.planned import Planned, are_in_rounds
+from hpcml.commands.submit.planned import Planned
 from hpcml.errors import NotPrivateError
 from hpcml.model.run import Run
 from hpcml.paths import Places
@@ -40,29 +40,18 @@ def preview_submission(
     """
     if places.home.is_dir() and (shared := why_shared(places.home)):
         raise NotPrivateError(shared)
-    looks: list[str] = []
-    if are_in_rounds(planned):
-        from hpcml.commands.submit import look_plan  # noqa: PLC0415 - loads the statistics
-
-        look_plan.check(planned, only_missing=False)
-        looks = look_plan.in_words(look_plan.draft_plan(planned)[0])
-        planned = look_plan.of_first_look(planned)
     code.refuse(planned, places)
     notes: list[str] = []
     if any(item.run.resources.dependency is not None for item in planned):
-        from hpcml.commands.submit import dependencies  # noqa: PLC0415 - loads the database, as below
-
         planned, notes = dependencies.resolve_all(planned, places)
     lines: list[str] = []
     if any(item.wants_image for item in planned):
-        from hpcml.commands.submit import images  # noqa: PLC0415 - loads the database, which other dry runs do without
-
         planned, lines = images.foreseen(planned, environ, project)
     submissions = launch.preview(planned, places, backends)
     said = rehearse.rehearse(planned, places, backends)
     return SubmissionPreview(
         runs=[(item.run, launch.plan_shown(item, places), item.overrides) for item in planned],
         submissions=submissions,
-        sources=[*looks, *code.foreseen(planned, places), *lines, *said.notes],
+        sources=[*code.foreseen(planned, places), *lines, *said.notes],
         warnings=[*notes, *said.refusals, *said.warnings, *preflight.all_warnings(planned, places, backends.machine())],
     )

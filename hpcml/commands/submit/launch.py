@@ -26,7 +26,7 @@ from hpcml.moments import local_time
 from hpcml.paths import Places
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.layout import RunDir, new_submission_id, new_uid
-from hpcml.runs.manifest import LaidOut, Manifest, Provenance, write_manifest
+from hpcml.runs.manifest import Manifest, Provenance, write_manifest
 from hpcml.runs.plan import Plan
 from hpcml.runs.private import FOLDER, make_folder, open_file, write_file
 from hpcml.runs.run_json import FORMAT
@@ -258,7 +258,6 @@ def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance, *, 
 def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: OpenIntent) -> None:
     """Write them all, have them on the disk, and say so; on any trouble nothing stays."""
     written: list[RunDir] = []
-    known = LaidOut()
     submitters: dict[tuple[SchedulerName, int | None], Submitter] = {}  # one of them remembers its scripts
     try:
         for prepared in everything:
@@ -275,7 +274,7 @@ def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: 
             kind = (cluster.scheduler, cluster.max_parallel)
             if kind not in submitters:
                 submitters[kind] = backends.submitter_for(cluster)
-            _fill(prepared, submitters[kind].script_for(prepared.job), known)
+            _fill(prepared, submitters[kind].script_for(prepared.job))
         have_on_disk(path for run_dir in written for path in (run_dir.manifest, run_dir.script, run_dir.path))
         have_on_disk({run_dir.path.parent for run_dir in written})
         opened.begin_submitting()
@@ -293,7 +292,7 @@ def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: 
         raise
 
 
-def _fill(prepared: Prepared, script: str, known: LaidOut) -> None:
+def _fill(prepared: Prepared, script: str) -> None:
     run_dir, kept = prepared.job.run_dir, prepared.kept
     if prepared.code.diff:
         with open_file(run_dir.git_diff, "xb") as file:
@@ -304,7 +303,7 @@ def _fill(prepared: Prepared, script: str, known: LaidOut) -> None:
     make_folder(run_dir.journals)
     make_folder(run_dir.logs)
     write_file(run_dir.script, script)
-    write_manifest(run_dir.manifest, prepared.job.manifest, known=known)  # last: a directory without it is no run
+    write_manifest(run_dir.manifest, prepared.job.manifest)  # last: a directory without it is no run
 
 
 def _link_packages(run_dir: RunDir, packages: Sequence[Path]) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from hpcml.model.choices import Until
 from hpcml.model.container import ContainerKind
 from hpcml.model.run import Run
 from hpcml.runs.plan import Image, Plan
@@ -42,8 +40,3 @@ class Planned:
 @lru_cache(maxsize=1000)  # of a sweep's runs it is the same, and asked for again and again
 def _folder(path: str) -> Path:
     return Path(path)
-
-
-def are_in_rounds(planned: Sequence[Planned]) -> bool:
-    """Tell whether *planned* are to be submitted in rounds, with a plan of looks."""
-    return any(item.run.schedule.until is Until.verdict for item in planned)

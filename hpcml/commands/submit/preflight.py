@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 import yaml
 
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit import code, packing
+from hpcml.commands.submit import code, packing, walltimes
 from hpcml.commands.submit.job_scripts import syntax_errors, unread_directives
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.python_start import imports_of_nothing
@@ -160,8 +160,6 @@ def _walltime_warnings(planned: Sequence[Planned], places: Places, machine: Mach
     """Yield what recorded runs say of the walltimes; that they cannot be asked refuses nothing, and is said."""
     if all(item.plan.stop_after_s is None for item in planned):
         return
-    from hpcml.commands.submit import walltimes  # noqa: PLC0415 - loads the database, which few runs on this machine need
-
     try:
         yield from walltimes.warnings(planned, places, machine)
     except (StoreError, OSError) as error:

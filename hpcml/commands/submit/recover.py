@@ -1,7 +1,7 @@
 """Recovering submissions whose process died: undone where nothing was sent, else finished; for ``hpcml sync``.
 
-Nothing is submitted twice: a run's own journals are believed first, then the scheduler, which is asked for the batch
-by its token; only what it surely does not have is sent again. Nothing is lost: what cannot be known now stays open.
+A run's own journals are believed first, then the scheduler, which is asked for the batch by its token; only what it
+does not have is sent again. Nothing is lost: what cannot be known now stays open.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
@@ -29,15 +28,13 @@ from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.journal import Event, read_journal
 from hpcml.runs.layout import RunDir, run_dir_of
 from hpcml.runs.manifest import read_to_execute
-from hpcml.runs.state import DECISIVE, EventName, read_fold
+from hpcml.runs.state import DECISIVE, EventName
 from hpcml.schedulers.batches import tickets_of
-from hpcml.schedulers.commands import NoAnswerError, UnseenSubmissionError
+from hpcml.schedulers.commands import NoAnswerError
 from hpcml.schedulers.contract import Batch, Job, Ticket
 from hpcml.schedulers.registry import require_programs
 
 _SETTLING_S = 5.0  # the request of a client that was killed may still be on its way to the scheduler
-_LATE_PAUSE_S = 10.0  # between two looks for a job that may come late, at first
-_LATE_S = 2 * 86400.0
 _LONG_AGO_S = 600.0  # no client lives so long
 
 
@@ -88,23 +85,6 @@ def recover(places: Places, backends: Backends) -> Recovered:
         else:
             ends += [end] if end else []
     return Recovered(finished=ends.count(_End.FINISHED), removed=ends.count(_End.REMOVED), waiting=waiting)
-
-
-def find_late_jobs(backends: Backends) -> list[str]:
-    """Look for the jobs that a site's wrapper took and had not submitted yet; return a line for each that has come.
-
-    Their runs, which count as failed, wait again then. Asked is ever more rarely, and not after two days. Without such
-    a submission this lists one folder.
-    """
-    lines: list[str] = []
-    now = time.time()
-    for path in intents.interrupted(intents.unseen_of(backends.places.open_submissions), now=now):
-        try:
-            lines += _find_late(path, backends, now)
-        except HpcmlError as error:
-            token = path.name.partition(".")[0]
-            lines.append(f"whether the job of {token} has come after all cannot be told now: {error}")
-    return lines
 
 
 def start_queues_again(backends: Backends) -> list[str]:
@@ -159,46 +139,6 @@ def _put_right(path: Path, places: Places, backends: Backends) -> _End | None:
     return _End.FINISHED
 
 
-def _find_late(path: Path, backends: Backends, now: float) -> list[str]:
-    taken = intents.take_over(path)
-    if taken is None:
-        return []
-    opened, _, looked_at = taken
-    try:
-        age_s = now - _sent_at(opened.intent).timestamp()
-        if 0 <= now - looked_at < max(_LATE_PAUSE_S, age_s / 20):
-            opened.leave_to_sync()
-            return []
-        batch = _batch_of(opened.intent.batches[0])
-        waiting = [job.run_dir.uid for job in batch.jobs if _was_refused(job, opened.intent)] if batch else []
-        tickets = backends.submitter_for(_cluster(batch)).find(batch) if batch and waiting else None
-        if batch and tickets:
-            said = {"why": "its job came later than its submission said", "by": "status"}
-            intent = replace(opened.intent, attempt=opened.intent.attempt + 1, said=said)
-            others = frozenset(job.run_dir.uid for job in batch.jobs) - set(waiting)
-            have_on_disk(record(batch, tickets, intent, known=others))
-        if tickets or not waiting or age_s > _LATE_S:
-            opened.close()
-        else:
-            opened.touch()
-            opened.leave_to_sync()
-    except BaseException:
-        opened.leave_to_sync()
-        raise
-    job = f"{tickets[0].scheduler} job {tickets[0].job_id}" if tickets else ""
-    return [f"{job} of {len(waiting)} run{'s' * (len(waiting) != 1)} came late: no failure"] if tickets else []
-
-
-def _sent_at(intent: Intent) -> datetime:
-    return datetime.strptime(intent.submission[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
-
-
-def _was_refused(job: Job, intent: Intent) -> bool:
-    """Tell whether the run still counts as not submitted: no agent of it has begun, and nobody has retried it."""
-    last = read_fold(job.run_dir).decision
-    return last is not None and (last.name, last.attempt) == (EventName.SUBMISSION_FAILED, intent.attempt)
-
-
 def _undo(opened: OpenIntent, places: Places) -> None:
     """Remove run directories that were never submitted, and what the store may have seen of them."""
     gone: list[RunDir] = []
@@ -221,9 +161,8 @@ def _finish(opened: OpenIntent, backends: Backends, last_seen: float) -> None:
     """Finish what *opened* was about to submit, batch by batch; *last_seen* is unix seconds.
 
     Where the dead process was at work in the last ten minutes, its last request may still be on the way to the
-    scheduler, which is given five seconds first. More is not needed: the programs that it had started, a site's
-    wrappers with what they start too, died with it (`schedulers.guard`), and a scheduler that is busy answers those who
-    ask later, such as us, later.
+    scheduler, which is given five seconds first. What comes later still does no harm: of two jobs one carries out the
+    run.
     """
     intent = opened.intent
     planned = {batch.token: (one, batch) for one in intent.batches if (batch := _batch_of(one))}
@@ -236,19 +175,19 @@ def _finish(opened: OpenIntent, backends: Backends, last_seen: float) -> None:
         opened.touch()
         before = planned.get(planned[batch.token][0].after or "")
         after_job = None if before is None else _open_job(before[1], intent)
-        written += _settle(replace(batch, after_job=after_job), opened, planned[batch.token][0], backends)
+        written += _settle(replace(batch, after_job=after_job), intent, backends)
     have_on_disk(written)
     opened.close()
 
 
-def _settle(batch: Batch, opened: OpenIntent, planned: PlannedBatch, backends: Backends) -> list[Path]:
+def _settle(batch: Batch, intent: Intent, backends: Backends) -> list[Path]:
     """Submit *batch* if it was not, and record what became of it; return the journals that were written.
 
-    The order decides that nothing is submitted twice: tickets in the runs' own journals, then the scheduler's answer to
-    the batch's token, then a mark of `hpcml cancel`; only what none of them knows is submitted. Raises `HpcmlError` for
-    runs of another machine, and `NoAnswerError` where the scheduler may or may not have it.
+    Asked are, in this order, the runs' own journals for tickets, the scheduler for the batch's token, and the mark of
+    `hpcml cancel`; only what none of them knows is submitted. Raises `HpcmlError` for runs of another machine, and
+    `NoAnswerError` where the scheduler may or may not have it.
     """
-    cluster, intent = _cluster(batch), opened.intent
+    cluster = _cluster(batch)
     if cluster.scheduler is SchedulerName.local and intent.host != intents.this_host():
         raise HpcmlError(f"its runs belong to the machine {intent.host}: hpcml sync there finishes it")
     require_programs(cluster.scheduler.name, cluster=cluster.name)
@@ -267,8 +206,6 @@ def _settle(batch: Batch, opened: OpenIntent, planned: PlannedBatch, backends: B
     except NoAnswerError:
         raise
     except SubmissionError as error:
-        if isinstance(error, UnseenSubmissionError):
-            intents.leave_unseen(opened, planned)
         return _tell(left, intent, EventName.SUBMISSION_FAILED, str(error))
     return record(batch, tickets, intent)
 

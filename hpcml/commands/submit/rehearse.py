@@ -81,5 +81,4 @@ def _starts(found: Sequence[Rehearsal], now: float) -> list[str]:
         return []
     first, last = (spell_walltime(round(wait / 60) * 60) for wait in (waits[0], waits[-1]))
     when = f"in {first}" if first == last else f"in {first} to {last}"
-    but = dict.fromkeys(answer.starts_but for answer in found if answer.starts_but is not None)
-    return ["; ".join([f"the scheduler expects the start {when}, as the queue stands now", *but])]
+    return [f"the scheduler expects the start {when}, as the queue stands now"]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hpcml.agent import bundle
 from hpcml.commands.collect import begin_home, claim, collect, opened
 from hpcml.commands.retry import is_going_on
 from hpcml.commands.submit import code, dependencies, images, preflight, recover, rehearse
@@ -20,7 +19,7 @@ from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.import_paths import Interpreters
 from hpcml.commands.submit.launch import Launched, launch
-from hpcml.commands.submit.planned import Planned, are_in_rounds
+from hpcml.commands.submit.planned import Planned
 from hpcml.images.build import OnProgress
 from hpcml.model.run import know_hashes
 from hpcml.model.state import State
@@ -85,16 +84,11 @@ def submit_points(
     images.
     """
     with Interpreters() as interpreters:
-        if are_in_rounds(planned):
-            from hpcml.commands.submit import look_plan  # noqa: PLC0415 - loads the statistics
-
-            look_plan.check(planned, only_missing=only_missing)
         code.begin_asking(planned, interpreters)  # they answer while the store is read
         _begin(places, reporter)
         if only_missing:
             recover.refuse_if_interrupted(places)
-        late = recover.find_late_jobs(backends) if only_missing else []
-        for line in (*late, *recover.start_queues_again(backends)):
+        for line in recover.start_queues_again(backends):
             reporter.note(line)
         # This opens the store: one that cannot be used is said before hours of computing, not after.
         missing = _find_missing(planned, places, reporter, are_left_out=only_missing)
@@ -107,14 +101,10 @@ def submit_points(
             voice = images.Voice(display=reporter.building, warn=reporter.warn)
             jobs = images.BuildJobs(places=places, backends=backends, command_line=command_line, tell=reporter.note)
             chosen = images.with_images(chosen, environ, project, voice, jobs)
-        for warning in [*preflight.all_warnings(chosen, places, backends.machine()), *_bundled()]:
+        for warning in preflight.all_warnings(chosen, places, backends.machine()):
             reporter.warn(warning)
         if not chosen:
             return []
-        if are_in_rounds(chosen):
-            from hpcml.commands.submit import looks  # noqa: PLC0415 - loads the statistics
-
-            return looks.begin(chosen, places, backends, command_line, reporter.note)
         if not only_missing:
             return launch(chosen, places, backends, command_line, interpreters)
         with deciding_alone(places, reporter.note):  # not before: an image may have been built for an hour
@@ -133,12 +123,6 @@ def _begin(places: Places, reporter: RunReporter) -> None:
         reporter.warn(new)
 
 
-def _bundled() -> list[str]:
-    """Have the agents start from a bundle; return a warning where they cannot."""
-    why = bundle.refresh()
-    return [] if why is None else [f"agents start more slowly than they could: their bundle cannot be made: {why}"]
-
-
 def _rehearse(chosen: Sequence[Planned], places: Places, backends: Backends, reporter: RunReporter) -> None:
     """Raise `SubmissionError` where the scheduler says that it would not take a job; tell what else it says."""
     said = rehearse.rehearse(chosen, places, backends)
@@ -150,9 +134,9 @@ def _rehearse(chosen: Sequence[Planned], places: Places, backends: Backends, rep
 
 
 def _find_missing(of: Sequence[Planned], places: Places, reporter: RunReporter, *, are_left_out: bool) -> list[Planned]:
-    """Return what of *of* is neither done nor under way, and tell of the rest; a plan of looks says that itself."""
+    """Return what of *of* is neither done nor under way, and tell of the rest."""
     missing, repeats = split_repeats(of, places)
-    if repeats and not are_in_rounds(of):
+    if repeats:
         reporter.found_repeats(FoundRepeats(done=repeats, of=len(of), are_left_out=are_left_out))
     return missing
 

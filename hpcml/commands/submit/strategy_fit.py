@@ -181,11 +181,6 @@ def _check_recipe(run: Run, numerics: Numerics) -> None:
         not (name is StrategyName.horovod and run.precision.name is PrecisionName.bf16),
         "precision=bf16 with strategy=horovod: Horovod sends no BF16: use precision=amp_bf16 or strategy=ddp",
     )
-    require(
-        not (name is StrategyName.horovod and run.precision.name is PrecisionName.fp8_hybrid_delayed),
-        "precision=fp8_hybrid_delayed with strategy=horovod: the ranks cannot share the maxima of their tensors: "
-        "use precision=fp8_hybrid or strategy=ddp",
-    )
     if name is StrategyName.pipeline:
         _check_pipeline(run, numerics)
 

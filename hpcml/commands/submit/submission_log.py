@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -170,17 +170,6 @@ def open_intent(folder: Path, intent: Intent, phase: Phase) -> OpenIntent:
             f"{folder}: {error.strerror or error}: nothing can be submitted (set HPCML_HOME to another place)"
         ) from error
     return OpenIntent(intent=intent, path=path)
-
-
-def unseen_of(folder: Path) -> Path:
-    """Return the folder of submissions that a wrapper took, and whose jobs were not seen; *folder* is of open ones."""
-    return folder.with_name("unseen")
-
-
-def leave_unseen(opened: OpenIntent, batch: PlannedBatch) -> None:
-    """Leave *batch* of the submission to who looks for its job later; raise as `open_intent` does."""
-    intent = replace(opened.intent, submission=batch.token, batches=[batch], run_dirs=[])
-    open_intent(unseen_of(opened.path.parent), intent, Phase.SUBMITTING).leave_to_sync()
 
 
 def interrupted(folder: Path, *, now: float) -> list[Path]:

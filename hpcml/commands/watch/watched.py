@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from hpcml.commands.collect import answering, collect
-from hpcml.commands.compare import find_study, left_out_of
 from hpcml.commands.report import Wish, gather
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.status import SchedulersAsked, standing_of, with_waits
@@ -118,8 +117,7 @@ class WatchedExperiment:
             if any(run.state.is_final for run in seen.live.running):  # it ended meanwhile, which the store has not read
                 seen = self._look()
             if self._page is None or seen != self._seen or self._problem is not None:
-                others = left_out_of(self.store, seen.runs, self.asked.selection)
-                self._publication = gather(self.store, seen.runs, self.asked.wish, seen.live, others=others)
+                self._publication = gather(self.store, seen.runs, self.asked.wish, seen.live)
                 self._seen, self._problem = seen, None
                 self._page = self._made(self._publication)
         except (HpcmlError, OSError) as error:
@@ -137,13 +135,11 @@ class WatchedExperiment:
         runs = select(store, self.asked.selection, refusal=nothing)
         running = [run for run in runs if run.state is State.RUNNING]
         waiting = [run for run in runs if run.state is State.PENDING]
-        study = find_study(runs, self.asked.wish.comparison)
         live = LiveLook(
             running=self._running(running[:_SHOWN]),
             waiting=self._waiting(waiting[:_SHOWN]),
             n_running=len(running),
             n_waiting=len(waiting),
-            is_planned=study.study is not None,
             problems=list(self._schedulers.problems),
         )
         return _Seen(runs, live)

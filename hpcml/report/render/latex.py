@@ -92,8 +92,10 @@ def as_latex(document: Document) -> str:
     """
     closing = [part.text for section in document.sections for part in section.parts if isinstance(part, Paragraph)]
     lines = [_PREAMBLE]
-    for at, section in enumerate((each for each in document.sections if each.heading), start=1):
-        lines += ["", *_float(section, f"{document.introduction}. {section.heading}.", at, closing)]
+    with_tables = [each for each in document.sections if any(isinstance(part, Table) for part in each.parts)]
+    for at, section in enumerate(with_tables, start=1):
+        caption = " ".join(f"{part}." for part in (document.introduction, section.heading) if part)
+        lines += ["", *_float(section, caption, at, closing)]
     return "\n".join([*lines, ""])
 
 

@@ -1,4 +1,4 @@
-"""Flux told: jobs are submitted once and never twice, or cancelled."""
+"""Flux told: jobs are submitted, or cancelled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
-from hpcml.schedulers.commands import NoAnswerError, UncertainSubmissionError, call, none_seen
+from hpcml.schedulers.commands import NoAnswerError, UncertainSubmissionError, call
 from hpcml.schedulers.flux.answers import (
     find_submitted_ids,
     is_silence,
@@ -24,7 +24,6 @@ from hpcml.schedulers.flux.script import FluxAsk
 log = logging.getLogger(__name__)
 
 SUBMIT_TIMEOUT_S = 120.0
-SETTLING_S = 5.0
 _PLACING_S = 0.5  # within which Flux says that a job can never be placed
 
 
@@ -42,31 +41,27 @@ def submit(
     environ: Mapping[str, str],
     timeout_s: float = SUBMIT_TIMEOUT_S,
     ask_timeout_s: float = ASK_TIMEOUT_S,
-    settling_s: float = SETTLING_S,
-    patience_s: float = 0.0,
 ) -> list[str]:
     """Run ``flux submit`` once and return the ids of all its jobs in their order.
 
-    A call that was cut short may have made some of them: Flux is then asked by name, twice *settling_s* apart and again
-    for *patience_s* where it is silent; where it has only a part, that is cancelled. Raises `SubmissionError` with
-    Flux's own words where nothing is queued, and `UncertainSubmissionError` where it cannot be known now.
+    A call that was cut short may have made some of them: Flux is then asked by name; where it has only a part, that is
+    cancelled. Raises `SubmissionError` with Flux's own words where nothing is queued, and `UncertainSubmissionError`
+    where it cannot be known now.
     """
     count = wanted.count or 1
 
     def look(why: str) -> list[str]:
-        return _look(wanted, why, timeout_s=ask_timeout_s, settling_s=settling_s, patience_s=patience_s)
+        return _look(wanted, why, ask_timeout_s)
 
     try:
-        answer = call(wanted.argv(script), timeout_s=timeout_s, environ=environ, is_submission=True)
+        answer = call(wanted.argv(script), timeout_s=timeout_s, environ=environ)
     except NoAnswerError as error:
         if found := look(str(error)):
             return found
         raise UncertainSubmissionError(f"{error}, and Flux has no job called {wanted.name}") from error
     ids = find_submitted_ids(answer.stdout)
-    if len(ids) == count:
-        return _placed(ids, ask_timeout_s, settling_s)
-    if len(ids) > count:
-        return _without_twins(wanted, ids, ask_timeout_s)
+    if len(ids) >= count:  # more where a site's wrapper tried again
+        return _placed(ids[-count:], ask_timeout_s)
     words = one_line(answer.stderr or answer.stdout)
     if answer.returncode > 0 and not ids and is_silence(answer.stderr):
         raise SubmissionError(f"Flux cannot be reached, so nothing was queued: {words}")
@@ -77,31 +72,12 @@ def submit(
         return found
     if answer.was_killed:
         raise UncertainSubmissionError(f"{why}, and Flux has no job called {wanted.name}")
-    raise none_seen(answer, why, name=wanted.name, by="Flux", look=f"flux jobs -a --name={wanted.name}")
+    raise SubmissionError(f"{why}; Flux has no job called {wanted.name} (`flux jobs -a --name={wanted.name}`)")
 
 
-def _without_twins(wanted: FluxAsk, ids: list[str], timeout_s: float) -> list[str]:
-    """Return the ids of the jobs that are to be the runs, of *ids*, and cancel what a site's wrapper made besides.
-
-    A twin would start its run, even after the run was cancelled. Only jobs of our name are cancelled.
-    """
-    try:
-        ours = find_all(wanted, timeout_s=timeout_s)
-        kept = [next((job for job in ids if job in jobs), None) for jobs in ours]
-        twins = [job for job in ids if any(job in jobs for jobs in ours) and job not in kept]
-        if None in kept or not twins:
-            raise NoAnswerError("not all of them are jobs of this name")
-        cancel(twins, timeout_s=timeout_s)
-    except HpcmlError as error:
-        log.warning("flux named the jobs %s; which are twins could not be seen to: %s", ", ".join(ids), error)
-        return ids[-(wanted.count or 1) :]
-    log.warning("flux submitted the jobs more than once: %s were cancelled", ", ".join(twins))
-    return [job for job in kept if job is not None]
-
-
-def _placed(ids: list[str], ask_timeout_s: float, settling_s: float) -> list[str]:
+def _placed(ids: list[str], ask_timeout_s: float) -> list[str]:
     """Return *ids*; raise `SubmissionError` where Flux says now that none of them can ever run."""
-    time.sleep(min(_PLACING_S, settling_s))
+    time.sleep(_PLACING_S)
     try:
         answer = heard(["flux", "jobs", "--json", ids[0]], ask_timeout_s)
     except NoAnswerError:
@@ -112,26 +88,18 @@ def _placed(ids: list[str], ask_timeout_s: float, settling_s: float) -> list[str
     return ids
 
 
-def _look(wanted: FluxAsk, why: str, *, timeout_s: float, settling_s: float, patience_s: float) -> list[str]:
+def _look(wanted: FluxAsk, why: str, timeout_s: float) -> list[str]:
     """Return the ids of the jobs that are there in spite of *why*, all or none."""
-    until = time.monotonic() + patience_s
-    looked = 0
-    while True:
-        try:
-            found = find(wanted, timeout_s=timeout_s)
-            looked += 1
-        except HpcmlError as error:
-            if time.monotonic() >= until:
-                raise UncertainSubmissionError(
-                    f"{why}, and Flux cannot be asked whether the job was queued: look with "
-                    f"`flux jobs -a --name={wanted.name}` before you try again"
-                ) from error
-            found = None
-        if found or looked == 2:
-            if found:
-                log.info("found %s under the name %s although: %s", ", ".join(found), wanted.name, why)
-            return found or []
-        time.sleep(settling_s)
+    try:
+        found = find(wanted, timeout_s=timeout_s)
+    except HpcmlError as error:
+        raise UncertainSubmissionError(
+            f"{why}, and Flux cannot be asked whether the job was queued: look with "
+            f"`flux jobs -a --name={wanted.name}` before you try again"
+        ) from error
+    if found:
+        log.info("found %s under the name %s although: %s", ", ".join(found), wanted.name, why)
+    return found or []
 
 
 def find(wanted: FluxAsk, *, timeout_s: float) -> list[str] | None:
@@ -140,22 +108,16 @@ def find(wanted: FluxAsk, *, timeout_s: float) -> list[str] | None:
     Where there is only a part, that is cancelled: it was a call that was cut short. Raises `NoAnswerError` where Flux
     does not answer.
     """
-    by_name = find_all(wanted, timeout_s=timeout_s)
-    if all(by_name):
-        return [jobs[-1] for jobs in by_name]
-    if any(by_name):
-        cancel([jobs[-1] for jobs in by_name if jobs], timeout_s=timeout_s)
-    return None
-
-
-def find_all(wanted: FluxAsk, *, timeout_s: float) -> list[list[str]]:
-    """Return for each job of *wanted* the ids that Flux has under its name, the oldest first; raise as `find` does."""
     jobs = jobs_named(wanted.name, timeout_s=timeout_s, among=wanted.count is not None)
     names = [wanted.name] if wanted.count is None else [f"{wanted.name}.{number}" for number in range(wanted.count)]
-    by_name: dict[str, list[str]] = {name: [] for name in names}
-    for job, said in sorted(jobs.items(), key=lambda item: (float(item[1].get("t_submit") or 0.0), item[0])):
-        by_name.setdefault(str(said["name"]), []).append(job)
-    return [by_name[name] for name in names]
+    in_order = sorted(jobs.items(), key=lambda item: (float(item[1].get("t_submit") or 0.0), item[0]))
+    latest = {str(said["name"]): job for job, said in in_order}
+    found = [latest[name] for name in names if name in latest]
+    if len(found) == len(names):
+        return found
+    if found:
+        cancel(found, timeout_s=timeout_s)
+    return None
 
 
 def cancel(ids: Collection[str], *, timeout_s: float = ASK_TIMEOUT_S) -> None:

@@ -31,7 +31,6 @@ class FluxSubmitter:
     submissions: Path
     submit_timeout_s: float = submission.SUBMIT_TIMEOUT_S
     ask_timeout_s: float = query.ASK_TIMEOUT_S
-    settling_s: float = submission.SETTLING_S  # between two looks for jobs whose submission failed
 
     def script_for(self, job: Job) -> str:
         """Return the run's own script, whose head says how it is submitted by hand."""
@@ -43,7 +42,7 @@ class FluxSubmitter:
         return Preview(command=self._ask(batch).argv(script), script=self._render(batch))
 
     def submit(self, batch: Batch) -> list[Ticket]:
-        """Queue *batch* by one call, which is never made twice blindly: see `submission.submit`."""
+        """Queue *batch* by one call: see `submission.submit`."""
         wanted = self._ask(batch)
         batches.write_down(self.submissions, batch, self._render(batch))
         needs_login = request_for_batch(batch).needs_login
@@ -53,7 +52,6 @@ class FluxSubmitter:
             environ=submission.submission_environ(os.environ, needs_login=needs_login),
             timeout_s=self.submit_timeout_s,
             ask_timeout_s=self.ask_timeout_s,
-            settling_s=self.settling_s,
         )
         return _tickets(batch, wanted, ids)
 
@@ -109,7 +107,6 @@ def put_back(job: Job, environ: Mapping[str, str], *, is_alone: bool) -> Ticket:
         wanted,
         job.script,
         environ=submission.submission_environ(environ, needs_login=request.needs_login),
-        patience_s=200.0,
     )
     return Ticket(scheduler=_SCHEDULER, job_id=again, job_name=wanted.name)
 

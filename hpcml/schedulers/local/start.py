@@ -1,17 +1,10 @@
-"""Begins the queue of a batch in a process of its own: ``python -m hpcml.schedulers.local.start FOLDER``.
+"""Begins the queue of a batch in a process of its own: ``python -m hpcml.schedulers.local.start FOLDER``."""
 
-Its modules come from the agents' bundle, as `hpcml.bundled` has it: this module itself loads next to nothing.
-"""
-
-import gc
 import os
 import sys
+from typing import NoReturn
 
-from hpcml.bundled import use_bundle
-
-TYPE_CHECKING = False  # not typing's own, which is not loaded yet
-if TYPE_CHECKING:
-    from typing import NoReturn
+from hpcml.search_path import standard_library_first
 
 
 def start(folder: str) -> None:
@@ -28,15 +21,12 @@ def start(folder: str) -> None:
     os.read(heard, 1)  # which ends with the ticket, or with the queue
 
 
-def _be_the_queue(folder: str, told: int) -> "NoReturn":
+def _be_the_queue(folder: str, told: int) -> NoReturn:
     code = 1
     try:
         os.setsid()
-        gc.disable()  # nothing that is loaded is garbage
-        from hpcml.schedulers.local.queue import drain  # noqa: PLC0415 - from the bundle
+        from hpcml.schedulers.local.queue import drain  # noqa: PLC0415 - not before it is known where modules are found
 
-        gc.freeze()
-        gc.enable()
         drain(folder, on_ticket=lambda: os.close(told))
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it is, nothing of the process that was copied is to be done twice
@@ -48,7 +38,7 @@ def _be_the_queue(folder: str, told: int) -> "NoReturn":
 
 
 if __name__ == "__main__":
-    use_bundle()
+    standard_library_first()
     from hpcml.paths import begin_in_utf8
 
     begin_in_utf8()

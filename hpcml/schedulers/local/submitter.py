@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
+
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.image import without_login
 from hpcml.runs.layout import QUEUE_LOG, home_of, queues_of
@@ -249,8 +251,6 @@ def _is_starting_up(folder: Path) -> bool:
     Looked at twice: a process may begin another, and end, between two looks at the list of all.
     """
     # for command lines alone: whether a process lives is runs/liveness's to say
-    import psutil  # noqa: PLC0415 - for queues of which nobody knows whether they began
-
     for pause_s in (0.0, _BETWEEN_LOOKS_S):
         time.sleep(pause_s)
         for process in psutil.process_iter(["cmdline"]):

@@ -63,13 +63,14 @@ _SIZE = re.compile(r"([\d.]+) *([kmgt]?)bytes?", re.IGNORECASE)
 _MIB = {"": 1 / 1024**2, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}
 
 
-def find_submitted_ids(stdout: str) -> list[str]:
-    r"""Return each number that bsub printed, once, between whatever a site's esub said.
+def find_submitted_id(stdout: str) -> str | None:
+    r"""Return the last number that bsub printed, between whatever a site's esub said.
 
-    >>> find_submitted_ids("Your job requests 12 slots.\nJob <4242> is submitted to queue <gpu>.\n")
-    ['4242']
+    >>> find_submitted_id("Your job requests 12 slots.\nJob <4242> is submitted to queue <gpu>.\n")
+    '4242'
     """
-    return list(dict.fromkeys(_SUBMITTED.findall(stdout)))
+    found = _SUBMITTED.findall(stdout)
+    return found[-1] if found else None
 
 
 def parse_jobs(stdout: str) -> dict[JobKey, dict[str, str]] | None:
@@ -128,17 +129,6 @@ def is_ours(said: Mapping[str, str], name: str | None) -> bool:
         return True
     marked = TOKEN.search(name)
     return marked is not None and marked[0] in said.get("OUTPUT_FILE", "")
-
-
-def was_submitted_as(said: Mapping[str, str], name: str) -> bool:
-    """Tell whether a job that may be called otherwise now logs where that submitted as *name* does.
-
-    A retry logs where the run's first job did, so of one this is never told.
-
-    >>> was_submitted_as({"OUTPUT_FILE": "/s/runs/x/20261121-083015-222abcde/job.log"}, "x.20261121-083015-222abcde")
-    True
-    """
-    return name.rpartition(".")[2] in said.get("OUTPUT_FILE", "").split("/")
 
 
 def known_of(said: Mapping[str, str]) -> Known | None:

@@ -20,7 +20,6 @@ from hpcml.schedulers.lsf.answers import (
     parse_jobs,
     parse_limit_s,
     parse_unknown,
-    was_submitted_as,
 )
 
 ASK_TIMEOUT_S = 60.0
@@ -135,30 +134,16 @@ def find(name: str, *, timeout_s: float = ASK_TIMEOUT_S) -> str | None:
     None: there is none, nor was one in the last hour (CLEAN_PERIOD); of one that ran before, its journals tell. Raises
     `NoAnswerError` where LSF does not answer.
     """
-    return max(find_all(name, timeout_s=timeout_s), key=int, default=None)
-
-
-def find_all(name: str, *, timeout_s: float = ASK_TIMEOUT_S) -> set[str]:
-    """Return the numbers of all jobs submitted as *name*, as `find` looks for them; raise as it does.
-
-    Where none is called so, it is looked for among all of this user's by the place of its log: a site's esub, or
-    somebody, may have renamed it.
-    """
     inquiry = _Inquiry(timeout_s)
-    called = {number for (number, _), said in _listed(inquiry, ["-J", name]).items() if is_ours(said, name)}
-    return called or {number for (number, _), said in _listed(inquiry, []).items() if was_submitted_as(said, name)}
-
-
-def _listed(inquiry: _Inquiry, which: Sequence[str]) -> dict[JobKey, dict[str, str]]:
-    answer = inquiry.ask(["bjobs", "-a", "-json", "-o", "jobid jobindex stat job_name output_file", *which])
+    answer = inquiry.ask(["bjobs", "-a", "-json", "-o", "jobid jobindex stat job_name output_file", "-J", name])
     if answer is None:
         raise NoAnswerError(inquiry.silence or "")
     jobs = parse_jobs(answer.stdout)
     if jobs is None:
         if "is not found" in answer.stderr or "o matching job" in answer.stderr or "No job found" in answer.stderr:
-            return {}
+            return None
         raise NoAnswerError(f"LSF cannot be asked: {one_line(answer.stderr or answer.stdout)}")
-    return jobs
+    return max((number for (number, _), said in jobs.items() if is_ours(said, name)), key=int, default=None)
 
 
 def time_limit(environ: Mapping[str, str]) -> tuple[int | None, int | None]:

@@ -1,4 +1,4 @@
-"""LSF told: a job is submitted once and never twice, submitted again from inside itself, killed, or requeued."""
+"""LSF told: a job is submitted, submitted again from inside itself, killed, or requeued."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ from hpcml.schedulers.commands import (
     NoAnswerError,
     UncertainSubmissionError,
     call,
-    keep_one,
-    look_twice,
-    none_seen,
 )
-from hpcml.schedulers.lsf.answers import find_submitted_ids, is_silence, one_line, refusals_of_kill
-from hpcml.schedulers.lsf.query import ASK_TIMEOUT_S, find, find_all
+from hpcml.schedulers.lsf.answers import find_submitted_id, is_silence, one_line, refusals_of_kill
+from hpcml.schedulers.lsf.query import ASK_TIMEOUT_S, find
 
 log = logging.getLogger(__name__)
 
 SUBMIT_TIMEOUT_S = 120.0  # bsub waits by itself for a server that is away
-SETTLING_S = 5.0
 _RETRIES = 2  # only where LSF surely took nothing
 _RETRY_AFTER_S = 3.0
 _NOT_TAKEN = "Request from non-LSF host rejected"  # a host that LSF is just getting to know
@@ -46,20 +42,18 @@ def submit(
     environ: Mapping[str, str],
     timeout_s: float = SUBMIT_TIMEOUT_S,
     ask_timeout_s: float = ASK_TIMEOUT_S,
-    settling_s: float = SETTLING_S,
-    patience_s: float = 0.0,
 ) -> str:
     """Run bsub once, as *argv* with the script on *stdin* or among its words, and return the job's number.
 
     *name* must be this submission's alone. Exit statuses are not believed: a job that was named is there, and only
     LSF's own words ("Job not submitted") are a refusal. Whatever else was said or left unsaid, LSF is asked for a job
-    of that name, twice *settling_s* apart, and again for *patience_s* where it is silent. Raises `SubmissionError`, and
-    `UncertainSubmissionError` where it cannot be known now whether there is a job.
+    of that name. Raises `SubmissionError`, and `UncertainSubmissionError` where it cannot be known now whether there is
+    a job.
     """
 
     def look(why: str) -> str | None:
         try:
-            return look_twice(lambda: find(name, timeout_s=ask_timeout_s), pause_s=settling_s, patience_s=patience_s)
+            return find(name, timeout_s=ask_timeout_s)
         except HpcmlError as error:
             raise UncertainSubmissionError(
                 f"{why}, and LSF cannot be asked whether the job was queued: look with `bjobs -a -J {name}` before you "
@@ -72,8 +66,8 @@ def submit(
         if found := look(str(error)):
             return found
         raise UncertainSubmissionError(f"{error}, and LSF has no job called {name}") from error
-    if named := find_submitted_ids(answer.stdout):
-        return _one_of(named, name, ask_timeout_s)
+    if named := find_submitted_id(answer.stdout):
+        return named
     words = one_line(answer.stderr or answer.stdout)
     if any(sign in answer.stderr + answer.stdout for sign in _REFUSED):
         raise SubmissionError(f"LSF refused the job: {words}")
@@ -83,28 +77,17 @@ def submit(
         return found
     if answer.was_killed or is_silence(answer.stderr + answer.stdout):
         raise UncertainSubmissionError(f"{why}, and LSF has no job called {name}")
-    raise none_seen(answer, why, name=name, by="LSF", look=f"bjobs -a -J {name}")
+    raise SubmissionError(f"{why}; LSF has no job called {name} (`bjobs -a -J {name}`)")
 
 
 def _sent(argv: Sequence[str], stdin: str | None, environ: Mapping[str, str], timeout_s: float) -> Answer:
     left = _RETRIES
     while True:
-        answer = call(argv, timeout_s=timeout_s, input=stdin, environ=environ, is_submission=True)
-        if not left or find_submitted_ids(answer.stdout) or _NOT_TAKEN not in answer.stderr:
+        answer = call(argv, timeout_s=timeout_s, input=stdin, environ=environ)
+        if not left or find_submitted_id(answer.stdout) or _NOT_TAKEN not in answer.stderr:
             return answer
         left -= 1
         time.sleep(_RETRY_AFTER_S)
-
-
-def _one_of(named: Sequence[str], name: str, timeout_s: float) -> str:
-    if len(named) == 1:
-        return named[0]
-    return keep_one(
-        named,
-        by="bsub",
-        find=lambda: find_all(name, timeout_s=timeout_s),
-        cancel=lambda ids: kill(ids, timeout_s=timeout_s),
-    )
 
 
 def command_of(script: Path, *, is_argument: bool, more: Sequence[str] = ()) -> list[str]:

@@ -31,7 +31,6 @@ class LsfSubmitter:
     submissions: Path
     submit_timeout_s: float = submission.SUBMIT_TIMEOUT_S
     ask_timeout_s: float = query.ASK_TIMEOUT_S
-    settling_s: float = submission.SETTLING_S  # between two looks for a job whose bsub failed
 
     def script_for(self, job: Job) -> str:
         """Return the run's own script, which bsub takes again."""
@@ -45,7 +44,7 @@ class LsfSubmitter:
         return Preview(command=command, script=self._render(batch))
 
     def submit(self, batch: Batch) -> list[Ticket]:
-        """Queue *batch* by one call of bsub, which is never made twice blindly: see `submission.submit`."""
+        """Queue *batch* by one call of bsub: see `submission.submit`."""
         batches.write_down(self.submissions, batch, self._render(batch))
         script, request = batches.script_of(self.submissions, batch), request_for_batch(batch)
         is_argument = _is_argument(batch)
@@ -56,7 +55,6 @@ class LsfSubmitter:
             environ=submission.submission_environ(os.environ, needs_login=request.needs_login),
             timeout_s=self.submit_timeout_s,
             ask_timeout_s=self.ask_timeout_s,
-            settling_s=self.settling_s,
         )
         return _tickets(batch, number)
 
@@ -114,7 +112,6 @@ def put_back(job: Job, environ: Mapping[str, str], *, is_alone: bool) -> Ticket 
         stdin=None if is_argument else _text(script),
         name=name,
         environ=submission.submission_environ(environ, needs_login=request.needs_login),
-        patience_s=200.0,
     )
     return Ticket(scheduler=_SCHEDULER, job_id=again, job_name=name)
 

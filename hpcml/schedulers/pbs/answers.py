@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import pairwise, takewhile
+from itertools import takewhile
 
 from hpcml.model.state import State
 from hpcml.schedulers.batches import TOKEN
@@ -92,13 +92,8 @@ def find_submitted_id(stdout: str) -> str | None:
 
     The last line that is an id counts. None where there is no such line.
     """
-    found = find_submitted_ids(stdout)
+    found = _SUBMITTED.findall(stdout)
     return found[-1] if found else None
-
-
-def find_submitted_ids(stdout: str) -> list[str]:
-    """Return each line that is an id, once: several where a site's wrapper submitted again, or spoke of other jobs."""
-    return list(dict.fromkeys(_SUBMITTED.findall(stdout)))
 
 
 def parse_jobs(stdout: str) -> dict[JobId, dict[str, str]]:
@@ -188,16 +183,6 @@ def is_ours(said: Attributes, name: str | None) -> bool:
     ]  # a subjob that started lacks the first
     marked = TOKEN.search(name)
     return not traces or any((marked[0] if marked else name) in trace for trace in traces)
-
-
-def was_submitted_as(said: Attributes, name: str) -> bool:
-    """Tell whether the job with these attributes was submitted under *name*, whatever it is called now.
-
-    >>> was_submitted_as({"Submit_arguments": "-N mine.1-r1 -J 0-1 job.sh"}, "mine.1")
-    False
-    """
-    words = said.get("Submit_arguments", "").split()
-    return name in {after for before, after in pairwise(words) if before == "-N"}
 
 
 def known_of(said: Attributes) -> Known | None:

@@ -10,7 +10,6 @@ import os
 import pwd
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from hpcml.model.state import State
@@ -26,7 +25,6 @@ from hpcml.schedulers.pbs.answers import (
     parse_jobs,
     parse_list,
     parse_unknown,
-    was_submitted_as,
 )
 
 ASK_TIMEOUT_S = 60.0  # ten thousand subjobs took 0.5 s on an idle server
@@ -52,34 +50,8 @@ def find(name: str, *, qselect: str = "qselect", timeout_s: float = ASK_TIMEOUT_
     none has ended within the history. Without a history, and after it, only journals tell of one that has ended.
     Raises `NoAnswerError` where PBS does not answer.
     """
-    ids = find_all(name, qselect=qselect, timeout_s=timeout_s)
-    return ids[max(ids)] if ids else None
-
-
-def find_all(name: str, *, qselect: str = "qselect", timeout_s: float = ASK_TIMEOUT_S) -> dict[JobId, str]:
-    """Return the full ids of all jobs submitted as *name*, as `find` looks for them; raise as it does.
-
-    Where none is called so, a hook of the site or somebody may have renamed it: then it is looked for among the latest
-    of this user's jobs by the words that qsub was called with, which PBS keeps.
-    """
-    if named := _select(["-N", name], qselect, timeout_s):
-        return named
-    user = _user()
-    ids = {} if user is None else _select(["-u", user], qselect, timeout_s)
-    latest = sorted(ids)[-_MOST_AT_ONCE:]
-    inquiry = Inquiry(timeout_s, qstat=str(Path(qselect).with_name("qstat")))
-    found: dict[JobId, str] = {}
-    for first in range(0, len(latest), IDS_PER_CALL):
-        described, unsaid = inquiry.describe(latest[first : first + IDS_PER_CALL], with_subjobs=False)
-        if unsaid:
-            raise NoAnswerError(next(iter(unsaid.values())))
-        found |= {job: ids[job] for job, said in described.items() if job in ids and was_submitted_as(said, name)}
-    return found
-
-
-def _select(words: Sequence[str], qselect: str, timeout_s: float) -> dict[JobId, str]:
     for history in (["-x"], []):
-        answer = call([qselect, *history, *words], timeout_s=timeout_s)
+        answer = call([qselect, *history, "-N", name], timeout_s=timeout_s)
         if _NO_HISTORY in answer.stderr and history:
             continue
         ids = {parsed: word for word in answer.stdout.split() if (parsed := parse_id(word))}
@@ -87,7 +59,7 @@ def _select(words: Sequence[str], qselect: str, timeout_s: float) -> dict[JobId,
         is_none = not ids and (bool(answer.stdout.strip()) or was_not_asked(answer))
         if answer.returncode != 0 or is_none:
             raise NoAnswerError(f"PBS cannot be asked: {one_line(answer.stderr or answer.stdout)}")
-        return ids
+        return ids[max(ids)] if ids else None
     raise NoAnswerError("PBS answered neither with nor without history")
 
 
@@ -105,16 +77,14 @@ class Inquiry:
     silence: str | None = None
     _has_history: bool = True
 
-    def describe(
-        self, group: Sequence[JobId], *, with_subjobs: bool = True
-    ) -> tuple[dict[JobId, dict[str, str]], dict[JobId, str]]:
+    def describe(self, group: Sequence[JobId]) -> tuple[dict[JobId, dict[str, str]], dict[JobId, str]]:
         """Return the attributes of the jobs of *group*, or of an array and its jobs, and why others have none.
 
         A job in neither is one that PBS does not know, or knows no longer. *group* is one array, or plain jobs,
         `IDS_PER_CALL` at most: `describe` of the module sees to that. Raises `SubmissionError` where qstat is not
         there.
         """
-        flags = ["-t"] if with_subjobs and any(job.array for job in group) else []
+        flags = ["-t"] if any(job.array for job in group) else []
         words = [job.asked for job in group]
         while True:
             # -x: without it, finished jobs vanish from the answer (man qstat)

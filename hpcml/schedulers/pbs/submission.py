@@ -1,4 +1,4 @@
-"""PBS told: a job is submitted once and never twice, submitted again from inside itself, or deleted.
+"""PBS told: a job is submitted, submitted again from inside itself, or deleted.
 
 Both the backend (`submitter`) and the plugin for submitit submit by this module.
 """
@@ -21,26 +21,21 @@ from hpcml.schedulers.commands import (
     NoAnswerError,
     UncertainSubmissionError,
     call,
-    keep_one,
-    look_twice,
-    none_seen,
 )
 from hpcml.schedulers.pbs.answers import (
     JobId,
-    find_submitted_ids,
+    find_submitted_id,
     one_line,
     parse_id,
     parse_jobs,
     parse_time_s,
 )
-from hpcml.schedulers.pbs.query import ASK_TIMEOUT_S, NOT_HEARD, find, find_all, was_not_asked
+from hpcml.schedulers.pbs.query import ASK_TIMEOUT_S, NOT_HEARD, find, was_not_asked
 from hpcml.schedulers.pbs.script import LONGEST_NAME, Ask, qsub_argv
 
 log = logging.getLogger(__name__)
 
 SUBMIT_TIMEOUT_S = 120.0  # a busy server or a hook of the site may take a minute
-SETTLING_S = 5.0  # a site's wrapper may do its work in the background
-_AGAIN_PATIENCE_S = 140.0  # nobody else would look for it; an agent waits five minutes
 _RETRIES = 2  # only where PBS cannot have heard us
 _RETRY_AFTER_S = 1.0
 _GONE = (0, 35, 55, 153)  # deleted, finished, finished subjob, unknown
@@ -54,17 +49,13 @@ def submit(
     name: str,
     timeout_s: float = SUBMIT_TIMEOUT_S,
     ask_timeout_s: float = ASK_TIMEOUT_S,
-    settling_s: float = SETTLING_S,
-    patience_s: float = 0.0,
     advised: Callable[[str], str] = str,
 ) -> str:
     """Run qsub once, as *argv* (man qsub), and return the job's full id; *name* must be this submission's alone.
 
     Only PBS's own words are a refusal. Whatever else qsub, or a site's wrapper of it, said or left unsaid, PBS is asked
-    for a job of that name, twice *settling_s* apart: nothing is ever submitted twice. Where PBS gives no answer to
-    that, it is asked again for *patience_s*. A call that PBS surely did not hear is repeated twice, a second apart;
-    *timeout_s* is for each of them, and *ask_timeout_s* for each question. Of jobs that a wrapper submitted twice all
-    but the first are deleted.
+    for a job of that name. A call that PBS surely did not hear is repeated twice, a second apart; *timeout_s* is for
+    each of them, and *ask_timeout_s* for the question.
 
     Raises `SubmissionError` with PBS's own words, to which *advised* adds what to do, or those of a wrapper that ended
     by itself without a job; and `UncertainSubmissionError` where qsub was killed or silent, or PBS cannot be asked now.
@@ -72,12 +63,10 @@ def submit(
     show it to everybody who asks for the job with qstat.
     """
     # Its neighbour: inside a job, where qsub is called by its place, PATH has neither
-    qselect, qdel = (str(Path(argv[0]).with_name(program)) for program in ("qselect", "qdel"))
+    qselect = str(Path(argv[0]).with_name("qselect"))
 
     def look(why: str) -> str | None:
-        return _look_for(
-            lambda: find(name, qselect=qselect, timeout_s=ask_timeout_s), name, why, settling_s, patience_s
-        )
+        return _look_for(name, why, qselect, ask_timeout_s)
 
     try:
         answer = _sent(argv, timeout_s)
@@ -85,14 +74,7 @@ def submit(
         if found := look(str(error)):
             return found
         raise UncertainSubmissionError(f"{error}, and PBS has no job called {name}") from error
-    if len(named := find_submitted_ids(answer.stdout)) > 1:
-        return keep_one(
-            named,
-            by="qsub",
-            find=lambda: find_all(name, qselect=qselect, timeout_s=ask_timeout_s).values(),
-            cancel=lambda ids: _delete_all(ids, qdel, ask_timeout_s),
-        )
-    printed = named[0] if named else None
+    printed = find_submitted_id(answer.stdout)
     if answer.returncode == 0 and printed is not None:
         for words in answer.own_words("qsub"):
             log.warning("qsub said: %s", words)
@@ -105,14 +87,14 @@ def submit(
         return found
     if answer.was_killed or was_not_asked(answer):
         raise UncertainSubmissionError(f"{why}, and PBS has no job called {name}")
-    raise none_seen(answer, why, name=name, by="PBS", look=f"qselect -x -N {name}")
+    raise SubmissionError(f"{why}; PBS has no job called {name} (`qselect -x -N {name}`)")
 
 
 def _sent(argv: Sequence[str], timeout_s: float) -> Answer:
     """Return what qsub answered; raise `SubmissionError` where it found no server, and `NoAnswerError` in time."""
     environ = {**without_login(os.environ), "LC_ALL": "C"}
     left = _RETRIES
-    while _was_not_heard(answer := call(argv, timeout_s=timeout_s, environ=environ, is_submission=True)):
+    while _was_not_heard(answer := call(argv, timeout_s=timeout_s, environ=environ)):
         if not left:
             raise SubmissionError(f"PBS cannot be reached, so nothing was queued: {one_line(answer.stderr)}")
         left -= 1
@@ -125,10 +107,10 @@ def _is_refusal(answer: Answer) -> bool:
     return answer.returncode > 0 and bool(answer.own_words("qsub")) and not was_not_asked(answer)
 
 
-def _look_for(ask: Callable[[], str | None], name: str, why: str, settling_s: float, patience_s: float) -> str | None:
+def _look_for(name: str, why: str, qselect: str, timeout_s: float) -> str | None:
     """Return the id of the job called *name*, which exists if qsub was heard although its answer was not."""
     try:
-        found = look_twice(ask, pause_s=settling_s, patience_s=patience_s)
+        found = find(name, qselect=qselect, timeout_s=timeout_s)
     except HpcmlError as error:
         raise UncertainSubmissionError(
             f"{why}, and PBS cannot be asked whether the job was queued: look with `qselect -x -N {name}` before you "
@@ -158,7 +140,7 @@ def submit_again(wanted: Ask, script: Path, environ: Mapping[str, str], *, mark:
     """
     again = replace(wanted, name=f"{wanted.name[: LONGEST_NAME - len(mark)]}{mark}", depend=None)
     argv = qsub_argv(find_qsub(environ), again, script)
-    return SubmittedAgain(submit(argv, name=again.name, patience_s=_AGAIN_PATIENCE_S), again.name)
+    return SubmittedAgain(submit(argv, name=again.name), again.name)
 
 
 def time_limit(environ: Mapping[str, str]) -> tuple[int | None, int | None]:
@@ -216,12 +198,6 @@ def delete(job: JobId, *, qdel: str = "qdel", timeout_s: float = ASK_TIMEOUT_S) 
     if answer.returncode not in _GONE:
         raise HpcmlError(f"PBS did not delete {job.asked}: {one_line(answer.stderr)}")
     log.info("deleted %s", job.asked)
-
-
-def _delete_all(ids: Sequence[str], qdel: str, timeout_s: float) -> None:
-    for job in map(parse_id, ids):
-        assert job is not None  # as all that is read off an answer
-        delete(job, qdel=qdel, timeout_s=timeout_s)
 
 
 def _was_not_heard(answer: Answer) -> bool:

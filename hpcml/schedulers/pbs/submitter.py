@@ -63,7 +63,6 @@ class PbsSubmitter:
     submissions: Path
     submit_timeout_s: float = submission.SUBMIT_TIMEOUT_S
     ask_timeout_s: float = query.ASK_TIMEOUT_S
-    settling_s: float = submission.SETTLING_S  # between two looks for a job whose qsub failed
     scripts: batches.OwnScripts = field(default_factory=batches.OwnScripts, compare=False)
 
     def script_for(self, job: Job) -> str:
@@ -76,7 +75,7 @@ class PbsSubmitter:
         return Preview(command=prepared.argv, script=prepared.text)
 
     def submit(self, batch: Batch) -> list[Ticket]:
-        """Queue *batch* by one call of qsub; whatever happens to that call, it is never made twice blindly.
+        """Queue *batch* by one call of qsub.
 
         Raises `SubmissionError` with PBS's words where nothing was queued, and `UncertainSubmissionError` where that
         cannot be known now: then `find` has to be asked before this is done again.
@@ -93,7 +92,6 @@ class PbsSubmitter:
             name=name,
             timeout_s=self.submit_timeout_s,
             ask_timeout_s=self.ask_timeout_s,
-            settling_s=self.settling_s,
             advised=lambda words: advised(words, _ADVICE),
         )
         return batches.tickets_of(_SCHEDULER, batch, job_id=job_id, job_name=name)

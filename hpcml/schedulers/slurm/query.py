@@ -154,18 +154,6 @@ def _find_new(name: str, questions: _Questions) -> str | None:
     return found
 
 
-def jobs_by_name(name: str, *, clusters: str | None, patience_s: float) -> list[str]:
-    """Return the ids of all jobs of this user called *name* that the queue has; `NoAnswerError` where it is silent."""
-    found: list[str] = []
-    for cluster in _each(clusters, patience_s):
-        questions = _Questions(patience_s, cluster)
-        text = questions.ask(queue_command(_NAMES))
-        if text is None:
-            raise NoAnswerError("; ".join(questions.problems))
-        found += [spell(job_id, cluster) for job_id in _ids_of(name, text)]
-    return found
-
-
 def find_job(name: str, *, clusters: str | None = None, token: str, patience_s: float) -> str | None:
     """Return the id of the job *name* that was, or was not, submitted some time ago by a process that is dead.
 

@@ -1,7 +1,6 @@
 """Whether Slurm would take a job: ``sbatch --test-only``, and what scontrol says of its partition and reservation.
 
-Man pages: sbatch (--test-only), scontrol (show partition, show reservation). Tried on Slurm 22.05: there --test-only
-takes a walltime above the partition's limit where the site does not enforce it; the job is queued, and never starts.
+Man pages: sbatch (--test-only), scontrol (show partition, show reservation). Tried on Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -9,17 +8,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from hpcml.errors import HpcmlError
-from hpcml.runs.private import user_name
-from hpcml.schedulers.commands import Answer, NoAnswerError, advised, call
+from hpcml.schedulers.commands import NoAnswerError, advised, call
 from hpcml.schedulers.contract import Batch
 from hpcml.schedulers.rehearsal import PATIENCE_S, Rehearsal
 from hpcml.schedulers.request import Request, request_for_batch
-from hpcml.schedulers.slurm.answers import parse_time_s
 from hpcml.schedulers.slurm.query import ask_cluster, one_line
 from hpcml.schedulers.slurm.script import clusters_in
 from hpcml.units import spell_walltime
@@ -38,8 +34,6 @@ _WAITS = (
 _NO_NODE = "Requested node configuration is not available"
 _AWAY = ("down", "drain", "fail", "maint", "unknown")  # how such states of nodes begin (man sinfo)
 _HIDDEN = "Access/permission denied"  # by the site's PrivateData (man slurm.conf)
-_AT_ONCE = ("GrpTRES", "GrpJobs", "GrpTRESRunMins", "MaxTRESPU", "MaxJobsPU", "MaxTRESPA", "MaxJobsPA")  # of a QOS
-_AT_ONCE_FOR_USER = ("GrpTRES", "GrpJobs", "GrpTRESRunMins", "MaxJobs")  # of an association
 
 
 def rehearse(batch: Batch, script: str, *, patience_s: float = PATIENCE_S) -> Rehearsal:
@@ -58,15 +52,10 @@ def rehearse(batch: Batch, script: str, *, patience_s: float = PATIENCE_S) -> Re
         refused, starts_at, partition, waits = _tested(script, request, cluster, patience_s)
         if refused is not None:
             return Rehearsal(refused=refused)
-        name = partition or request.partition
-        refused, limits = _partition(name, request, cluster, patience_s)
+        of_partition = _partition(partition or request.partition, cluster, patience_s)
     except HpcmlError as error:
         return Rehearsal(warnings=(f"Slurm did not say whether it would take the job: {error}",))
-    if refused is not None:
-        return Rehearsal(refused=refused)
-    of_account, starts_but = _accounting(script, name, request, patience_s)
-    warnings = (*reservation, *waits, *limits, *of_account)
-    return Rehearsal(warnings=warnings, starts_at=starts_at, starts_but=starts_but)
+    return Rehearsal(warnings=(*reservation, *waits, *of_partition), starts_at=starts_at)
 
 
 def _tested(
@@ -108,102 +97,17 @@ def _nodes_away(partition: str | None, cluster: str, patience_s: float) -> str |
     return f"{some}: it waits for them, or is refused where none of them has what it asks for"
 
 
-def _partition(
-    name: str | None, request: Request, cluster: str, patience_s: float
-) -> tuple[str | None, tuple[str, ...]]:
-    """Compare the job with its partition's limits, which Slurm need not enforce when a job is submitted."""
+def _partition(name: str | None, cluster: str, patience_s: float) -> tuple[str, ...]:
+    """Say where no job starts in a partition now: sbatch takes it all the same."""
     if name is None or "," in name:
-        return None, ()
-    facts = _shown("partition", name, cluster, patience_s)
-    state, limit_s, most = facts.get("State", ""), parse_time_s(facts.get("MaxTime", "")), facts.get("MaxNodes", "")
-    if limit_s is not None and request.walltime_s is not None and request.walltime_s > limit_s and request.qos is None:
-        return (
-            f"resources.walltime is {spell_walltime(request.walltime_s)}, and partition {name} allows "
-            f"{spell_walltime(limit_s)}: the job would never start"
-        ), ()
-    if most.isdigit() and request.nodes > int(most) and request.qos is None:
-        return f"resources.nodes={request.nodes}: partition {name} allows {most} to a job", ()
-    return None, () if state in ("", "UP") else (f"partition {name} is {state}: no job starts in it now",)
-
-
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """What the accounting allows under the name of a QOS or an account."""
-
-    of: str
-    wall_s: int | None
-    at_once: str
-
-    @classmethod
-    def read(cls, of: str, wall: str, names: Sequence[str], values: Sequence[str]) -> _Limits:
-        at_once = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=False) if value)
-        return cls(of, parse_time_s(wall), at_once)
-
-
-def _accounting(
-    script: str, partition: str | None, request: Request, patience_s: float
-) -> tuple[tuple[str, ...], str | None]:
-    """Return a warning where the walltime is above what the accounting allows, and for which limits a job waits longer.
-
-    sbatch refuses a job for either only where the site wants that, and --test-only counts neither. The limits of a QOS
-    go before those of the user's account (man sacctmgr); which QOS a job gets that names none is told by the latter.
-    """
-    of_user, default_qos = _of_user(_option(script, "account", "A"), partition, patience_s)
-    chosen = _option(script, "qos", "q") or request.qos
-    found: list[_Limits] = []
-    if qos := chosen or default_qos:
-        try:
-            found.append(_of_qos(qos, patience_s))
-        except HpcmlError as error:
-            return ((f"the limits of QOS {qos} are not known: {error}",) if chosen else ()), None
-    found += [of_user] if of_user is not None else []
-    wall = next((limits for limits in found if limits.wall_s is not None), None)
-    waits_for = [f"{limits.of} limits what runs at once ({limits.at_once})" for limits in found if limits.at_once]
-    starts_but = f"{', '.join(waits_for)}, which is not counted" if waits_for else None
-    if wall is None or wall.wall_s is None or request.walltime_s is None or request.walltime_s <= wall.wall_s:
-        return (), starts_but
-    asks, allows = spell_walltime(request.walltime_s), spell_walltime(wall.wall_s)
-    return (
-        f"resources.walltime is {asks}, and {wall.of} allows {allows}: it may be taken and never start",
-    ), starts_but
-
-
-def _option(script: str, name: str, letter: str) -> str | None:
-    """Return what *script* says of an option, wherever that came from: a setting, the site, or the user's own words."""
-    found = re.findall(rf"^#SBATCH (?:--{name}[ =]|-{letter} ?)(\S+)", script, re.MULTILINE)
-    return found[-1] if found else None
-
-
-def _of_qos(qos: str, patience_s: float) -> _Limits:
-    columns = ",".join(("MaxWall", *_AT_ONCE))
-    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", qos, f"format={columns}"]
-    answer = ask_cluster(asked, "", patience_s=patience_s)  # one database for all clusters
-    if answer.returncode != 0:  # its database is away: the job may be taken without it
+        return ()
+    answer = ask_cluster(["scontrol", "--oneliner", "show", "partition", name], cluster, patience_s=patience_s)
+    if _HIDDEN in answer.stderr:
+        return ()
+    if answer.returncode != 0:
         raise NoAnswerError(one_line(answer))
-    wall, *values = answer.stdout.strip().split("|")
-    return _Limits.read(f"QOS {qos}", wall, _AT_ONCE, values)
-
-
-def _of_user(account: str | None, partition: str | None, patience_s: float) -> tuple[_Limits | None, str | None]:
-    """Return the limits of this user's association with *account* (None: any), and its default QOS.
-
-    None where there is no accounting, and where several associations, of other accounts or clusters, say different
-    things: which of them counts is not known here.
-    """
-    columns = ("Account", "Partition", "DefaultQOS", "MaxWall", *_AT_ONCE_FOR_USER)
-    which = [f"user={user_name(os.geteuid())}", *([f"account={account}"] if account else [])]
-    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "where", *which]
-    try:
-        answer = ask_cluster([*asked, f"format={','.join(columns)}"], "", patience_s=patience_s)
-    except HpcmlError:  # nobody has asked for anything of it
-        return None, None
-    rows = [line.split("|") for line in answer.stdout.splitlines() if answer.returncode == 0]
-    rows = [row for row in rows if len(row) == len(columns) and row[1] in ("", partition)]
-    rows = [row for row in rows if row[1]] or rows
-    if not rows or any(row[2:] != rows[0][2:] for row in rows):
-        return None, None
-    name, _, qos, wall, *values = rows[0]
-    return _Limits.read(f"your account {name}", wall, _AT_ONCE_FOR_USER, values), qos or None
+    state = dict(_FIELD.findall(answer.stdout)).get("State", "")
+    return () if state in ("", "UP") else (f"partition {name} is {state}: no job starts in it now",)
 
 
 def _reservation(request: Request, cluster: str, patience_s: float) -> tuple[str | None, tuple[str, ...]]:
@@ -242,15 +146,6 @@ def _of_times(name: str, begins: float | None, ends: float | None, request: Requ
 def _reservations(cluster: str, patience_s: float) -> Sequence[str]:
     answer = ask_cluster(["scontrol", "--oneliner", "show", "reservation"], cluster, patience_s=patience_s)
     return re.findall(r"^ReservationName=(\S+)", answer.stdout, re.MULTILINE)
-
-
-def _shown(kind: str, name: str, cluster: str, patience_s: float) -> Mapping[str, str]:
-    answer: Answer = ask_cluster(["scontrol", "--oneliner", "show", kind, name], cluster, patience_s=patience_s)
-    if _HIDDEN in answer.stderr:
-        return {}
-    if answer.returncode != 0:
-        raise NoAnswerError(one_line(answer))
-    return dict(_FIELD.findall(answer.stdout))
 
 
 def _unix(text: str) -> float | None:

@@ -1,8 +1,8 @@
-"""A script handed to sbatch through submitit: once, or again where the first surely was lost, never blindly twice.
+"""A script handed to sbatch through submitit: once, or again after an error that passes.
 
 submitit's `SlurmExecutor` forms the command, reads the answer and gives the job; `ScriptExecutor` has all that is
-changed of it. Around it is what submitit lacks: a time limit, an environment for sbatch alone, one repetition after an
-error that passes, and the search for a job whose answer was lost.
+changed of it. Around it is what submitit lacks: a time limit, an environment for sbatch alone, that repetition, and the
+search for a job whose answer was lost.
 
 Loading submitit takes 0.2 s, so `submitter` imports this module when something is submitted and not before.
 """
@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +31,9 @@ from hpcml.schedulers.commands import (
     UncertainSubmissionError,
     advised,
     call,
-    keep_one,
-    look_twice,
-    none_seen,
 )
 from hpcml.schedulers.request import Request
-from hpcml.schedulers.slurm.cancel import cancel
-from hpcml.schedulers.slurm.query import find_by_name, jobs_by_name, one_line, spell
+from hpcml.schedulers.slurm.query import find_by_name, one_line, spell
 
 log = logging.getLogger(__name__)
 
@@ -104,18 +100,15 @@ def submit(
     pause_s: float,
     clusters: str | None = None,
     more: Collection[str] = (),
-    silence_s: float = 0.0,
 ) -> str:
     """Give *script* to sbatch (man sbatch), with *more* options, and return the id of its job, called *name*.
 
     It is spelled as ``sbatch --parsable`` does: ``4711``, or ``4711;big`` where it was sent to another cluster.
 
     Only sbatch's own words are a refusal. Whatever else it, or a site's wrapper of it, said or left unsaid, the queue
-    is asked for a job of that name; of those that a wrapper submitted twice all but the first are cancelled.
-    *clusters* are those that *script* may be sent to. *patience_s* is for each program that is called, *pause_s* the
-    time before the one repetition and between two looks at the queue, *silence_s* how long one that gives no answer is
-    asked again; all in seconds. *request* is what
-    *script* was rendered from: it decides which variables sbatch may see.
+    is asked for a job of that name. *clusters* are those that *script* may be sent to. *patience_s* is for each program
+    that is called, *pause_s* the time before the one repetition; both in seconds. *request* is what *script* was
+    rendered from: it decides which variables sbatch may see.
 
     Raises `SubmissionError` with sbatch's words, or those of a wrapper that ended by itself without a job; and
     `UncertainSubmissionError` where sbatch was killed or silent, or the queue cannot be asked now.
@@ -131,13 +124,12 @@ def submit(
         clusters=clusters,
         patience_s=patience_s,
         pause_s=pause_s,
-        silence_s=silence_s,
     )
     return handed.once_or_twice()
 
 
 class SbatchFailedError(FailedSubmissionError):
-    """sbatch ended with an error, or named no job, or several; *answer* is all that it said.
+    """sbatch ended with an error, or named no job; *answer* is all that it said.
 
     It does not leave this module: `submit` turns it into a `SubmissionError`, or finds the job.
     """
@@ -169,18 +161,17 @@ class ScriptExecutor(SlurmExecutor):
     def submit_script(self, script: Path) -> SlurmJob[None]:
         """Call sbatch once and return submitit's job.
 
-        Raises `SbatchFailedError` where sbatch says that it failed, or does not name one job, and `NoAnswerError` where
-        it says nothing in time.
+        Raises `SbatchFailedError` where sbatch says that it failed, or names no job, and `NoAnswerError` where it says
+        nothing in time.
         """
         return self._submit_command(str(script))
 
     def _submit_command(self, command: str) -> SlurmJob[None]:
         # submitit's own would submit a copy of the script, and wait for sbatch without end
         argv = self._make_submission_command(Path(command))
-        answer = call(argv, timeout_s=self._patience_s, environ=self._environ, is_submission=True)
-        if len(_named(answer)) != 1:  # whatever its status: a wrapper may fail after sbatch did not
+        answer = call(argv, timeout_s=self._patience_s, environ=self._environ)
+        if (job_id := _named(answer)) is None:  # whatever its status: a wrapper may fail after sbatch did not
             raise SbatchFailedError(answer)
-        (job_id,) = _named(answer)
         for words in answer.own_words("sbatch"):
             log.warning("sbatch said: %s", words)
         # The job registers with submitit's watcher, a global of that library, which asks nothing until it is asked
@@ -201,20 +192,19 @@ class _Submission:
     clusters: str | None  # that it may be sent to
     patience_s: float
     pause_s: float
-    silence_s: float
 
     def once_or_twice(self) -> str:
         answer = self._sbatch()
-        if isinstance(answer, Answer) and not _named(answer) and (words := _may_pass(answer)):
+        if isinstance(answer, Answer) and (words := _may_pass(answer)):
             log.warning("sbatch said %r, which may pass: trying once more in %g s", words, self.pause_s)
             time.sleep(self.pause_s)
-            if words in _PERHAPS_SENT and (found := self._find(one_line(answer), looks=1)):
+            if words in _PERHAPS_SENT and (found := self._find(one_line(answer))):
                 return found
             answer = self._sbatch()
         return answer if isinstance(answer, str) else self._judge(answer)
 
     def _sbatch(self) -> str | Answer:
-        """Return the job's id, or the answer where sbatch failed or did not name one job."""
+        """Return the job's id, or the answer where sbatch named none."""
         try:
             return str(self.executor.submit_script(self.script).job_id)
         except NoAnswerError as error:
@@ -226,13 +216,6 @@ class _Submission:
 
     def _judge(self, answer: Answer) -> str:
         """Return the id of a job that is there although sbatch failed or named none; raise what follows, if not."""
-        if several := _named(answer):
-            return keep_one(
-                several,
-                by="sbatch",
-                find=lambda: jobs_by_name(self.name, clusters=self.clusters, patience_s=self.patience_s),
-                cancel=self._cancel,
-            )
         may_pass = _may_pass(answer)
         is_refused = answer.returncode > 0 and _REFUSED.search(answer.stderr) and may_pass not in _PERHAPS_SENT
         if may_pass in _NOT_SENT:
@@ -248,16 +231,12 @@ class _Submission:
         if answer.returncode:
             raise SubmissionError(why)
         why = f"sbatch succeeded but named no job: {answer.stdout.strip()!r}"
-        raise none_seen(answer, why, name=self.name, by="Slurm", look="squeue --me")
+        raise SubmissionError(f"{why}; Slurm has no job called {self.name} (squeue --me)")
 
-    def _find(self, problem: str, *, looks: int = 2) -> str | None:
+    def _find(self, problem: str) -> str | None:
         """Return the id of our job if it is in the queue in spite of *problem*; refuse to guess where none answers."""
-
-        def look() -> str | None:
-            return find_by_name(self.name, clusters=self.clusters, patience_s=self.patience_s)
-
         try:
-            found = look() if looks == 1 else look_twice(look, pause_s=self.pause_s, patience_s=self.silence_s)
+            found = find_by_name(self.name, clusters=self.clusters, patience_s=self.patience_s)
         except NoAnswerError as error:
             raise UncertainSubmissionError(
                 f"{problem}; whether the job was queued is not known ({error}): look for the name {self.name!r} "
@@ -267,19 +246,15 @@ class _Submission:
             log.warning("found job %s under its name %r although: %s", found, self.name, problem)
         return found
 
-    def _cancel(self, spelled: Sequence[str]) -> None:
-        for job_id, _, cluster in (one.partition(";") for one in spelled):
-            cancel([job_id], cluster=cluster, patience_s=self.patience_s)
-
     def _doubt(self, problem: str) -> UncertainSubmissionError:
         return UncertainSubmissionError(
             f"{problem}, and there is no job named {self.name!r} (squeue --me shows if one still comes)"
         )
 
 
-def _named(answer: Answer) -> list[str]:
-    """Return the ids of the jobs that sbatch named in lines of its own, each once: a banner may speak of others."""
-    return list(dict.fromkeys(spell(job_id, cluster) for job_id, cluster in _NAMED.findall(answer.stdout)))
+def _named(answer: Answer) -> str | None:
+    """Return the id of the last job that sbatch named in a line of its own: a banner may speak of others."""
+    return next((spell(*named) for named in reversed(_NAMED.findall(answer.stdout))), None)
 
 
 def _may_pass(answer: Answer) -> str | None:

@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 _SCHEDULER = "slurm"
 _IDS_IN_A_CALL = 1000  # Linux takes 2 MiB of words
 _REQUEUE_PATIENCE_S = 60.0
-_REQUEUE_SILENCE_S = 120.0  # nobody else would look for the job; an agent waits five minutes
 # What the script and Slurm told a job of itself: sbatch would hand it on to the next
 _OF_THIS_JOB = (
     *("HPCML_REQUEUE", "HPCML_MASTER_ADDR", "HPCML_NODE_RANK", "HPCML_JOB_START", "TMPDIR"),
@@ -153,7 +152,6 @@ def _submit_alone(job: Job) -> Ticket:
         clusters=_clusters(job.script),
         # What the first submission waited for has come true, or is forgotten, which newer Slurms refuse
         more=["--dependency="] if job.manifest.run.resources.dependency else [],
-        silence_s=_REQUEUE_SILENCE_S,
     )
     return _tickets(batch, job_id, job_name)[0]
 

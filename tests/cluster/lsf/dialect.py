@@ -177,8 +177,6 @@ class Dialect:
         for job in self._meant(ids[0]):
             if "-W" in flags:
                 job.limit_s = _minutes(flags["-W"][-1]) * 60.0
-            if "-J" in flags:
-                job.name = flags["-J"][-1]
         return said(f"Parameters of job <{ids[0]}> are being changed\n")
 
     def brequeue(self, argv: list[str], _question: dict[str, Any], _faults: Faults) -> dict[str, Any]:

@@ -367,7 +367,7 @@ Ret nvmlDeviceGetComputeRunningProcesses_v3(Device *d, U32 *count, Process *foun
     return OK;
 }
 
-static int answer(const Device *d, double t, U32 id, Value *value) { /* returns the type of the value; -1: unsupported */
+static int answer(const Device *d, double t, U32 id, U32 scope, Value *value) { /* returns the type of the value; -1: unsupported */
     switch (id) {
     case 3: value->ull = d->ecc_corrected; return d->ecc ? 3 : -1;
     case 4: value->ull = d->ecc_uncorrected; return d->ecc ? 3 : -1;
@@ -376,7 +376,9 @@ static int answer(const Device *d, double t, U32 id, Value *value) { /* returns 
     case 186: value->ui = milliwatts(power_w(d, t)); return d->instant ? 1 : -1;
     case 74: value->ull = (U64)(1e9 * d->throttle_share * t); return d->counters ? 3 : -1;
     case 75: case 76: case 269: case 270: case 271: value->ull = 0; return d->counters ? 3 : -1;
-    case 138: case 139: value->ull = (U64)(1024 * t); return 3;                       /* NVLink, KiB */
+    case 138: case 139: /* NVLink, KiB: of all links, or of one */
+        value->ull = (U64)(1024 * t) * (scope == 0xFFFFFFFF ? (U64)d->nvlinks : 1);
+        return 3;
     case 197: case 198: value->ull = (U64)(1048576 * t); return 3;                    /* PCIe, bytes */
     default: return -1;
     }
@@ -386,7 +388,7 @@ Ret nvmlDeviceGetFieldValues(Device *d, int count, FieldValue *fields) {
     ENTER(d);
     for (int i = 0; i < count; i++) {
         double t = now();
-        int type = d->board ? -1 : answer(d, t, fields[i].id, &fields[i].value);
+        int type = d->board ? -1 : answer(d, t, fields[i].id, fields[i].scope, &fields[i].value);
         fields[i].at_us = (long long)(1e6 * t), fields[i].latency_us = 1;
         fields[i].ret = type < 0 ? UNSUPPORTED : OK;
         fields[i].type = type < 0 ? 0 : (U32)type;

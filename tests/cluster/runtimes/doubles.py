@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Doubles of enroot, podman-hpc and Slurm's pyxis, made from documentation: no real one was ever seen.
+"""Doubles of enroot and Slurm's pyxis, made from documentation: no real one was ever seen.
 
-Called as ``enroot``, ``podman-hpc`` or ``srun`` (the last hands all but pyxis's options to the real srun). They read
-options as the real ones do (enroot.in, podman_hpc.py, args.c), refuse what those refuse, and start the program in the
-image for real: namespaces, mounts and chroot. Standard library of the host's Python alone.
+Called as ``enroot`` or ``srun`` (the last hands all but pyxis's options to the real srun). They read options as the
+real ones do (enroot.in, args.c), refuse what those refuse, and start the program in the image for real: namespaces,
+mounts and chroot. Standard library of the host's Python alone.
 """
 
 import json
@@ -15,7 +15,6 @@ import tempfile
 from pathlib import Path
 
 NAME = Path(sys.argv[0]).name
-STORE = "PODMANHPC_SQUASH_DIR"  # of images that were pulled; here a file each, called by its name with % for /
 
 
 def fail(words, status=1):
@@ -144,42 +143,6 @@ def enroot(words):
     contain(words[0], command, binds=binds, environ=inside_of, writable=writable)
 
 
-def podman_hpc(words):
-    if words[:1] == ["infohpc"]:
-        print("Podman-HPC Version: 1.1.4")
-        return
-    if words[:1] != ["run"]:
-        fail(f"Error: unrecognized command `podman {' '.join(words[:1])}`", 125)
-    words, binds, environ, cwd, entrypoint, read_only, gpu = words[1:], [], {}, "/", None, False, False
-    while words and words[0].startswith("-"):
-        if (found := value_of(words, ("-v", "--volume"))) is not None:
-            source, destination, mode = found.split(":")
-            if not Path(source).exists():
-                fail(f"Error: statfs {source}: no such file or directory", 125)
-            binds.append((source, destination, mode == "ro"))
-        elif (found := value_of(words, ("-e", "--env"))) is not None:
-            name, separator, value = found.partition("=")
-            if separator or name in os.environ:
-                environ[name] = value if separator else os.environ[name]
-        elif (found := value_of(words, ("-w", "--workdir"))) is not None:
-            cwd = found
-        elif (found := value_of(words, ("--entrypoint",))) is not None:
-            entrypoint = found
-        elif words[0] in ("--read-only", "--gpu", "--rm", "--pid=host", "--network=host", "--ipc=host"):
-            read_only, gpu = read_only or words[0] == "--read-only", gpu or words[0] == "--gpu"
-            words.pop(0)
-        else:
-            fail(f"Error: unknown flag: {words[0]}", 125)
-    image, *command = words
-    pulled = Path(os.environ[STORE], image.replace("/", "%"))
-    if not pulled.exists():
-        fail(f"Error: {image}: image not known", 125)
-    if gpu:
-        environ["ENABLE_GPU"] = "1"
-    command = [entrypoint, *command] if entrypoint else command
-    contain(str(pulled), command, binds=binds, environ=environ, cwd=cwd, writable=not read_only)
-
-
 def pyxis(words):
     """Read what the plugin would read, hand the rest to the real srun, and let its task enter the image."""
     options, ours = [], {}
@@ -237,4 +200,4 @@ if sys.argv[1:2] == ["INSIDE"]:
 elif sys.argv[1:2] == ["TASK"]:
     task(json.loads(sys.argv[2]), sys.argv[3:])
 else:
-    {"enroot": enroot, "podman-hpc": podman_hpc, "srun": pyxis}[NAME](sys.argv[1:])
+    {"enroot": enroot, "srun": pyxis}[NAME](sys.argv[1:])

@@ -1,7 +1,7 @@
 """A real Slurm on this machine for the tests, by hand too: ``python -m tests.cluster.slurm.cluster start|stop|...``.
 
 Everything is below one folder and on the loopback interface: a Slurm, MariaDB or munge that is here already is
-neither used nor touched. Needs root and Debian's packages (`install`); its users set SLURM_CONF.
+neither used nor touched. Needs root and Debian's packages (`make services`); its users set SLURM_CONF.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tests.cluster.slurm import configuration
 
 ROOT = Path("/srv/hpcml-slurm")
 USER = "hpcuser"
-PACKAGES = ("slurmctld", "slurmd", "slurmdbd", "slurm-client", "munge", "mariadb-server")
 _PROGRAMS = (
     "slurmctld",
     "slurmd",
@@ -54,15 +53,7 @@ def missing() -> str | None:
         return "the Slurm test cluster is started by root"
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin"
     lacking = [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
-    return f"not installed: {', '.join(lacking)} (python -m tests.cluster.slurm.cluster install)" if lacking else None
-
-
-def install() -> None:
-    """Install Debian's packages; their services are not started where the machine's policy forbids it."""
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Options::=--force-unsafe-io"]
-    subprocess.run([*apt, "update"], env=environ, check=True)
-    subprocess.run([*apt, "install", "-y", "--no-install-recommends", *PACKAGES], env=environ, check=True)
+    return f"not installed: {', '.join(lacking)}" if lacking else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +314,6 @@ def main(words: Sequence[str]) -> int:
     """Do what the one word says; return the exit status."""
     cluster = Cluster()
     match list(words):
-        case ["install"]:
-            install()
         case ["start"]:
             if reason := missing():
                 sys.stderr.write(f"{reason}\n")
@@ -337,7 +326,7 @@ def main(words: Sequence[str]) -> int:
             subprocess.run(["sinfo"], env=cluster.environ, check=False)
             return 0 if cluster.is_up() else 1
         case _:
-            sys.stderr.write("usage: python -m tests.cluster.slurm.cluster install|start|stop|status\n")
+            sys.stderr.write("usage: python -m tests.cluster.slurm.cluster start|stop|status\n")
             return 2
     return 0
 

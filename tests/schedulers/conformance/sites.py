@@ -111,7 +111,7 @@ class DoubledSite(HereSite):
     @contextmanager
     def troubled(self, what: str) -> Iterator[None]:
         before = self.submitter
-        hasty = replace(before, submit_timeout_s=1.5, settling_s=0.1)
+        hasty = replace(before, submit_timeout_s=1.5)
         if what == "hung":  # whose answer nobody waits for
             hasty = replace(hasty, ask_timeout_s=1.5)
         self.submitter = before if what in ("banner", "down") else hasty

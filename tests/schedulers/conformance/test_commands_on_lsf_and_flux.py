@@ -138,38 +138,6 @@ def test_a_submission_that_was_interrupted_is_finished_by_sync(hpcml: Hpcml, dou
     assert double.calls()["flux submit" if double.dialect == "flux" else "bsub"] == 1
 
 
-@pytest.mark.parametrize("double", ["lsf"], indirect=True)
-@pytest.mark.parametrize("words", [[], ["-m", "seed=0,1"]], ids=["job", "array"])
-def test_a_job_of_lsf_that_was_renamed_before_it_was_known_is_found_by_its_log(
-    hpcml: Hpcml, double: Double, words: list[str]
-) -> None:
-    double.set(closed=True, hung_after=["submit"], down=["ask"])
-    where = ["--config-dir", str(CONF), "cluster=testlsf"]
-    process = hpcml.start("run", *where, "workload.command=true", *words, "--detach")
-    deadline = time.monotonic() + 300
-    while double.calls()["bsub"] == 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.kill()
-    process.communicate()
-    double.set(closed=True)
-    listed = subprocess.run([double.bin / "bjobs", "-a", "-json", "-o", "jobid"], capture_output=True, check=True)
-    number = json.loads(listed.stdout)["RECORDS"][0]["JOBID"]
-    subprocess.run([double.bin / "bmod", "-J", "urgent", number], check=True)
-
-    synced = hpcml("sync")
-    for run in hpcml.runs():
-        for file in Path(run["path"]).glob("journal/*.jsonl"):
-            os.utime(file, (0, 0))
-    waiting = hpcml("status")
-
-    assert (synced.returncode, waiting.returncode) == (0, 0), synced.stderr
-    assert {run["state"] for run in hpcml.runs()} == {"PENDING"}
-    double.set()
-    until(hpcml, all_are("COMPLETED"))
-    assert double.calls()["bsub"] == 1
-
-
 def test_doctor_asks_the_scheduler(hpcml: Hpcml, double: Double) -> None:
     said = hpcml("doctor", "--config-dir", str(CONF), "--cluster", f"test{double.dialect}")
 

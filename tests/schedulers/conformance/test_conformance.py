@@ -117,6 +117,7 @@ def test_an_id_that_means_no_job_or_another_one_is_forgotten_and_not_believed(se
     served.until_over(given)
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("what", ["lost", "mute", "banner"])
 def test_a_lost_or_buried_answer_does_not_queue_a_run_twice(served: Site, what: str) -> None:
     with served.troubled(what):
@@ -144,11 +145,11 @@ def test_of_what_a_sites_wrapper_submits_twice_no_twin_runs_a_run_that_was_cance
         monkeypatch.setenv("PATH", f"{wrapper.parent}:{real_path}")
         (given,) = served.submit([served.program("echo once")])
         monkeypatch.setenv("PATH", real_path)
+        (given.path / "cancel").touch()  # as `hpcml cancel` marks it
         served.cancel([given])
-    (after,) = served.submit([served.program("true")])
 
-    assert served.until_over(after) is State.COMPLETED
-    assert n_attempts(given.path) == 0
+    assert until(lambda: state_of(given.path), lambda: "the other job has not run") is State.CANCELLED
+    assert printed(given) == ""
 
 
 def test_a_server_that_is_down_is_told_of_and_nothing_follows_from_its_silence(served: Site) -> None:
@@ -198,6 +199,7 @@ def test_a_run_waits_for_another_and_one_that_waits_in_vain_never_begins(served:
     served.cancel([in_vain])
 
 
+@pytest.mark.story
 def test_the_first_of_several_nodes_that_fails_ends_the_others(served: Site) -> None:
     text = 'echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR\nif [ "$RANK" = 1 ]; then exit 3; fi\nsleep 600'
     (given,) = served.submit([served.program(text)], *NODES, *served.for_two_nodes)

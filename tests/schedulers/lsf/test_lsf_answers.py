@@ -11,7 +11,7 @@ from hpcml.model.state import State
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.lsf import submission
 from hpcml.schedulers.lsf.answers import (
-    find_submitted_ids,
+    find_submitted_id,
     is_ours,
     known_of,
     parse_history,
@@ -32,9 +32,9 @@ def answer(*records: dict[str, str]) -> str:
 def test_the_id_is_found_behind_notices_of_the_site() -> None:
     notice = "Your job requests 12 slots per GPU.\nJob <1> was your last\n"
 
-    assert find_submitted_ids(f"{notice}Job <4242> is submitted to queue <gpu_h100>.\n") == ["4242"]
-    assert find_submitted_ids(f"{WAIT}Job <26238> is submitted to default queue <batch>.\n") == ["26238"]
-    assert find_submitted_ids("Cannot connect to LSF. Please wait ...\n") == []
+    assert find_submitted_id(f"{notice}Job <4242> is submitted to queue <gpu_h100>.\n") == "4242"
+    assert find_submitted_id(f"{WAIT}Job <26238> is submitted to default queue <batch>.\n") == "26238"
+    assert find_submitted_id("Cannot connect to LSF. Please wait ...\n") is None
 
 
 def test_elements_are_told_apart_by_their_index_and_errors_are_no_jobs() -> None:

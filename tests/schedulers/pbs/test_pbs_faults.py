@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -97,37 +96,15 @@ def test_a_qsub_that_dies_or_fails_after_it_has_queued_the_job_is_no_refusal(
     assert pbs.calls()["qsub"] == 1
 
 
-@pytest.mark.parametrize("count", [1, 2], ids=["job", "array"])
-def test_a_job_whose_answer_was_lost_and_that_a_hook_has_renamed_is_found_by_what_qsub_was_called_with(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    pbs.set(closed=True)
-    for name in ("before", "urgent"):  # others of the user
-        subprocess.run([pbs.bin / "qsub", "-N", name, "--", "/bin/true"], check=True, stdout=subprocess.PIPE)
-    a_wrapper(pbs, monkeypatch, 'qalter -N urgent $(real "$@"); kill -9 $$')
-    batch = batch_of([write_job(submitter, folder, ["true"], index=index) for index in range(count)])
-
-    tickets = submitter.submit(batch)
-
-    assert {ticket.job_id for ticket in tickets} == {"3.pbs01" if count == 1 else "3[].pbs01"}
-    assert submitter.find(batch) == tickets
-    assert pbs.calls()["qsub"] == 3
-    assert {known.state for known in submitter.query(tickets).known.values()} == {State.PENDING}
-
-
-def test_what_a_wrapper_submits_twice_is_one_job_and_the_other_is_deleted(
+def test_of_what_a_wrapper_submits_twice_the_last_is_the_runs(
     submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pbs.set(closed=True)
-    a_wrapper(pbs, monkeypatch, 'real "$@"; real "$@"; echo 3.pbs01')
+    a_wrapper(pbs, monkeypatch, 'real "$@"; real "$@"')
 
     (ticket,) = submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
 
-    assert ticket.job_id == "1.pbs01"
-    twin = replace(ticket, job_id="2.pbs01")
-    states = submitter.query([ticket, twin]).known
-    assert (states[ticket].state, states[twin].state) == (State.PENDING, State.CANCELLED)
-    assert pbs.calls()["qdel"] == 1
+    assert ticket.job_id == "2.pbs01"
 
 
 @pytest.mark.parametrize("body", ["kill -9 $$", "exit 137", "exit 124"])
@@ -137,7 +114,7 @@ def test_a_qsub_that_was_killed_and_queued_nothing_leaves_doubt(
     a_wrapper(pbs, monkeypatch, body)
 
     with pytest.raises(UncertainSubmissionError, match="and PBS has no job called default"):
-        replace(submitter, settling_s=0.1).submit(batch_of([write_job(submitter, folder, ["true"])]))
+        submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
 
 
 def test_a_site_s_wrapper_that_refuses_is_told_in_its_own_words(
@@ -146,20 +123,10 @@ def test_a_site_s_wrapper_that_refuses_is_told_in_its_own_words(
     a_wrapper(pbs, monkeypatch, "echo 'your project has no hours left' >&2; exit 1")
 
     with pytest.raises(SubmissionError) as refused:
-        replace(submitter, settling_s=0.1).submit(batch_of([write_job(submitter, folder, ["true"])]))
+        submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
 
     assert not isinstance(refused.value, UncertainSubmissionError)
     assert str(refused.value).startswith("qsub failed (exit status 1): your project has no hours left; PBS has no job")
-
-
-def test_a_wrapper_that_queues_the_job_behind_our_back_is_waited_for(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_wrapper(pbs, monkeypatch, '(sleep 1; real "$@") >/dev/null 2>&1 & exit 0')
-
-    (ticket,) = replace(submitter, settling_s=4.0).submit(batch_of([write_job(submitter, folder, ["true"])]))
-
-    assert ticket.job_id == "1.pbs01"
 
 
 def test_a_qsub_that_succeeds_without_a_job_to_be_seen_is_told_with_where_to_look(
@@ -167,20 +134,8 @@ def test_a_qsub_that_succeeds_without_a_job_to_be_seen_is_told_with_where_to_loo
 ) -> None:
     a_wrapper(pbs, monkeypatch, "echo 'your job will be looked at'; exit 0")
 
-    with pytest.raises(SubmissionError, match=r"^qsub printed no job id; should a job called default.* still come \("):
-        replace(submitter, settling_s=0.1).submit(batch_of([write_job(submitter, folder, ["true"])]))
-
-
-def test_what_a_wrapper_that_failed_left_running_submits_nothing_later(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_wrapper(pbs, monkeypatch, '(sleep 2; real "$@") >/dev/null 2>&1 & exit 1')
-
-    with pytest.raises(SubmissionError, match="so nothing was queued"):
-        replace(submitter, settling_s=0.1).submit(batch_of([write_job(submitter, folder, ["true"])]))
-    time.sleep(3)
-
-    assert pbs.calls()["qsub"] == 0
+    with pytest.raises(SubmissionError, match=r"^qsub printed no job id; PBS has no job called .* \(`qselect -x -N "):
+        submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
 
 
 def test_where_nobody_can_be_asked_the_user_is_told_how_to_look(

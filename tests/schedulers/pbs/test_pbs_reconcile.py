@@ -21,14 +21,12 @@ from tests.effort import times
 
 SITE = ["cluster=salomon", "resources.walltime=00:10:00", "resources.account=OPEN-0-0"]
 COUNTS = program("import os; open(os.environ['HPCML_RUN_ID'], 'a').write('x')")
-KILL = "kill -9 $(awk '{print $4}' /proc/$PPID/stat)"  # hpcml, whose child is the guard of this program
+KILL = "kill -9 $PPID"  # hpcml
 BEFORE = f"{KILL}; exit 1"
 AFTER = f'"$REAL" "$@"; {KILL}'
 ON_ITS_WAY = f'(sleep 1; "$REAL" "$@") >/dev/null 2>&1 & {KILL}'
-LATE = f'{KILL}; sleep 8; "$REAL" "$@"'
-LATE_BEHIND = f'(sleep 8; "$REAL" "$@") & {KILL}; wait'
+LATE = f'{KILL}; until [ -e "${{0%/*}}/go" ]; do sleep 0.1; done; "$REAL" "$@"'
 CTRL_C = f'{KILL.replace("-9", "-INT")}; exec "$REAL" "$@"'
-WITHOUT_GUARD = f'(sleep 1; "$REAL" "$@") >/dev/null 2>&1 & {KILL} $PPID'
 
 
 @pytest.fixture
@@ -140,18 +138,19 @@ def test_what_qsub_says_of_each_job_of_a_sweep_is_said_once(
     assert "hpcml: warning: qsub said: -l nodes= is deprecated" in done.stderr
 
 
-@pytest.mark.parametrize("body", [LATE, LATE_BEHIND, WITHOUT_GUARD], ids=["late", "late behind", "without guard"])
-def test_a_wrapper_whose_hpcml_was_killed_submits_nothing_after_sync_did(
-    hpcml: Hpcml, pbs: PbsDouble, wrapped: Callable[..., dict[str, str]], body: str
+def test_of_two_jobs_of_a_run_since_a_wrapper_submitted_after_sync_did_one_carries_it_out(
+    hpcml: Hpcml, pbs: PbsDouble, wrapped: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
-    done = hpcml("run", *SITE, COUNTS, "--detach", **wrapped(body))
-    killed_at = time.monotonic()
+    done = hpcml("run", *SITE, COUNTS, "--detach", **wrapped(LATE))
     assert done.returncode == -signal.SIGKILL
 
     assert hpcml("sync").returncode == 0
 
-    time.sleep(max(0.0, 9 - (time.monotonic() - killed_at)))
-    assert_one_job_for_each(hpcml, pbs, runs=1, jobs=1)
+    (tmp_path / "wrapper" / "go").touch()
+    until(lambda: len(job_names(pbs)) == 2)
+    until(lambda: len(events(hpcml.runs()[0], "attempt_left")) == 1)
+    (run,) = hpcml.runs()
+    assert (run["state"], (hpcml.cwd / run["uid"]).read_text()) == ("COMPLETED", "x")
 
 
 @pytest.mark.parametrize("step", range(times(4, 25)))

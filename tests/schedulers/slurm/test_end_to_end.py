@@ -22,20 +22,21 @@ def program(code: str) -> str:
     return f"workload.command=\"python3 -c '{code}'\""
 
 
+@pytest.mark.story
 def test_a_sweep_is_one_array_and_every_run_is_recorded_with_its_result(hpcml: Hpcml) -> None:
     report = (
         "import hpcml_client, os; hpcml_client.connect()"
         '.metrics(dict(loss=0.5 * int(os.environ[\\"SLURM_ARRAY_TASK_ID\\"])), step=1)'
     )
 
-    done = hpcml.run("-m", "seed=0,1,2", "precision=fp32,bf16", program(report))
+    done = hpcml.run("-m", "seed=range(10)", "precision=fp32,bf16", program(report))
 
     assert done.returncode == 0, done.stderr.decode()
     runs = hpcml.runs_once_ended()
-    assert [run["state"] for run in runs] == ["COMPLETED"] * 6
+    assert [run["state"] for run in runs] == ["COMPLETED"] * 20
     assert len({run["job_id"] for run in runs}) == 1
     losses = {run["array_index"]: run["metrics"]["loss"]["first"] for run in runs}
-    assert losses == {index: 0.5 * index for index in range(6)}
+    assert losses == {index: 0.5 * index for index in range(20)}
 
 
 def test_a_run_that_fails_on_the_cluster_is_recorded_as_failed(hpcml: Hpcml) -> None:
@@ -52,6 +53,7 @@ def test_a_run_that_dies_with_its_agent_has_slurms_word_for_it(hpcml: Hpcml) -> 
     assert [run["state"] for run in hpcml.runs_once_ended()] == ["FAILED"]
 
 
+@pytest.mark.story
 def test_a_run_that_waits_is_seen_and_cancelled(hpcml: Hpcml) -> None:
     done = hpcml.run("resources.extra_directives=['--begin=now+1hour']", program("pass"))
     assert done.returncode == 0, done.stderr.decode()

@@ -204,6 +204,7 @@ def test_a_suspended_job_has_the_rest_of_its_walltime_when_it_goes_on(hpcml: Hpc
     assert 30 <= limit["suspended_s"] <= 45
 
 
+@pytest.mark.story
 def test_a_checkpointed_run_is_requeued_and_goes_on_as_the_same_run(hpcml: Hpcml) -> None:
     count = hpcml.write("count.py", COUNT)
     hpcml.submit(f"workload.command=python3 {count} 250")

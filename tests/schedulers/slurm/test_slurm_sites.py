@@ -20,7 +20,7 @@ from hpcml.config.profiles import Profile, get_profile, list_profiles
 from hpcml.model.cluster import SchedulerName
 from hpcml.units import parse_memory_mb, parse_walltime_s
 from tests.cluster.slurm.account import Account
-from tests.schedulers.test_golden_scripts import GOLDEN
+from tests.schedulers.test_golden_scripts import submission
 
 pytestmark = pytest.mark.slurm
 _FROM_ELSEWHERE = Path("/nowhere")
@@ -31,10 +31,9 @@ SITES = sorted(
 )
 
 
-def slurm_conf(profile: Profile, root: Path, munge: Path, port: int) -> str:
-    """Return the configuration of a slurmctld with the partitions and one kind of nodes of the profile."""
+def slurm_conf(profile: Profile, script: str, root: Path, munge: Path, port: int) -> str:
+    """Return the configuration of a slurmctld that could take *script*, with one kind of nodes."""
     site = profile.cluster
-    script = (GOLDEN / f"{site.name}.sh").read_text()
     constraints = re.findall(r"^#SBATCH --constraint=\"?([\w|&]+)", script, flags=re.MULTILINE)
     types = f"{site.gpu_type}:" if site.gpu_type else ""
     count = 4 if site.gpus_per_node is None else site.gpus_per_node  # where the profile does not know
@@ -75,13 +74,13 @@ def _minutes(limit: str | None) -> str:
 
 
 @contextmanager
-def controller(profile: Profile, account: Account) -> Iterator[Path]:
+def controller(profile: Profile, script: str, account: Account) -> Iterator[Path]:
     """Run a slurmctld that looks like the site; yield its slurm.conf."""
     root = account.new_folder()
     (root / "state").mkdir()
     conf = root / "slurm.conf"
     port = _free_port()
-    conf.write_text(slurm_conf(profile, root, account.cluster.root / "munge" / "socket", port))
+    conf.write_text(slurm_conf(profile, script, root, account.cluster.root / "munge" / "socket", port))
     subprocess.run(["chown", "-R", "slurm", str(root)], check=True)
     root.chmod(0o755)
     process = subprocess.Popen(
@@ -115,19 +114,21 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize("name", SITES)
-def test_a_slurm_that_looks_like_the_site_takes_the_profiles_script(account: Account, folder: Path, name: str) -> None:
-    profile = get_profile(name, _FROM_ELSEWHERE)
-    script = (GOLDEN / f"{name}.sh").read_text().partition("\n")[2].replace("/scratch/me/hpcml", str(folder))
-    script = re.sub(r"^(#SBATCH --chdir)=.*$", rf"\1={folder}", script, flags=re.MULTILINE)
+def test_a_slurm_that_looks_like_the_site_takes_the_profiles_script(
+    account: Account, folder: Path, tmp_path: Path
+) -> None:
+    for name in SITES:
+        profile = get_profile(name, _FROM_ELSEWHERE)
+        script = submission(name, tmp_path).partition("\n")[2].replace("/scratch/me/hpcml", str(folder))
+        script = re.sub(r"^(#SBATCH --chdir)=.*$", rf"\1={folder}", script, flags=re.MULTILINE)
 
-    with controller(profile, account) as conf:
-        environ = {"SLURM_CONF": str(conf)}
-        taken = account.run(["sbatch", "--test-only"], cwd=folder, environ=environ, input=script.encode())
-        more = script.replace("--nodes=1", "--nodes=10")
-        refused = account.run(["sbatch", "--test-only"], cwd=folder, environ=environ, input=more.encode())
+        with controller(profile, script, account) as conf:
+            environ = {"SLURM_CONF": str(conf)}
+            taken = account.run(["sbatch", "--test-only"], cwd=folder, environ=environ, input=script.encode())
+            more = script.replace("--nodes=1", "--nodes=10")
+            refused = account.run(["sbatch", "--test-only"], cwd=folder, environ=environ, input=more.encode())
 
-    said = taken.stderr.decode()
-    assert taken.returncode == 0, said
-    assert re.search(r"Job \d+ to start at \S+ using \d+ processors on nodes n\d in partition", said), said
-    assert refused.returncode != 0  # it has nine nodes: so the answer was one
+        said = f"{name}: {taken.stderr.decode()}"
+        assert taken.returncode == 0, said
+        assert re.search(r"Job \d+ to start at \S+ using \d+ processors on nodes n\d in partition", said), said
+        assert refused.returncode != 0, name  # it has nine nodes: so the answer was one
