@@ -12,11 +12,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 
 import click
 
 from hpcml.cli.main import COMMANDS, cli
 from hpcml.model.precision import CAPABILITIES, Capability, PrecisionName, environment
+from hpcml.model.published_tables import PublishedTable, published_tables
 
 DOCS = Path(__file__).resolve().parent
 _INTRODUCTION = """# The command line
@@ -93,6 +95,26 @@ def switches_table() -> str:
     return "\n".join(lines)
 
 
+def published_section(table: PublishedTable) -> str:
+    """Return the section of reference/published.md on *table*, headed by its key, to which other pages link."""
+    heads = [f"{column.title} ({column.unit})" if column.unit else column.title for column in table.columns]
+    rules = ["---:" if column.is_number else "---" for column in table.columns]
+    rows = [[cell.replace("|", r"\|") for cell in row] for row in table.rows]
+    lines = [f"| {' | '.join(row)} |" for row in (heads, rules, *rows)]
+    notes = [f"- {note}" for note in (*_differences(table), *table.notes, f"source: {table.source}")]
+    heading = table.key.replace("_", " ")
+    return "\n".join([f"## {heading}", "", f"{table.title}.", "", *lines, "", *notes])
+
+
+def _differences(table: PublishedTable) -> Iterator[str]:
+    """Yield a line on the computed differences that are all in one unit."""
+    for column in table.columns:
+        if column.is_derived and column.unit == "%":
+            known = [float(value) for value in table.numbers(column.title) if value is not None]
+            span = f"from {min(known):+.2f} to {max(known):+.2f}"
+            yield f"{column.title}: mean {fmean(known):+.3f}, {span} (computed; {len(known)} rows)"
+
+
 def with_part(page: str, name: str, text: str) -> str:
     """Return *page* with *text* between its two comments called *name*."""
     marks = re.compile(rf"(<!-- made by generate\.py: {name} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
@@ -106,9 +128,12 @@ def pages() -> dict[Path, str]:
     """Return every page that has something made in it, as it should be."""
     precision = (DOCS / "precision.md").read_text(encoding="utf-8")
     precision = with_part(precision, "capabilities", capability_table())
+    published = DOCS / "reference" / "published.md"
+    sections = "\n\n".join(map(published_section, published_tables()))
     return {
         DOCS / "precision.md": with_part(precision, "switches", switches_table()),
         DOCS / "reference" / "cli.md": cli_page(),
+        published: with_part(published.read_text(encoding="utf-8"), "tables", sections),
     }
 
 

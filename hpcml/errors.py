@@ -49,7 +49,7 @@ class NotPrivateError(ConfigError):
 
 
 class StoreError(HpcmlError):
-    """The store is missing, is no database, or belongs to a newer hpcml."""
+    """The store is missing, is no database, or belongs to another version of hpcml."""
 
     exit_code = 2
 

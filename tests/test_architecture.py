@@ -45,7 +45,6 @@ OWNERS: dict[str, set[str]] = {
     "scipy": {"analysis"},
     "mlflow": {"interop/mlflow_export.py"},
     "tensorboard": {"interop/tensorboard_export.py"},
-    "prometheus_client": {"interop/openmetrics_export.py"},
     "rocrate": {"interop/crate_export.py"},
     "orjson": {"store/parse.py"},
     "pyarrow": {"interop/parquet_export.py"},
@@ -62,7 +61,6 @@ SMALL_TOPICS: dict[str, str] = {
     "hpcml.schedulers.pbs.rehearsal": "the counterpart of slurm/rehearsal: a scheduler's folders have the same files",
     "hpcml.schedulers.flux.site": "every backend has the same files, and a site is looked for here",
     "hpcml.schedulers.lsf.site": "as above",
-    "hpcml.commands.submit.import_paths": "asks a program's own Python from where it imports",
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
 SAME_NAME: dict[str, str] = {

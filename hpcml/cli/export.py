@@ -12,13 +12,13 @@ from hpcml.cli.options import selecting
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
-_FORMS = ("csv", "json", "parquet", "mlflow", "tensorboard", "openmetrics", "rocrate")
+_FORMS = ("csv", "json", "parquet", "mlflow", "tensorboard", "rocrate")
 
 
 @click.command()
 @click.argument("references", metavar="[RUN]...", nargs=-1)
 @click.option("--to", "form", metavar="FORMAT", required=True, help=f"{', '.join(_FORMS)}, or one that a package adds.")
-@click.option("-o", "out", metavar="WHERE", help="A folder, a file (json, openmetrics) or MLflow's address.")
+@click.option("-o", "out", metavar="WHERE", help="A folder, a file (json) or MLflow's address.")
 @click.option("--artifacts", "with_artifacts", is_flag=True, help="mlflow, rocrate: logs and artifacts go along.")
 @click.option("--license", "license_", metavar="TEXT", help="rocrate: a URL or words.")
 @selecting
@@ -33,7 +33,7 @@ def export(
     license_: str | None,
     **selection: object,
 ) -> None:
-    """Export runs, all or the selected: as tables, for MLflow, TensorBoard or Prometheus, or as an RO-Crate."""
+    """Export runs, all or the selected: as tables, for MLflow or TensorBoard, or as an RO-Crate."""
     from hpcml.cli.terminal import warn
     from hpcml.commands import export as exchange
     from hpcml.commands.selection import Selection

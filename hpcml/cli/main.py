@@ -54,7 +54,6 @@ GROUPS = {
             "curves": ("hpcml.cli.curves:curves", "Show how a metric went in runs."),
             "diff": ("hpcml.cli.diff:diff", "Show in what two runs differ."),
             "query": ("hpcml.cli.query:query", "Answer a SELECT over the store's views."),
-            "ui": ("hpcml.cli.ui:ui", "Look through the store in a browser, with Datasette."),
         },
     ),
     "Compare": (
@@ -67,7 +66,6 @@ GROUPS = {
             "report": ("hpcml.cli.report:report", "Write a report of runs: one HTML file, Markdown or LaTeX."),
             "scaling": ("hpcml.cli.scaling:scaling", "Show what more GPUs, nodes or threads gain, and when they pay."),
             "peak": ("hpcml.cli.peak:peak", "Show what runs attained of what their devices can do at most."),
-            "published": ("hpcml.cli.published:published", "Show tables that others published, above your own runs."),
         },
     ),
     "Images": (
@@ -142,10 +140,9 @@ class LazyGroup(click.Group):
         """Find the command that *args* begin with; a misspelt one is answered with what may be meant."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            from hpcml.config.guess import COMMANDS as SYNONYMS
-            from hpcml.config.guess import did_you_mean
+            from hpcml.spelling import did_you_mean
 
-            guess = did_you_mean(name, COMMANDS, SYNONYMS) or "hpcml --help lists the commands"
+            guess = did_you_mean(name, COMMANDS) or "hpcml --help lists the commands"
             raise click.UsageError(f"there is no command {name}: {guess}")
         return super().resolve_command(ctx, args)
 
@@ -287,11 +284,11 @@ def _answer(error: click.ClickException) -> str:
     if context is None or context.parent is None:
         return said
     if isinstance(error, click.NoSuchOption):
-        from hpcml.config.guess import FLAGS
+        from hpcml.spelling import nearest
 
-        meant = FLAGS.get(error.option_name)
-        if meant in {name for each in context.command.params for name in each.opts}:
-            return f"No such option '{error.option_name}'. Did you mean '{meant}'?"
+        known = {name.lstrip("-"): name for each in context.command.params for name in each.opts}
+        for meant in nearest(error.option_name.lstrip("-"), known)[:1]:  # dashes alone make two names alike
+            return f"No such option '{error.option_name}'. Did you mean '{known[meant]}'?"
     is_helpful = "Did you mean" in said or not said.startswith(("No such option", "Got unexpected extra"))
     return said if is_helpful else f"{said.rstrip('.')}: {context.command_path} --help lists what it takes"
 

@@ -129,10 +129,10 @@ class CommandGroup(click.Group):
         """Find the command that *args* begin with."""
         name = args[0]
         if name not in self.commands and not name.startswith("-"):
-            from hpcml.config.guess import BELOW, did_you_mean
+            from hpcml.spelling import did_you_mean
 
             whole = " ".join(ctx.command_path.split()[1:])
-            guess = did_you_mean(name, self.commands, BELOW) or f"choose {', '.join(sorted(self.commands))}"
+            guess = did_you_mean(name, self.commands) or f"choose {', '.join(sorted(self.commands))}"
             raise click.UsageError(f"there is no command {whole} {name}: {guess}")
         return super().resolve_command(ctx, args)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections import Counter
@@ -287,7 +286,7 @@ def _sum_up(
     if told := run_end.written(ended):
         console.print(_drawn(told), soft_wrap=True)
     mute = [item for item, one in zip(launched, ended, strict=True) if one.is_mute]
-    for line in run_end.remarks(ended, advice(mute, os.environ) if mute else ""):
+    for line in run_end.remarks(ended, advice(mute) if mute else ""):
         warn(line)
     return 1 if failures else 0
 
@@ -304,7 +303,7 @@ def _ended(item: Launched, glimpse: Glimpse, effective: str | None) -> RunEnd:
         requested=run.precision.name.name,
         effective=effective,
         unread=glimpse.unread,
-        not_copied=not_copied(item, has_completed=glimpse.state is State.COMPLETED),
+        not_copied=None if glimpse.state is State.COMPLETED else not_copied(item),
         touched=tuple(yours.get(place, place) for place in glimpse.touched),
         left_behind=glimpse.left_behind,
         reason=glimpse.reason,

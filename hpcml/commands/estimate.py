@@ -45,7 +45,7 @@ def estimate_runs(planned: Sequence[Planned], places: Places, machine: Machine) 
 def estimate_as_recorded(planned: Sequence[Planned], places: Places, machine: Machine) -> Estimate | None:
     """Return what the store says of *planned* as it is, as `estimate_runs` does; None where there is no store yet.
 
-    The store is neither made, nor upgraded, nor brought up to date: `hpcml run` asks before it submits, and must not
+    The store is neither made nor brought up to date: `hpcml run` asks before it submits, and must not
     wait for that. Raises `StoreError` where the store cannot be read so.
     """
     with looked_into(places.store_url) as store:

@@ -19,7 +19,6 @@ from hpcml.interop import (
     csv_export,
     json_export,
     mlflow_export,
-    openmetrics_export,
     output,
     parquet_export,
     tensorboard_export,
@@ -47,7 +46,6 @@ class ExportFormat(Enum):
     parquet = "parquet"
     mlflow = "mlflow"
     tensorboard = "tensorboard"
-    openmetrics = "openmetrics"
     rocrate = "rocrate"
 
 
@@ -72,20 +70,18 @@ class Exported:
 def export(
     places: Places, selection: Selection, wish: ExportRequest, environ: Mapping[str, str], stdout: IO[str]
 ) -> Exported:
-    """Export the selected runs as they are now; json and openmetrics may go to *stdout*.
+    """Export the selected runs as they are now; json may go to *stdout*.
 
     What was at the target before is replaced as a whole, or stays whole if anything fails; only an earlier export of
     the same form is replaced. MLflow is different: its runs are created or updated one after the other, and no two
     exports of this HPCML_HOME do that at once. *environ* is asked for MLFLOW_TRACKING_URI.
 
-    Raises `ConfigError` where no target is given and the format needs one, and where no run matches (openmetrics is
-    written all the same, since it is read again and again).
+    Raises `ConfigError` where no target is given and the format needs one, and where no run matches.
     """
     target = _target(wish, environ)
     with answering(places) as store:
         collect(store, places)
-        is_told_anew = wish.form is ExportFormat.openmetrics  # again and again: that there is no run is news, too
-        records = select(store, selection, refusal=None if is_told_anew else "no run matches: nothing was exported")
+        records = select(store, selection, refusal="no run matches: nothing was exported")
         zeros = clock_zeros(store, [record.uid for record in records])
         runs = Export(
             records=records,
@@ -107,10 +103,6 @@ def export(
 WritesFile = tuple[Callable[[Export, IO[str]], None], Callable[[bytes], bool]]
 _FILES: Mapping[ExportFormat, WritesFile] = {
     ExportFormat.json: (json_export.write_json, json_export.is_json_export),
-    ExportFormat.openmetrics: (
-        openmetrics_export.write_openmetrics,
-        openmetrics_export.is_openmetrics_export,
-    ),
 }
 _FOLDERS: Mapping[ExportFormat, Callable[[Export, Path], None]] = {
     ExportFormat.csv: csv_export.write_csv,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcml.config.choices import list_models
-from hpcml.config.guess import did_you_mean
 from hpcml.errors import ConfigError
 from hpcml.model.hardware import choose_gpus
 from hpcml.model.precision import CAPABILITIES, CPU, Device
@@ -21,6 +20,7 @@ from hpcml.model.recipe import (
     recipe_names,
 )
 from hpcml.paths import resource_dir
+from hpcml.spelling import did_you_mean
 
 CPU_AND_GPUS = ("cpu", "6.0", "7.0", "7.5", "8.0", "9.0")  # of Pascal, Volta, Turing, Ampere and Hopper
 

@@ -24,7 +24,7 @@ from hpcml.commands.submit import code_store
 from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
-from hpcml.runs.files import read_whole
+from hpcml.runs.files import open_folders, read_whole
 from hpcml.runs.layout import REMOVED, RunDir, find_run_dirs
 from hpcml.runs.liveness import Liveness
 from hpcml.store.database import Database
@@ -128,7 +128,7 @@ def delete_tree(path: Path) -> str | None:
     """
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
-        _open_up(path)
+        open_folders(path)
         shutil.rmtree(path, ignore_errors=True)
     try:
         if path.exists():
@@ -138,17 +138,6 @@ def delete_tree(path: Path) -> str | None:
     except OSError as error:
         return f"what is left of it in {path} cannot be deleted: {why_not(error, path)}"
     return None
-
-
-def _open_up(path: Path) -> None:
-    """Give us all rights in *path* and every folder below, which a program may have made read-only."""
-    with suppress(OSError):
-        path.chmod(0o700)
-    for parent, folders, _ in os.walk(path):  # from above, so that what was just opened is looked into
-        for folder in folders:
-            if not Path(parent, folder).is_symlink():
-                with suppress(OSError):
-                    Path(parent, folder).chmod(0o700)
 
 
 def size_of(folder: Path) -> int:

@@ -13,7 +13,7 @@ from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
-from hpcml.spelling import maybe_meant
+from hpcml.spelling import did_you_mean
 from hpcml.store import query
 from hpcml.store.conditions import Condition, Either, Filter, parse_condition
 from hpcml.store.database import Database
@@ -115,5 +115,5 @@ def _state(word: str) -> State:
     try:
         return State[word.upper()]
     except KeyError:
-        guess = maybe_meant(word, State.__members__) or f"choose {', '.join(State.__members__)}"
+        guess = did_you_mean(word, State.__members__) or f"choose {', '.join(State.__members__)}"
         raise StoreError(f"{word!r} is no state: {guess}") from None

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from hpcml.config.guess import KEYS, OPTIONS, did_you_mean
-from hpcml.config.misplaced import of_flag, of_scheduler, what_was_meant
 from hpcml.errors import ConfigError
 from hpcml.model.choices import Goal
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.run import Run
 from hpcml.paths import is_source_of_hpcml
+from hpcml.spelling import SYNONYMS, did_you_mean, nearest
 
 # Hydra's flags that take a value (hydra/_internal/utils.py, get_args_parser); --info takes an optional one.
 _WITH_VALUE = frozenset(
@@ -30,8 +31,10 @@ _RERUN = (
     "--experimental-rerun"  # Hydra unpickles the file it names and leaves all other words; --experiment is short for it
 )
 _INFO_VALUES = frozenset({"all", "config", "defaults", "defaults-tree", "plugins", "searchpath"})
-_JOINED = re.compile(r"(-c(?=\d+$)|-l(?=\w+=)|-j(?=(?:oe|eo|n)$))(.*)")  # a flag of sbatch or qsub with its value
+_JOINED = re.compile(r"(-c)(\d+)")  # a flag of sbatch with its value
 _OVERRIDE = re.compile(r"(?:[+~]{1,2}[^\s=]|[^-=\s][^=]*=)")
+_OF_JOBS = ("resources.", "strategy.", "schedule.")  # settings that other programs have as flags of theirs
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what a PDF or a word processor makes of "-"
 OF_OWN_PROGRAMS = ("model=custom", "data=custom")  # said for the user, where nothing else is
 
 
@@ -126,12 +129,12 @@ def _sort(arguments: Sequence[str], project: Path) -> Words:
             flags += [word, rest.pop(0)]
         elif word == "--":
             continue
-        elif word.startswith("-"):
+        elif word.startswith("-") and " " not in word:
             flags.append(word)
         elif _OVERRIDE.match(word):
             overrides.append(word)
         else:
-            meant = what_was_meant(word, before, rest, project=project, known=kinds_by_key(Run))
+            meant = _meant_instead(word, before, rest, project)
             raise ConfigError(f"{word!r} is no override: {meant}")
     return Words(tuple(flags), tuple(overrides))
 
@@ -143,15 +146,39 @@ def _refuse_other_flags(word: str, rest: Sequence[str], arguments: Sequence[str]
             f"{word} {rest[0]}: that is Hydra's --package, for --cfg alone; "
             f"for Slurm's -p write resources.partition={rest[0]}"
         )
-    if (meant := of_scheduler(word, rest)) is not None:
-        raise ConfigError(f"{word}: {meant}")
     flag, _, value = word.partition("=")
     if len(flag) > len("--") and _RERUN.startswith(flag):
-        raise ConfigError(f"{word}: {of_flag(flag, value or ' '.join(rest[:1]), known=kinds_by_key(Run))}")
+        raise ConfigError(f"{word}: {instead_of_flag(flag, value or ' '.join(rest[:1]))}")
     if word == "-c" and rest and rest[0].isdecimal():
         raise ConfigError(
             f"-c {rest[0]}: that is Hydra's --cfg; for Slurm's -c write resources.cpus_per_task={rest[0]}"
         )
+
+
+def _meant_instead(word: str, before: str, behind: Sequence[str], project: Path) -> str:
+    """Return what to write instead of *word*, which no ``=`` makes a setting, between *before* and *behind*."""
+    if before.endswith("="):
+        return f"no blank stands behind a =: write {before}{word}"
+    if word.startswith("-"):
+        return instead_of_flag(*word.partition("=")[::2])
+    if word.startswith(tuple(_DASHES)):
+        return "its first sign is no '-', though it looks like one"
+    if before.startswith("-"):
+        return instead_of_flag(before, word)
+    if shutil.which(word) or os.path.isfile(project / word):  # noqa: PTH113 - it may be any word
+        starter = "python " if word.endswith(".py") else ""
+        return f"a program stands behind two dashes: hpcml run -- {starter}{shlex.join([word, *behind])}"
+    return "write key=value (hpcml run --help lists the keys)"
+
+
+def instead_of_flag(flag: str, value: str) -> str:
+    """Return what to write instead of the *flag* of another program with its *value*."""
+    name, keys = flag.lstrip("-").replace("-", "_").lower(), kinds_by_key(Run)
+    meant = [key for key in nearest(name, keys) if key.startswith(_OF_JOBS)]
+    called = [key for key in meant if (last := key.rpartition(".")[2]) == name or (name, last) in SYNONYMS]
+    key = name if name in keys else next(iter(called), None)
+    setting = "settings of a run have no dashes" + (f": write {key}={value}" if key else "")
+    return f"{setting}; a flag of the program stands behind two dashes: hpcml run -- PROGRAM {flag} {value}"
 
 
 def _refuse_expanded(overrides: Sequence[str]) -> None:
@@ -281,7 +308,7 @@ def _translated(message: str, schema: type | None, *, is_own: bool) -> str | Non
         name = found["choice"].removeprefix(f"{group}/")
         guess = _image(name) if group == "container" else None
         if guess is None and name:
-            guess = did_you_mean(name, names, OPTIONS)
+            guess = did_you_mean(name, names)
         told = f"Could not find '{group}/{name}': {f'{guess} ' if guess else ''}{group} is one of {', '.join(names)}"
     elif found := _LIST.search(message):
         key, _, value = found["word"].partition("=")
@@ -430,7 +457,7 @@ def _translated_key(message: str, schema: type, *, is_own: bool) -> str | None:
     if key is not None and key not in known:
         return f"unknown key {key}: {_meant_by(key, known, is_own=is_own)}"
     if reference:
-        guess = did_you_mean(reference["key"], known, KEYS) or "hpcml run --help lists the keys"
+        guess = did_you_mean(reference["key"], known) or "hpcml run --help lists the keys"
         return f"${{{reference['key']}}}: there is no key {reference['key']} to refer to; {guess}"
     return None
 
@@ -438,10 +465,10 @@ def _translated_key(message: str, schema: type, *, is_own: bool) -> str | None:
 def _meant_by(key: str, known: Sequence[str], *, is_own: bool) -> str:
     """Return what somebody may have meant by *key*, none of the *known* ones; *is_own*: of their program, perhaps."""
     if not is_own or "." in key:
-        return did_you_mean(key, known, KEYS) or "hpcml run --help lists the keys"
-    guess = did_you_mean(key, [each for each in known if not each.startswith(_OF_RECIPES)], KEYS)
+        return did_you_mean(key, known) or "hpcml run --help lists the keys"
+    guess = did_you_mean(key, [each for each in known if not each.startswith(_OF_RECIPES)])
     option = f"an option of your program stands behind the --: hpcml run [-m] -- python train.py --{key} VALUE[,VALUE]"
-    return option if guess is None else f"{guess} {option[0].upper()}{option[1:]}"
+    return f"{guess} {option[0].upper()}{option[1:]}" if guess else option
 
 
 def _said(text: str, lines: list[str]) -> bool:

@@ -44,13 +44,12 @@ from hpcml.config.command_line import (
     arrange,
     in_one_line,
     in_quotes,
+    instead_of_flag,
     kinds_by_key,
     project_conf,
     set_again,
 )
-from hpcml.config.misplaced import of_flag
 from hpcml.config.once import composing_once, sharing_schemas
-from hpcml.config.own_multirun import own_multirun
 from hpcml.config.program import Program, common_program, read_program, seed_in_environment
 from hpcml.config.quoting import groups_of_options, readable
 from hpcml.config.sweep.points import (
@@ -177,14 +176,11 @@ def compose_command(
     again = set_again(masked(words)) if points else []
     if said is None or not points:
         return points, again
-    several = own_multirun(said.words, project, is_swept=len(points) > 1)
-    if several is not None and several.is_certain and not is_literal:
-        raise ConfigError(several.said)
     seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
     remarks = [*again, *said.remarks(seeds, precisions, project=project)]
     if by_variable := seed_in_environment([point.run for point in points]):
         remarks.append(by_variable)
-    return points, remarks if several is None or is_literal else [*remarks, several.said]
+    return points, remarks
 
 
 def _without_secrets(points: Sequence[Composed]) -> list[Composed]:
@@ -283,7 +279,7 @@ def _check_flags(arguments: list[str]) -> None:
         if ended.code != 0:  # that of --version
             told = in_one_line(complaints.getvalue().rpartition("error: ")[2])
             foreign = _FOREIGN_FLAG.search(told)
-            hint = f": {of_flag(*foreign.groups(), known=kinds_by_key(Run))}" if foreign else ""
+            hint = f": {instead_of_flag(*foreign.groups())}" if foreign else ""
             raise ConfigError(f"{told}{hint}") from ended
 
 

@@ -19,12 +19,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode, encode
 from hpcml.config.command_line import project_conf
-from hpcml.config.guess import did_you_mean
 from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import Cluster, Queue, Resources
 from hpcml.paths import resource_dir
 from hpcml.runs.atomic import create_text
+from hpcml.spelling import did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # a file, and a word of Hydra's override grammar
 _GLOBAL = "# @package _global_"

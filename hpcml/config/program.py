@@ -68,7 +68,7 @@ _INPUT = re.compile(r"in(?:it|put)|load|read|restor|resum|pretrain|from|conf|dat
 _PLACE_BEHIND = re.compile(r"(?:(?:sqlite|duckdb)(?:\+\w+)?:///)?(/(?!dev/).+)")
 _FLAG_OR_KEY = re.compile(r"-{0,2}[A-Za-z][\w.-]*")
 _DEVICES = re.compile(r"(?:CUDA|HIP|ROCR|NVIDIA)_VISIBLE_DEVICES=|ZE_AFFINITY_MASK=|GOMP_CPU_AFFINITY=")
-PINNING = frozenset({"taskset", "numactl", "hwloc-bind", "likwid-pin"})
+_PINNING = frozenset({"taskset", "numactl", "hwloc-bind", "likwid-pin"})
 _OF_PINNING = re.compile(r"-.*|[\d,:.!+@SNMCEx-]+|all")  # their flags, and lists of CPUs and nodes
 _MCA = frozenset({"mca", "gmca", "prtemca", "pmixmca"})  # a name and a value follow: btl self,tcp
 _PAIRS = _MCA | {"env", "genv"}
@@ -227,8 +227,6 @@ def read_program(
         word = f"{_ARGUMENT}{name}={','.join(values)}"
         _check_named(name, word, template)
         reading.sweep(name, list(values), word)
-    if not is_literal:
-        _check_placeholders(template, reading.sweeps)
     if reading.seeds:
         if given := [word for word in rest if word.startswith("seed=")]:
             raise ConfigError(f"{given[0]} and --seed {','.join(reading.seeds)}: write --seed {{seed}} behind the --")
@@ -239,7 +237,7 @@ def read_program(
         seeds=tuple(reading.seeds),
         seed_name=reading.seed_name,
         is_sweep=is_sweep,
-        doubts=tuple(_doubts(words)) if is_sweep else (),
+        doubts=() if is_literal else tuple(_doubts(words, template, reading)),
     )
     return program, rest
 
@@ -348,8 +346,15 @@ def _check_named(name: str, word: str, template: Sequence[str]) -> None:
         raise ConfigError(f"{word}: no word behind -- has {{{name}}}, which it would fill in")
 
 
-def _check_placeholders(words: Sequence[str], filled_in: Collection[str]) -> None:
-    """Raise `ConfigError` for a misspelt ``{seed}`` or a key in braces, which would reach the program as they are.
+def _doubts(words: Sequence[str], template: Sequence[str], reading: _Reading) -> Iterator[str]:
+    if reading.is_sweep:
+        yield from _counted(words)
+    yield from _own_sweep(template)
+    yield from _unfilled(template, reading.sweeps)
+
+
+def _unfilled(words: Sequence[str], filled_in: Collection[str]) -> Iterator[str]:
+    """Yield a line for a misspelt ``{seed}`` or a key in braces, which reach the program as they are.
 
     Not in code behind -c.
     """
@@ -360,15 +365,10 @@ def _check_placeholders(words: Sequence[str], filled_in: Collection[str]) -> Non
                 continue
             if "." in name and name in kinds_by_key(Run):
                 last = name.rpartition(".")[2]
-                raise ConfigError(
-                    f"{word}: nothing fills in {{{name}}}: write {{{last}}}, and args.{last}=VALUE in front of the --"
-                )
+                yield f"{word}: nothing fills in {{{name}}}: write {{{last}}}, and args.{last}=VALUE in front of the --"
             known = [each for each in OF_THE_RUN if name != each and _letters(name) == _letters(each)]
             if known and name not in OF_THE_RUN:
-                raise ConfigError(
-                    f"{word}: nothing fills in {{{name}}}: did you mean {{{known[0]}}}? (--as-is in front of the -- "
-                    "leaves it as it is)"
-                )
+                yield f"{word}: nothing fills in {{{name}}}: did you mean {{{known[0]}}}?"
 
 
 def _code_position(words: Sequence[str]) -> int | None:
@@ -411,7 +411,7 @@ class _Reading:
         self.sweeps: dict[str, list[str]] = {}
         self.seeds: list[str] = []
         self.seed_name = seed_name
-        self._is_sweep = is_sweep
+        self.is_sweep = is_sweep
         self._most = most
 
     def sweep(self, name: str, values: list[str], word: str) -> str:
@@ -427,7 +427,7 @@ class _Reading:
                 f"{word}: {name} has {again} twice, and would make the same run again: one list of the program's own "
                 f"is written '{one}', in quotes; seeds repeat a run: --seed 0..4"
             )
-        if name != self.seed_name or not self._is_sweep:
+        if name != self.seed_name or not self.is_sweep:
             self.sweeps[name] = values
             return f"{{{name}}}"
         if not _are_seeds(values):
@@ -489,7 +489,7 @@ def _of_launcher(words: Sequence[str]) -> Iterator[int]:
     """
     yield from (at for at, word in enumerate(words) if _DEVICES.match(word))
     launcher = words[0].rpartition("/")[2]
-    if launcher in PINNING:
+    if launcher in _PINNING:
         yield from itertools.takewhile(lambda at: _OF_PINNING.fullmatch(words[at]) is not None, range(1, len(words)))
     elif launcher in _LISTS_OF:
         pair_end = 1  # the program is not the word at 1, which may be the launcher's (accelerate launch)
@@ -608,7 +608,7 @@ def _split(text: str) -> list[str]:
     return [*parts, current]
 
 
-def _doubts(words: Sequence[str]) -> Iterator[str]:
+def _counted(words: Sequence[str]) -> Iterator[str]:
     """Yield a line for each flag with whole numbers one after the other, as a shell makes them of {1..5}."""
     for flag, of in itertools.groupby(
         enumerate(words), key=lambda pair: re.fullmatch(r"-?\d{1,18}", pair[1]) is not None
@@ -619,6 +619,21 @@ def _doubts(words: Sequence[str]) -> Iterator[str]:
         if len(numbers) >= _EXPANDED and steps == {1} and numbers[0][0] and _FLAG.fullmatch(before):
             shown = " ".join(word for _, word in numbers)
             yield f"{before} {shown} is one run: if your shell made it of {{...}}, write {before} FIRST..LAST"
+
+
+def _own_sweep(words: Sequence[str]) -> Iterator[str]:
+    """Yield a line where the program's own Hydra seems to be told to sweep: its trainings would be one run."""
+    flags = [
+        word
+        for word, after in itertools.pairwise([*words, ""])
+        if word == "--multirun" or (word == "-m" and (not after or after.startswith("-") or "=" in after))
+    ]
+    lists = [word for word in words if (found := _JOINED.fullmatch(word)) and len(_split(found["value"])) > 1]
+    if flags and lists:
+        yield (
+            f"{flags[0]} {lists[0]} behind the -- is the program's own sweep, in one run with one time and one result: "
+            "leave that flag out, and -m in front of the -- makes a run of each value"
+        )
 
 
 def _expanded(words: Sequence[str]) -> Iterator[str]:

@@ -37,7 +37,7 @@ from hpcml.model.image import FORMAT, ImageRecord, key_of
 from hpcml.model.record_keys import unix_time
 from hpcml.runs import lock as locks
 from hpcml.runs.atomic import draft_of, is_forgotten, sync, write_text
-from hpcml.runs.files import read_json
+from hpcml.runs.files import open_folders, read_json
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import make_folder
 
@@ -285,27 +285,22 @@ def sha256_of(path: Path) -> str:
 def remove_tree(path: Path) -> bool:
     """Remove a file or folder, also with files of other user ids as fakeroot leaves them; return whether it is gone.
 
-    What does not exist counts as gone. What plain removal leaves is tried again with all folders made writable, and
-    then within a user namespace (``unshare --map-auto`` of util-linux 2.38), where it is there.
+    What does not exist counts as gone, and of a link only the link goes. What plain removal leaves is tried again with
+    all folders made writable, and then within a user namespace (``unshare --map-auto`` of util-linux 2.38), where it is
+    there.
     """
-    if not path.is_dir():
+    if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return True
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
-        _open_folders(path)
+        open_folders(path)
         shutil.rmtree(path, ignore_errors=True)
     if path.exists():  # util-linux 2.38: the range of user ids that was written with
         words = ["unshare", "--map-root-user", "--map-auto", "rm", "-rf", "--", str(path)]
         with suppress(OSError):
             subprocess.run(words, capture_output=True, env={"PATH": os.defpath}, check=False)
     return not path.exists()
-
-
-def _open_folders(path: Path) -> None:
-    for folder, _, _ in os.walk(path, onerror=None):
-        with suppress(OSError):
-            Path(folder).chmod(0o700)
 
 
 def scratch_name(key: str) -> str:

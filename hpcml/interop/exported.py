@@ -55,14 +55,6 @@ class Export:
         return last if last is not None else self.not_finite.get((record.uid, metric))
 
 
-def last_value(record: RunRecord, metric: str) -> float | None:
-    """Return the last value of *metric*: nan where it is not finite, None where there is none.
-
-    For exporters of packages, written for a contract in which no `Export` knew more (`Export.last_value`).
-    """
-    return record.metrics[metric].last_or_nan
-
-
 def clean(text: str) -> str:
     """Return *text* with lone surrogates, which JSON can name but UTF-8 cannot encode, replaced by "?".
 

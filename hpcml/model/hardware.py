@@ -17,7 +17,7 @@ from typing import Any
 
 from hpcml.errors import ConfigError
 from hpcml.model.precision import PrecisionName
-from hpcml.spelling import maybe_meant
+from hpcml.spelling import did_you_mean
 
 PEAKS = (
     *("fp64", "fp64_tc", "fp32", "tf32", "fp16", "fp16_vec", "bf16", "bf16_vec", "fp8", "int8", "int4", "int32"),
@@ -148,7 +148,7 @@ def choose_gpus(names: Sequence[str]) -> Sequence[GpuModel]:
         found = find_gpu(name)
         models = [found] if found else [model for model in known_gpus() if name.casefold() in model.name.casefold()]
         if not models:
-            meant = maybe_meant(name, [model.name for model in known_gpus()])
+            meant = did_you_mean(name, [model.name for model in known_gpus()])
             raise ConfigError(f"no GPU of the table is called {name!r}: {meant or 'hpcml gpus lists them'}")
         chosen += [model for model in models if model not in chosen]
     return chosen if names else known_gpus()

@@ -2,38 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
-# Settings that came after the first runs were recorded, and what a run computed that lacks them: at these values it is
-# the same experiment as before. A new setting that identifies a run gets its line here.
-ABSENT_MEANS: Mapping[str, object] = {
-    "container.build_args": {},
-    "container.context": None,
-    "container.definition": None,
-    "container.dockerfile": None,
-    "container.target": None,
-    "model.options": {},
-    "profile.options": [],
-    "profile.ranks": [0],
-    "profile.steps": 5,
-    "profile.tool": "none",
-    "resources.mig": None,
-    "resources.pbs.chunks": [],
-    "strategy.bucket_cap_mb": None,
-    "strategy.devices": None,
-    "strategy.horovod.fusion_threshold_mb": None,
-    "strategy.horovod.hierarchical": None,
-    "strategy.inter_op_threads": None,
-    "strategy.microbatches": None,
-    "strategy.nccl.algo": None,
-    "strategy.nccl.proto": None,
-    "strategy.schedule": None,
-    "training.accumulate": 1,
-    "training.compile": False,
-    "workload.args": None,
-    "workload.launcher": "auto",
-}
 _WORDS_FOR_PEOPLE = frozenset({"name", "tags"})
 # Who pays, when and how long: a run that is asked for again with another walltime is the same run. The partition and
 # the constraint stay in: they may choose other hardware.
@@ -45,8 +15,7 @@ _PLACEMENT = frozenset(
         *("pbs.mpiprocs", "pbs.ompthreads", "pbs.place", "pbs.filesystems"),
     )
 ) | {"workload.stop_grace", "training.checkpoint_every"}  # a run that goes on from a checkpoint gives the same numbers
-# How a run is judged, observed, and whether it goes on after a precision mismatch, is not what it computes. These
-# settings came after the first runs were recorded, whose hashes must not change.
+# How a run is judged, observed, and whether it goes on after a precision mismatch, is not what it computes.
 _JUDGEMENT = (
     *("objective.margins", "objective.target", "objective.scale", "objective.resolution"),
     *("precision.on_mismatch", "precision.observe", "workload.metrics_from"),

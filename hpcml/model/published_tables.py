@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hpcml.errors import ConfigError
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedColumn:
@@ -31,13 +29,12 @@ class PublishedTable:
     Raises `ValueError` where a row has not one cell for each column, or a cell of a column of numbers is none.
     """
 
-    key: str  # what it is called on the command line
+    key: str
     title: str
     source: str
     columns: Sequence[PublishedColumn]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
-    stands_beside_comparisons: bool = False  # a comparison of precisions answers the same question
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -53,30 +50,9 @@ class PublishedTable:
         return [_decimal(row[at]) for row in self.rows]
 
 
+@cache
 def published_tables() -> Sequence[PublishedTable]:
     """Return all tables, in the order of the file."""
-    return _tables()
-
-
-def choose_tables(keys: Sequence[str]) -> Sequence[PublishedTable]:
-    """Return the tables that *keys* name, without repetition; part of a key names all that have it.
-
-    Raises `ConfigError` for one that names nothing.
-    """
-    chosen: list[PublishedTable] = []
-    for key in keys:
-        found = [table for table in _tables() if table.key == key] or [
-            table for table in _tables() if key.casefold() in table.key
-        ]
-        if not key or not found:
-            known = ", ".join(table.key for table in _tables())
-            raise ConfigError(f"no published table is called {key!r}: choose one of {known}")
-        chosen += [table for table in found if table not in chosen]
-    return chosen
-
-
-@cache
-def _tables() -> tuple[PublishedTable, ...]:
     path = Path(__file__).with_name("published_tables.toml")
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     return tuple(_table(key, row, raw["sources"]) for key, row in raw["tables"].items())
@@ -94,7 +70,6 @@ def _table(key: str, raw: Mapping[str, Any], sources: Mapping[str, str]) -> Publ
         columns=columns,
         rows=rows,
         notes=raw.get("notes", ()),
-        stands_beside_comparisons=raw.get("beside") == "compare",
     )
 
 

@@ -25,7 +25,7 @@ from hpcml.errors import ConfigError, require
 from hpcml.model.choices import Goal, Numerics, Scale
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind
-from hpcml.model.identity import ABSENT_MEANS, identifies
+from hpcml.model.identity import identifies
 from hpcml.model.launcher import launcher_in
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.mig import check_mig
@@ -506,13 +506,9 @@ def _parts() -> tuple[str, ...]:
 def _identity(name: str, part: object, known: _KnownParts) -> str:
     """Return the members of a JSON object that say what counts of a part of a run; "" where nothing does."""
     if id(part) not in known or known[id(part)][0] is not part:
-        relevant = {
-            key: value
-            for key, value in flatten(encode(part), name).items()
-            if identifies(key) and not (key in ABSENT_MEANS and value == ABSENT_MEANS[key])
-        }
+        relevant = {key: value for key, value in flatten(encode(part), name).items() if identifies(key)}
         if isinstance(part, Container) and part.kind is ContainerKind.none:
-            relevant = {"container.name": part.name}  # the rest says nothing then, and runs had no more once
+            relevant = {"container.name": part.name}  # the rest says nothing then
         if isinstance(part, Profiling) and part.tool is ProfileTool.none:  # the same
             relevant = {}
         text = json.dumps(relevant, sort_keys=True, separators=(",", ":"))[1:-1]

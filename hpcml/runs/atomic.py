@@ -33,10 +33,7 @@ _SYNCS_AT_ONCE = 16  # a file system writes several in one go
 _SYNCS_IN_A_ROW = 64  # by a thread before it asks for more: one by one, that takes twice as long
 _QUICK_S = 50e-6  # of one where the disk has no part in it: threads would wait for each other
 _LONGEST = 100  # characters of the target's name in that of its draft: file systems take 255 in all
-# Older versions wrote no token, and the host's name where the place is.
-_DRAFT = re.compile(r"\.(?:.+\.[0-9a-f]{8}|.+?)-(?P<place>.+)-(?P<pid>\d+)")
-
-_OURS = re.compile(r"\..+\.[0-9a-f]{8}-[^@]*@[0-9a-f]*@\d*-\d+")
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{8}-(?P<place>[^@]*@[0-9a-f]*@\d*)-(?P<pid>\d+)")
 
 
 @contextmanager
@@ -130,12 +127,9 @@ def is_forgotten(draft: Path) -> bool:
 
 
 def forgotten_drafts(folder: str, names: Iterable[str]) -> Iterator[Path]:
-    """Yield the drafts among *names*, entries of *folder*, that `is_forgotten` says a dead process left.
-
-    Only names that `draft_of` gives now are looked at: a user's own hidden file may look like those of older versions.
-    """
+    """Yield the drafts among *names*, entries of *folder*, that `is_forgotten` says a dead process left."""
     for name in names:
-        if name.startswith(".") and _OURS.fullmatch(name):
+        if name.startswith(".") and _DRAFT.fullmatch(name):
             path = Path(folder) / name
             if path.is_file() and not path.is_symlink() and is_forgotten(path):
                 yield path

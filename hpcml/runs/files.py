@@ -10,6 +10,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -117,3 +118,24 @@ def object_in(path: Path, content: Callable[[], str | bytes]) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise HpcmlError(f"{path} is no run.json")
     return raw
+
+
+def open_folders(path: Path) -> None:
+    """Give their owner all rights in the folder *path* and every one below, as far as that is allowed to us.
+
+    No link is followed, not even one that somebody puts in the place of a folder meanwhile.
+    """
+    _open_folder(str(path), None)
+
+
+def _open_folder(name: str, above: int | None) -> None:
+    with suppress(OSError):
+        folder = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        try:
+            os.chmod(f"/proc/self/fd/{folder}", 0o700)  # noqa: PTH101 - of what was opened, which has no other name
+            with os.scandir(f"/proc/self/fd/{folder}") as entries:
+                below = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            for entry in below:
+                _open_folder(entry, folder)
+        finally:
+            os.close(folder)

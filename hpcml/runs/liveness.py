@@ -17,9 +17,7 @@ another boot of a host of this name           dead if it began before this machi
                                               later, for then that is another machine with the same name
 ============================================  ==================================================================
 
-Records of older versions have no boot and no namespace. Their processes are alive where one with their id and start
-time is found, dead if they began before this machine was started or if every process of the machine can be seen from
-here, else unknown. Locks do not say when their process began: those of another boot are dead only where both were seen
+Locks do not say when their process began: those of another boot are dead only where both were seen
 from the machine's first namespace, as a host's name is the machine's there.
 
 Where there is no /proc (not Linux), no start time can be compared: a process of this host whose id is not in use is
@@ -111,15 +109,14 @@ class ProcessIdentity:
     def place(self) -> str:
         """The process table in which the id is valid, as a part of file names: ``node7@1e0121cd@4026531836``.
 
-        These are host, first digits of the boot id, and PID namespace. An older version of hpcml takes all of it for
-        the name of another host, and so considers the process unknown.
+        These are host, first digits of the boot id, and PID namespace.
         """
         boot = self.boot_id.replace("-", "")[:_SHORT]
         return f"{plain(self.host)}@{boot}@{re.sub(r'[^0-9]', '', self.pid_namespace)}"
 
     @classmethod
     def at(cls, place: str, pid: int, *, created_at: float | None = None) -> ProcessIdentity:
-        """Return the identity of process *pid* in a `place`, or on a host, as older versions wrote the place."""
+        """Return the identity of process *pid* in a `place`; a text of another form is taken for a host."""
         match = _PLACE.fullmatch(place)
         if match is None:
             return cls(host=place, pid=pid, created_at=created_at)

@@ -41,10 +41,11 @@ _READABLE = 0o644
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The process that holds a lock; its file has these fields and no others, or older versions take it for damaged."""
+    """The process that holds a lock, as the lock's file says."""
 
     host: str
-    namespace: str  # of process ids, and behind a space the boot; older versions take that for another namespace
+    boot_id: str
+    pid_namespace: str
     pid: int
     start: int  # in clock ticks since boot: tells a process from a later one with its number
     token: str
@@ -55,7 +56,8 @@ class Owner:
         process = ProcessIdentity.of_this_process()
         return cls(
             host=process.host,
-            namespace=f"{process.pid_namespace} {process.boot_id}".rstrip(),
+            boot_id=process.boot_id,
+            pid_namespace=process.pid_namespace,
             pid=process.pid,
             start=process.start_ticks or 0,
             token=secrets.token_hex(8),
@@ -64,10 +66,13 @@ class Owner:
     @property
     def liveness(self) -> Liveness:
         """Whether the owner's process is alive, as far as that can be seen from here."""
-        namespace, _, boot = self.namespace.partition(" ")
         return liveness_of(
             ProcessIdentity(
-                host=self.host, boot_id=boot, pid_namespace=namespace, pid=self.pid, start_ticks=self.start or None
+                host=self.host,
+                boot_id=self.boot_id,
+                pid_namespace=self.pid_namespace,
+                pid=self.pid,
+                start_ticks=self.start or None,
             )
         )
 

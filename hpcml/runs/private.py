@@ -159,8 +159,8 @@ def check_lent(path: Path) -> None:
 def claim_home(home: Path) -> bool:
     """Make sure that *home* is this user's alone, before anything in it is executed, cancelled or removed.
 
-    It is made where it is absent. One of this user's that was open to others, as older versions left it, is closed with
-    the folders that hpcml made in it; True is returned then, which the user should be told. What is not hpcml's in it
+    It is made where it is absent. One of this user's that was open to others is closed with the folders that
+    hpcml made in it; True is returned then, which the user should be told. What is not hpcml's in it
     stays open to be read. Raises `NotPrivateError` for a home that others share (`why_shared`), and where it cannot be
     made or closed.
     """

@@ -101,7 +101,7 @@ def compact(store: Database) -> list[Path]:
     done.
     """
     vacuum(store)
-    return thin_out(store.path, keep=1) if isinstance(store, SqliteFile) else []
+    return thin_out(store.path) if isinstance(store, SqliteFile) else []
 
 
 def back_up(store: Database, target: Path | None) -> Path:
@@ -175,33 +175,3 @@ def _at_most(lines: Iterator[str]) -> Iterator[str]:
             more += 1
     if more:
         yield f"... and {more} more of this kind"
-
-
-def copy_into(store: Database, path: Path) -> None:
-    """Write the store as it is now into the new file *path*, for a tool that reads SQLite.
-
-    `hpcml ui` calls it. SQLite's online backup copies one state of the store while others may write
-    (sqlite.org/backup.html). Afterwards the copy is a single file, without a write-ahead log beside it.
-
-    Raises `StoreError` for a store on a server, and where *path* cannot be written.
-    """
-    with store.reading() as reading:
-        if reading.is_server:
-            raise StoreError(
-                f"the store {store.name} is no SQLite file: look at its views with a tool for its database"
-            )
-        try:
-            with closing(sqlite3.connect(path)) as copy:
-                driver_of(reading.connection).backup(copy)
-                copy.execute("PRAGMA journal_mode = DELETE")  # one file, whatever the mode of the other
-        except sqlite3.Error as error:
-            raise StoreError(f"the store cannot be copied to {path}: {error}") from error
-
-
-def inner_tables(path: Path) -> list[str]:
-    """Return the names of all tables in the file *path* that are not views.
-
-    `hpcml ui` hides them: users are shown the views (`hpcml.store.views`), whose columns stay the same.
-    """
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        return [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]

@@ -32,7 +32,7 @@ from hpcml.model.record_keys import (
 )
 from hpcml.model.records import missing_records
 from hpcml.model.state import State
-from hpcml.spelling import maybe_meant
+from hpcml.spelling import did_you_mean
 from hpcml.store.loading import COLUMNS, YES_OR_NO, load_measured
 from hpcml.store.reading import StoreReader
 from hpcml.store.settings import known_settings, values_of
@@ -98,7 +98,7 @@ class Keyed:
         known = known_keys(reading)
         if key.startswith("metrics."):
             known = {f"metrics.{name}" for name in reading.column("SELECT name FROM metric")}
-        meant = f"did you mean {_HEADED[key]}?" if key in _HEADED else maybe_meant(key, known)
+        meant = f"did you mean {_HEADED[key]}?" if key in _HEADED else did_you_mean(key, known)
         raise StoreError("; ".join(filter(None, (f"no run has anything called {key!r}", meant))))
 
     def _incomplete(self) -> Values:

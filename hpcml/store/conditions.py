@@ -27,7 +27,7 @@ from hpcml.errors import ConfigError, StoreError
 from hpcml.model.precision import ALIASES
 from hpcml.model.record_keys import unix_time
 from hpcml.model.state import State
-from hpcml.spelling import alike
+from hpcml.spelling import nearest
 from hpcml.units import parse_walltime_s
 
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -47,8 +47,8 @@ class Filter:
     """One comparison. `op` is one of = != < <= > >= and ~, which searches for a regular expression.
 
     `Filter` is what the parser makes of ``key op value``, and what code builds that needs no text. Making one raises
-    `StoreError` for an unknown operator, for a value of ``~`` that is no regular expression, and for a state that does
-    not exist: all are mistakes that would otherwise look like "no run found".
+    `StoreError` for an unknown operator, an empty value, a value of ``~`` that is no regular expression, and a state
+    that does not exist: all are mistakes that would otherwise select other runs, or none.
 
     >>> str(Filter(key="seed", op="<=", value="3"))
     'seed<=3'
@@ -61,13 +61,15 @@ class Filter:
     def __post_init__(self) -> None:
         if self.op not in OPERATORS:
             raise StoreError(f"filter operator {self.op!r} is unknown: use one of {' '.join(OPERATORS)}")
+        if not self.value:  # as of a variable of the shell that is not set
+            raise StoreError(f"filter {str(self)!r} has no value: {self.key}=none is what has none")
         if self.op == "~":
             try:
                 re.compile(self.value)
             except (re.error, RecursionError, OverflowError) as error:
                 raise StoreError(f"filter {str(self)!r}: {self.value!r} is no regular expression: {error}") from error
         if self.key == "state" and self.op in ("=", "!=") and self.value.upper() not in State.__members__:
-            near = alike(self.value, State.__members__) or State.__members__
+            near = nearest(self.value, State.__members__) or State.__members__
             raise StoreError(f"filter {str(self)!r}: {self.value!r} is no state: choose {', '.join(near)}")
 
     def __str__(self) -> str:
@@ -79,7 +81,7 @@ def meets(condition: Filter, *, now: datetime) -> Meets:
 
     Numbers compare as numbers, times as times, texts without regard to case, and of a list one item is enough. No
     value, or an empty list, meets only ``=none``, and each ``!=`` but ``!=none``. Times without a zone are in the zone
-    of *now*.
+    of *now*. An empty text is no value to ``=`` and ``!=``.
 
     The returned function raises `StoreError` where ``<`` and the like compare a number with a value that is none.
     `meets` itself raises it where the value under a key of `MOMENTS` is no time.
@@ -125,7 +127,7 @@ def is_missing(value: object) -> bool:
 
 
 def _is_none(word: str) -> bool:
-    return word.casefold() in ("none", "null", "")
+    return word.casefold() in ("none", "null")
 
 
 def _equal_to(condition: Filter) -> Meets:
@@ -133,7 +135,7 @@ def _equal_to(condition: Filter) -> Meets:
     wants_none = _is_none(condition.value)
 
     def is_equal(stored: object) -> bool:
-        if stored is None:
+        if stored is None or stored == "":
             return wants_none
         if isinstance(stored, int | float) and not isinstance(stored, bool):
             return number is not None and stored == number
@@ -338,10 +340,7 @@ class _Reader:
             raise self.refusal(f"after {key!r}: write {turned[1]}= in place of ={turned[1]},")
         self._skip()
         op = "=" if operator[0] == "==" else operator[0]
-        value = self._value(closing=")")
-        if not value and op not in ("=", "!="):
-            raise self.refusal(f"after {key}{op} expected a value")
-        return _filter(key, op, value)
+        return _filter(key, op, self._value(closing=")"))
 
     def _key(self) -> str:
         if self._text[self._at : self._at + 1] in _QUOTES:
@@ -360,11 +359,7 @@ class _Reader:
     def _list(self) -> list[str]:
         values = []
         while True:
-            is_quoted = self._text[self._at : self._at + 1] in _QUOTES
-            value = self._value(closing=",)")
-            if not value and not is_quoted:
-                raise self.refusal("expected a value")
-            values.append(value)
+            values.append(self._value(closing=",)"))
             if self._take(")"):
                 return values
             if not self._take(","):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 APPLICATION_ID = 0x68706D6C  # "hpml": how a file says that it is ours before anything is read from it
-REVISION = "0012"  # the newest of migrations/versions
+REVISION = "0001"  # of migrations/versions
 
 
 class Database(ABC):

@@ -317,15 +317,6 @@ class Touched(dict[str, dict[int, Columns]]):
             self.setdefault(name, {})[series_ids[name]] = of_metric
 
 
-def write_absent_summaries(connection: Connection) -> None:
-    """Make the summaries that are absent, of all runs: where a newer schema has another answer, it leaves none."""
-    summary = (SUMMARY.c.run_id == SERIES.c.run_id) & (SUMMARY.c.metric_id == SERIES.c.metric_id)
-    lacking = select(SERIES.c.run_id).outerjoin(SUMMARY, summary).where(SUMMARY.c.run_id.is_(None)).distinct()
-    for run_id in connection.execute(lacking).scalars().all():
-        without = without_summary(connection, run_id)
-        write_summaries(connection, run_id, Touched(), without=without, is_complete=True)
-
-
 def without_summary(connection: Connection, run_id: int) -> set[str]:
     """Return the metrics of the run that have points and no summary: an ingest before was killed.
 

@@ -34,8 +34,8 @@ _PROBE_BYTES = 4097  # a file of less may lie in its inode, which a quota of byt
 def open_store(url: str, mode: str | None = None) -> Database:
     """Return the store at *url*: a path, ``sqlite:///path`` or ``postgresql://...``.
 
-    An absent file is created, readable by its owner only; an older schema is upgraded. Any number of processes may do
-    so at once. A file that is no hpcml store, is of a newer hpcml, or is not readable, raises `StoreError`. *mode* says
+    An absent file is created, readable by its owner only. Any number of processes may do so at once. A file that is no
+    hpcml store, is of another version of hpcml, or is not readable, raises `StoreError`. *mode* says
     how a file is used (a name of `location.Mode`, or auto); None means HPCML_STORE_MODE, or else what suits the place
     where it lies. *url* may begin with ``~``. The caller closes the store.
 
@@ -53,7 +53,7 @@ def open_store(url: str, mode: str | None = None) -> Database:
 
 @contextmanager
 def looked_into(url: str) -> Iterator[Database | None]:
-    """Open the store at *url* for reading alone, neither made nor upgraded; None where it does not exist yet.
+    """Open the store at *url* for reading alone, not made; None where it does not exist yet.
 
     Raises `StoreError` where it cannot be read so.
     """
@@ -69,7 +69,7 @@ def looked_into(url: str) -> Iterator[Database | None]:
 
 
 def open_file(url: str, wanted: str | None) -> SqliteFile:
-    """Return the store in the file that *url* names, made or upgraded where needed and allowed.
+    """Return the store in the file that *url* names, made where needed and allowed.
 
     *wanted* says how it is used (a name of `location.Mode`, or auto); None means HPCML_STORE_MODE, or else what suits
     its place. A file that this user may only read becomes a `ReadOnlyStore` whatever *wanted* says. A published file

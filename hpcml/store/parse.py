@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from hpcml.model.secrets import masked
 from hpcml.runs.journal import Event, Loads, Metrics
 from hpcml.runs.state import moment_ms
 from hpcml.store.curves import Columns, in_order
@@ -45,14 +44,6 @@ class Stretch:
         return sum(len(columns.steps) for columns in self.points.values())
 
 
-def _without_secrets(details: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return *details* of an event, words of a program without secrets: an earlier hpcml journalled them whole."""
-    words = details.get("argv")
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        return details
-    return {**details, "argv": masked(words)}
-
-
 def take_in(records: Iterable[Metrics | Event], *, t0: float, epoch_ms: int) -> Stretch:
     """Return the points and events of *records*.
 
@@ -72,9 +63,8 @@ def take_in(records: Iterable[Metrics | Event], *, t0: float, epoch_ms: int) -> 
             bad_lines += 1
             continue
         if isinstance(record, Event):
-            told = _without_secrets(record.details)
-            events.append((moment_ms(t0, record.t_s) - epoch_ms, storable(record.name), json.dumps(told)))
-            details.append(told)
+            events.append((moment_ms(t0, record.t_s) - epoch_ms, storable(record.name), json.dumps(record.details)))
+            details.append(record.details)
         elif -_INTEGERS <= record.step < _INTEGERS:
             names = tuple(record.values)
             if (found := alike.get(names)) is None:

@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, Programmin
 from hpcml.errors import StoreError
 from hpcml.store.database import REVISION, Database
 from hpcml.store.reading import OverSqlalchemy
-from hpcml.store.server_locks import WRITE, hold_schema, share_schema
+from hpcml.store.server_locks import hold_schema
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +51,8 @@ _MAY_WRITE = """
 SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'
   AND has_table_privilege('run', 'INSERT')
 """
-_CHANGED = (
-    "somebody changed its tables by other means: DROP SCHEMA or DATABASE, and hpcml sync makes them anew from the run "
-    "directories"
-)
+_ANEW = "DROP SCHEMA or DATABASE, and hpcml sync makes them anew from the run directories"
+_CHANGED = f"somebody changed its tables by other means: {_ANEW}"
 _ADVICE: Mapping[str, str] = {  # by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html)
     "28P01": "is the password right? It is read from ~/.pgpass (chmod 600) or PGPASSWORD",
     "28000": "its administrator decides who may connect, and from where (pg_hba.conf)",
@@ -114,21 +112,20 @@ class PostgresStore(Database):
 
     @classmethod
     def open(cls, url: str) -> PostgresStore:
-        """Return the store at *url*, its tables made or upgraded where needed.
+        """Return the store at *url*, its tables made where needed.
 
         Raises `StoreError` where the server cannot be reached, or the schema holds something else. *url* is
         ``postgresql://USER@HOST:PORT/DATABASE``; a schema other than the first in the search path is named by
         ``?options=-csearch_path%3DNAME`` (PostgreSQL manual, "Connection URIs"). The password is better kept in
         ~/.pgpass or PGPASSWORD.
 
-        Several processes may open, make and upgrade it at the same time: the first holds the lock of the schema, and
-        the others find it done. A failed upgrade is undone as a whole. A role that may not write gets a store that is
-        read-only.
+        Several processes may open and make it at the same time: the first holds the lock of the schema, and the others
+        find it done. A role that may not write gets a store that is read-only.
         """
         store = cls(parsed(url))
         try:
             with store.translated():
-                store._bring_up_to_date()
+                store._make_if_empty()
         except BaseException:
             store.close()
             raise
@@ -168,15 +165,15 @@ class PostgresStore(Database):
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Return a context manager with a connection; each ``begin()`` shares the lock of the schema.
+        """Return a context manager with a connection for transactions.
 
-        What a transaction writes it must lock besides (`hpcml.store.server_locks`). Transactions run at READ COMMITTED,
+        What one writes it must lock (`hpcml.store.server_locks`). Transactions run at READ COMMITTED,
         so that each statement sees what others committed while a lock was waited for. Raises `StoreError` where the
         role or the server allows no writing.
         """
         if self._is_read_only:
             raise StoreError(f"the store {self.name} may only be read with these rights")
-        with self.translated(), self._writer().execution_options(**{WRITE: True}).connect() as connection:
+        with self.translated(), self._writer().connect() as connection:
             yield connection
 
     def close(self) -> None:
@@ -223,34 +220,28 @@ class PostgresStore(Database):
             advice = "is the server running, and may it be reached from here?"
         return StoreError(f"the store {self.name} cannot be used: {words}{f'; {advice}' if advice else ''}")
 
-    def _bring_up_to_date(self) -> None:
+    def _make_if_empty(self) -> None:
         with self._engine.connect() as connection, connection.begin():
-            if self._revision(connection) == REVISION:
+            if self._is_made(connection):
                 self._is_read_only = not connection.exec_driver_sql(_MAY_WRITE).scalar_one()
                 return
-        # Imported here, since Alembic would double the start-up time of every command that finds nothing to upgrade.
-        from hpcml.store.upgrade import known_revisions, upgrade  # noqa: PLC0415
+        # Imported here, since Alembic would double the start-up time of every command that finds it made.
+        from hpcml.store.create import create_schema  # noqa: PLC0415
 
         with self._writer().connect() as connection, connection.begin():
             hold_schema(connection)
-            revision = self._revision(connection)  # again: somebody else may have been faster
-            if revision == REVISION:
+            if self._is_made(connection):  # again: somebody else may have been faster
                 return
-            if revision is not None and revision not in known_revisions():
-                raise StoreError(
-                    f"the store {self.name} was written by a newer hpcml (schema {revision}): update hpcml"
-                )
-            if revision is not None:
-                _keep_readers_out(connection)
-            upgrade(connection)
+            create_schema(connection)
             connection.exec_driver_sql(f"COMMENT ON TABLE alembic_version IS '{_MARK}'")
-            log.info("upgraded %s from schema %s to %s", self.name, revision, REVISION)
+            log.info("made %s with schema %s", self.name, REVISION)
 
-    def _revision(self, connection: Connection) -> str | None:
-        """Return the schema's version, None where nothing is there.
+    def _is_made(self, connection: Connection) -> bool:
+        """Tell whether the tables are there; False where nothing is.
 
-        Raises `StoreError` for anything that is not ours. Also notes the schema's name for `used`. Ours is recognized
-        by a comment on the table alembic_version, since other programs use Alembic too.
+        Raises `StoreError` for anything that is not ours, and for tables of another version. Also notes the schema's
+        name for `used`. Ours is recognized by a comment on the table alembic_version, since other programs use Alembic
+        too.
         """
         found = _Found(*connection.exec_driver_sql(_FOUND, (_MARK,)).one())
         if found.schema is None:
@@ -263,13 +254,16 @@ class PostgresStore(Database):
             )
         if found.is_ours:
             revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
-            return None if revision is None else str(revision)
+            if revision != REVISION:
+                version = f"another version of hpcml (schema {revision})"
+                raise StoreError(f"the tables of the store {self.name} are those of {version}: {_ANEW}")
+            return True
         if found.has_tables:
             raise StoreError(
                 f"the store {self.name} has tables of another program in schema {found.schema}: it was left as it is; "
                 "give hpcml a database of its own, or a schema (?options=-csearch_path%3Dhpcml)"
             )
-        return None
+        return False
 
 
 def parsed(url: str) -> URL:
@@ -326,18 +320,4 @@ def _make_engine(url: URL) -> Engine:
             cursor.execute("; ".join(_SESSION))
         connection.commit()
 
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        if connection.get_execution_options().get(WRITE, False):
-            share_schema(connection)
-
     return engine
-
-
-def _keep_readers_out(connection: Connection) -> None:
-    """Wait for all readers: lock `run` first, as they read it first, so that nobody waits in a circle."""
-    names = connection.exec_driver_sql(
-        "SELECT quote_ident(relname) FROM pg_class JOIN pg_namespace AS home ON home.oid = relnamespace "
-        "WHERE nspname = current_schema() AND relkind = 'r' ORDER BY relname <> 'run', relname"
-    ).scalars()
-    connection.exec_driver_sql(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE")

@@ -18,7 +18,7 @@ from hpcml.errors import NoSuchRunError, StoreError
 from hpcml.model.records import Curve, RunRecord, StoredEvent
 from hpcml.model.state import State
 from hpcml.runs.layout import NEWEST
-from hpcml.spelling import maybe_meant
+from hpcml.spelling import did_you_mean
 from hpcml.store.columns import Keyed
 from hpcml.store.conditions import Condition, Every, meeting, sorted_by
 from hpcml.store.database import Database
@@ -214,8 +214,8 @@ def _not_found(reference: str, known: Collection[str], experiments: Collection[s
         return f"no run is called {reference!r}: runs are selected by {option}"
     if Path(reference).suffix in _WRITTEN:
         return f"no run is called {reference!r}: a file to be written is named by -o {shlex.quote(reference)}"
-    of_experiment = maybe_meant(reference, experiments).replace("did you mean", "did you mean the experiment")
-    meant = maybe_meant(reference, known) or of_experiment
+    of_experiment = did_you_mean(reference, experiments).replace("did you mean", "did you mean the experiment")
+    meant = did_you_mean(reference, known) or of_experiment
     return f"no run is called {reference!r}; {meant or 'hpcml runs lists them'}"
 
 

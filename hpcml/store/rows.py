@@ -42,7 +42,7 @@ from hpcml.store.schema import (
     SUMMARY,
     WORD,
 )
-from hpcml.store.server_locks import WRITE, hold_names, hold_run, is_server
+from hpcml.store.server_locks import hold_names, hold_run, is_server
 from hpcml.store.setting_rows import forget_settings, forget_unused, replace_settings
 from hpcml.store.telemetry_rows import forget_samples
 from hpcml.store.usage import MEASURED, Carbon, fold_usage, fold_work
@@ -307,8 +307,7 @@ def add_metrics(connection: Connection, names: Sequence[str]) -> None:
     if not is_server(connection):
         connection.exec_driver_sql(_INSERT_METRIC, [(name,) for name in names])
         return
-    at_once = connection.engine.execution_options(**{WRITE: False})  # the caller keeps the schema already
-    with at_once.connect() as other, other.begin():
+    with connection.engine.connect() as other, other.begin():
         other.exec_driver_sql(_ADD_METRICS, (sorted(names),))
 
 

@@ -4,9 +4,9 @@ Rows refer to each other by integer keys; outside of the store runs are named by
 from its run's `epoch_ms`, which never changes once the run is known, so that what an agent reports later moves no row.
 `clock_ms` is the run's start on the same clock: the times that queries return count from there.
 
-A change of a table needs a new file in migrations/versions, a new `hpcml.store.database.REVISION`, and sqlite/new.sql
-written anew. People's queries see the views of `hpcml.store.views`, so tables may change freely. Where a column of
-`RUN` has the name of a field of `hpcml.model.records.RunRecord`, it means the same.
+A change of a table needs a new revision, in migrations/versions and in `hpcml.store.database`. People's queries see
+the views of `hpcml.store.views`, so tables may change freely. Where a column of `RUN` has the name of a field of
+`hpcml.model.records.RunRecord`, it means the same.
 """
 
 from __future__ import annotations
@@ -45,49 +45,51 @@ METADATA = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
-_KINDS: Mapping[str, type[TypeEngine[Any]]] = {"int": Integer, "float": Float, "str": Text, "bool": Boolean}
+# on a server, too, sorted by characters as in SQLite and in Python, whatever language it speaks
+TEXT = Text().with_variant(Text(collation="C"), "postgresql")
+_KINDS: Mapping[str, TypeEngine[Any]] = {"int": Integer(), "float": Float(), "str": TEXT, "bool": Boolean()}
 
 
 def _columns_of(record: type[Usage | Work | TelemetrySpan]) -> list[Column[Any]]:
     """Return a nullable or required column for each field of *record*, by its type.
 
-    So a field that is added to the record class needs a migration and nothing else here.
+    So a field that is added to the record class needs nothing else here but a new revision.
     """
     words = [(field.name, str(field.type)) for field in fields(record)]
-    return [Column(name, _KINDS[word.partition(" ")[0]](), nullable="None" in word) for name, word in words]
+    return [Column(name, _KINDS[word.partition(" ")[0]], nullable="None" in word) for name, word in words]
 
 
 RUN = Table(
     "run",
     METADATA,
     Column("id", Integer, primary_key=True),
-    Column("uid", Text, nullable=False, unique=True),
-    Column("path", Text, nullable=False),
-    Column("home", Text),  # which folder of runs its directory belongs to (origin.py); NULL: none that is known
-    Column("manifest_stamp", Text, nullable=False),  # size and time of the run.json that was read
-    Column("experiment", Text, nullable=False, index=True),
-    Column("name", Text, index=True),
-    Column("spec_hash", Text, nullable=False, index=True),
+    Column("uid", TEXT, nullable=False, unique=True),
+    Column("path", TEXT, nullable=False),
+    Column("home", TEXT),  # which folder of runs its directory belongs to (origin.py); NULL: none that is known
+    Column("manifest_stamp", TEXT, nullable=False),  # size and time of the run.json that was read
+    Column("experiment", TEXT, nullable=False, index=True),
+    Column("name", TEXT, index=True),
+    Column("spec_hash", TEXT, nullable=False, index=True),
     Column("seed", BigInteger, nullable=False),
-    Column("precision", Text, nullable=False),
-    Column("precision_effective", Text),
-    Column("numerics", Text, nullable=False),
-    Column("planned_numerics", Text, nullable=False),
-    Column("scheduler", Text, nullable=False),
-    Column("planned_scheduler", Text, nullable=False),
-    Column("job_id", Text),
+    Column("precision", TEXT, nullable=False),
+    Column("precision_effective", TEXT),
+    Column("numerics", TEXT, nullable=False),
+    Column("planned_numerics", TEXT, nullable=False),
+    Column("scheduler", TEXT, nullable=False),
+    Column("planned_scheduler", TEXT, nullable=False),
+    Column("job_id", TEXT),
     Column("array_index", Integer),
-    Column("job_name", Text),
-    Column("job_cluster", Text),
+    Column("job_name", TEXT),
+    Column("job_cluster", TEXT),
     Column("is_shared", Boolean, nullable=False, server_default=false()),
-    Column("submission", Text, index=True),
-    Column("submitted_at", Text),
-    Column("git_commit", Text),
+    Column("submission", TEXT, index=True),
+    Column("submitted_at", TEXT),
+    Column("git_commit", TEXT),
     Column("git_dirty", Boolean),
-    Column("state", Text, nullable=False),
+    Column("state", TEXT, nullable=False),
     Column("is_settled", Boolean, nullable=False, server_default=true()),
-    Column("cause", Text),
-    Column("reason", Text),
+    Column("cause", TEXT),
+    Column("reason", TEXT),
     Column("exit_code", Integer),
     Column("attempt", Integer, nullable=False),
     Column("t_start", Float),
@@ -106,8 +108,8 @@ FOLDER = Table(
     "folder",
     METADATA,
     Column("id", Integer, primary_key=True),
-    Column("path", Text, nullable=False),
-    Column("home", Text, nullable=False),  # as in `run`; "": none that is known
+    Column("path", TEXT, nullable=False),
+    Column("home", TEXT, nullable=False),  # as in `run`; "": none that is known
     Column(
         "changed_ns", BigInteger, nullable=False
     ),  # while this is its ctime, it holds runs of the store alone; 0: none
@@ -121,15 +123,15 @@ SETTINGS = Table(
     "settings",
     METADATA,
     Column("id", Integer, primary_key=True),
-    Column("digest", Text, nullable=False, unique=True),  # of the keys and values
+    Column("digest", TEXT, nullable=False, unique=True),  # of the keys and values
 )
 
 SETTING = Table(
     "setting",
     METADATA,
     Column("settings_id", ForeignKey("settings.id"), nullable=False),
-    Column("key", Text, nullable=False, index=True),
-    Column("value", Text, nullable=False),  # JSON, so that 3 and "3" stay two things
+    Column("key", TEXT, nullable=False, index=True),
+    Column("value", TEXT, nullable=False),  # JSON, so that 3 and "3" stay two things
     PrimaryKeyConstraint("settings_id", "key"),
     sqlite_with_rowid=False,
 )
@@ -147,8 +149,8 @@ RUN_FACT = Table(
     "run_fact",
     METADATA,
     Column("run_id", ForeignKey("run.id"), nullable=False),
-    Column("key", Text, nullable=False, index=True),
-    Column("value", Text, nullable=False),  # JSON
+    Column("key", TEXT, nullable=False, index=True),
+    Column("value", TEXT, nullable=False),  # JSON
     PrimaryKeyConstraint("run_id", "key"),
     sqlite_with_rowid=False,
 )
@@ -158,7 +160,7 @@ RUN_TAG = Table(
     METADATA,
     Column("run_id", ForeignKey("run.id"), nullable=False),
     Column("position", Integer, nullable=False),
-    Column("tag", Text, nullable=False, index=True),
+    Column("tag", TEXT, nullable=False, index=True),
     PrimaryKeyConstraint("run_id", "position"),
     sqlite_with_rowid=False,
 )
@@ -170,8 +172,8 @@ RUN_NOTE = Table(
     Column("run_id", ForeignKey("run.id"), nullable=False),
     Column("position", Integer, nullable=False),
     Column("at", Float, nullable=False),  # unix seconds
-    Column("author", Text, nullable=False),
-    Column("text", Text, nullable=False),
+    Column("author", TEXT, nullable=False),
+    Column("text", TEXT, nullable=False),
     PrimaryKeyConstraint("run_id", "position"),
     sqlite_with_rowid=False,
 )
@@ -182,11 +184,11 @@ JOURNAL = Table(
     METADATA,
     Column("id", Integer, primary_key=True),
     Column("run_id", ForeignKey("run.id"), nullable=False),
-    Column("file", Text, nullable=False),
-    Column("uid", Text, nullable=False),
-    Column("writer", Text, nullable=False),
+    Column("file", TEXT, nullable=False),
+    Column("uid", TEXT, nullable=False),
+    Column("writer", TEXT, nullable=False),
     Column("attempt", Integer, nullable=False),
-    Column("host", Text, nullable=False),
+    Column("host", TEXT, nullable=False),
     Column("t0", Float, nullable=False),
     Column("byte_offset", BigInteger, nullable=False),
     Column("events", Integer, nullable=False),
@@ -202,7 +204,7 @@ METRIC = Table(
     "metric",
     METADATA,
     Column("id", Integer, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
+    Column("name", TEXT, nullable=False, unique=True),
 )
 
 # What one journal says about one metric; series of several writers and attempts make up one curve (curves.py).
@@ -256,8 +258,8 @@ EVENT = Table(
     Column("ordinal", Integer, nullable=False),  # among the events of its journal
     Column("run_id", ForeignKey("run.id"), nullable=False, index=True),
     Column("t_ms", BigInteger, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("details", Text, nullable=False),  # JSON
+    Column("name", TEXT, nullable=False),
+    Column("details", TEXT, nullable=False),  # JSON
     PrimaryKeyConstraint("journal_id", "ordinal"),
 )
 
@@ -284,15 +286,15 @@ SAMPLER = Table(
     METADATA,
     Column("id", Integer, primary_key=True),
     Column("run_id", ForeignKey("run.id"), nullable=False),
-    Column("file", Text, nullable=False),
-    Column("uid", Text, nullable=False),
+    Column("file", TEXT, nullable=False),
+    Column("uid", TEXT, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("node", Integer, nullable=False),
-    Column("host", Text, nullable=False),
+    Column("host", TEXT, nullable=False),
     Column("t0", Float, nullable=False),
     Column("byte_offset", BigInteger, nullable=False),
     Column("bad_lines", Integer, nullable=False),
-    Column("carry", Text, nullable=False),  # JSON
+    Column("carry", TEXT, nullable=False),  # JSON
     UniqueConstraint("run_id", "file"),
 )
 
@@ -302,8 +304,8 @@ DEVICE = Table(
     METADATA,
     Column("id", Integer, primary_key=True),
     Column("sampler_id", ForeignKey("sampler.id"), nullable=False),
-    Column("name", Text, nullable=False),  # gpu0, gpu1 ... or host
-    Column("uuid", Text),
+    Column("name", TEXT, nullable=False),  # gpu0, gpu1 ... or host
+    Column("uuid", TEXT),
     UniqueConstraint("sampler_id", "name"),
 )
 
@@ -322,13 +324,13 @@ BUCKET = Table(
 POLL = Table(
     "poll",
     METADATA,
-    Column("scheduler", Text, primary_key=True),
+    Column("scheduler", TEXT, primary_key=True),
     Column("claimed_at", Float),  # NULL: nobody is asking
     Column("asked_at", Float),  # NULL: never
     Column("next_at", Float),
     Column("calls", Integer, nullable=False),
     Column("failures", Integer, nullable=False),  # in a row
-    Column("problem", Text),
+    Column("problem", TEXT),
     sqlite_with_rowid=False,
 )
 
@@ -337,13 +339,13 @@ POLL = Table(
 WORD = Table(
     "word",
     METADATA,
-    Column("uid", Text, primary_key=True),
+    Column("uid", TEXT, primary_key=True),
     Column("at", Float, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("raw", Text, nullable=False),
-    Column("exit_code", Text),
-    Column("reason", Text),
-    Column("expected_start", Text),
+    Column("state", TEXT, nullable=False),
+    Column("raw", TEXT, nullable=False),
+    Column("exit_code", TEXT),
+    Column("reason", TEXT),
+    Column("expected_start", TEXT),
     Column("is_live", Boolean, nullable=False),
     sqlite_with_rowid=False,
 )

@@ -1,10 +1,10 @@
 """Locks for writing on a server, by name and for one transaction; in an SQLite file they are not needed.
 
 Several users fill one server at once. Each transaction locks what it is about to write, always in this order so that
-two never wait for each other: the schema (all writers share it), the names of metrics, one run. They are PostgreSQL's
-advisory locks, released at the end of the transaction. The lock of PostgreSQL takes two 4-byte numbers (PostgreSQL
-manual, "Advisory Lock Functions"): the first says what is locked, the second is a hash of the schema and the name. Two
-names with the same hash wait for each other now and then, which costs time and is never wrong.
+two never wait for each other: the names of metrics, one run. They are PostgreSQL's advisory locks, released at the end
+of the transaction. The lock of PostgreSQL takes two 4-byte numbers (PostgreSQL manual, "Advisory Lock Functions"): the
+first says what is locked, the second is a hash of the schema and the name. Two names with the same hash wait for each
+other now and then, which costs time and is never wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 SERVER = "postgresql"
-WRITE = "hpcml_write"  # the execution option of a connection whose transactions write
 
 
 _HOLD_ALL = (  # of a list without a sort, whose rows come in its order
@@ -42,20 +41,8 @@ def is_server(connection: Connection) -> bool:
     return connection.dialect.name == SERVER
 
 
-def share_schema(connection: Connection) -> None:
-    """Share the lock of the schema: it does not change until the end of the transaction.
-
-    `PostgresStore` calls it at the beginning of each transaction that writes, so that an upgrade waits for those under
-    way.
-    """
-    _hold(connection, _Kind.SCHEMA, "", shared=True)
-
-
 def hold_schema(connection: Connection) -> None:
-    """Take the lock of the schema alone: nobody else writes until the end of the transaction.
-
-    For an upgrade. It waits for all transactions that share the lock.
-    """
+    """Lock the schema, which is about to be made."""
     _hold(connection, _Kind.SCHEMA, "")
 
 

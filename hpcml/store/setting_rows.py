@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from hpcml.store.pieces import chunked, insert_rows
 from hpcml.store.schema import RUN_SETTINGS, SETTING, SETTINGS
-from hpcml.store.server_locks import WRITE, is_server
+from hpcml.store.server_locks import is_server
 
 # as text: importing PostgreSQL's own insert() takes longer than most answers
 _ADD_CONTENTS = "INSERT INTO settings (digest) SELECT unnest(%s::text[]) ON CONFLICT DO NOTHING RETURNING digest, id"
@@ -77,8 +77,7 @@ def _ensure(connection: Connection, wanted: Mapping[str, Texts]) -> dict[str, in
         return found
     if is_server(connection):
         # At once, in a transaction of its own: until a digest is committed, others who need it wait for it.
-        at_once = connection.engine.execution_options(**{WRITE: False})  # the caller keeps the schema already
-        with at_once.connect() as other, other.begin():
+        with connection.engine.connect() as other, other.begin():
             added = {digest: int(at) for digest, at in other.exec_driver_sql(_ADD_CONTENTS, (missing,))}
             _add_values(other, {at: wanted[digest] for digest, at in added.items()})
         return found | _ids(connection, missing)

@@ -23,7 +23,6 @@ SPAN_S = 10.0
 _EARLY_S = 0.1  # a sample that is due after ten seconds may come this much sooner
 _SHORTEST_S = 0.5  # a rest below this belongs to the span before: no rate is made of an instant
 _OPEN = 30  # spans that wait for the next reading of a slow total, at most: five minutes
-_FORM = 2  # of what is carried; 1 had spans that began at full ten seconds since the submission
 
 _MEANS: Mapping[str, str] = {  # as the sampler calls it -> as the store does
     "power_w": "mean_power_w",
@@ -227,7 +226,7 @@ class Buckets:
     def carry(self) -> str:
         """Return the state as JSON, for `resume`."""
         devices = {name: asdict(device) for name, device in self._devices.items()}
-        return json.dumps({"form": _FORM, "zero_ms": self._zero_ms, "devices": devices})
+        return json.dumps({"zero_ms": self._zero_ms, "devices": devices})
 
     def add(self, records: Iterable[Metrics | Event], *, base_ms: float) -> None:
         """Add records of a journal; *base_ms* is its time zero, in ms since the run's epoch.
@@ -298,11 +297,6 @@ class Buckets:
         found = (self._device(owner), name) if is_kept and _DEVICES.fullmatch(owner) else None
         self._routes[whole_name] = found
         return found
-
-
-def is_current(carry: str) -> bool:
-    """Whether spans were made as they are now; others are made anew where their samples are still there."""
-    return carry == "{}" or json.loads(carry).get("form") == _FORM
 
 
 def _zero_ms(written_ms: float, at_s: float, tick_us: float) -> float | None:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from hpcml.errors import StoreError
 from hpcml.model.query_results import SqlRows
-from hpcml.spelling import maybe_meant
+from hpcml.spelling import did_you_mean
 from hpcml.store.database import Database
 from hpcml.store.parse import storable
 from hpcml.store.views import VIEWS
@@ -149,6 +149,6 @@ def _explained(error: Exception, *, is_late: bool, limit_s: float) -> str:
     if re.search("one statement at a time|multiple commands", words):
         return "query: give one statement at a time"
     if unknown := _UNKNOWN_TABLE.search(words):
-        candidates = maybe_meant(unknown[1] or unknown[2], VIEWS) or f"there are {', '.join(VIEWS)}"
+        candidates = did_you_mean(unknown[1] or unknown[2], VIEWS) or f"there are {', '.join(VIEWS)}"
         return f"query: {words}; {candidates}"
     return f"query: {words}{'; hpcml query lists the columns' if _UNKNOWN_COLUMN.search(words) else ''}"

@@ -18,7 +18,7 @@ from hpcml.store.journals import find_header, is_replaced, sizes_in
 from hpcml.store.manifest_rows import Description
 from hpcml.store.parse import storable
 from hpcml.store.schema import BUCKET, DEVICE, RUN, SAMPLER
-from hpcml.store.spans import Bucket, Buckets, is_current
+from hpcml.store.spans import Bucket, Buckets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ def read_in(connection: Connection, run_dir: RunDir, described: Description, *, 
     """Read about *budget* bytes of what is new; return a line for each unreadable file, and whether nothing is left.
 
     Call it after the journals were read: of a run that is over by then, its samplers write no more. The second value is
-    False where *budget* ended first: call it again in a new transaction. A file that was replaced, or that an earlier
-    hpcml summed up otherwise, makes all telemetry of the run be read anew. Raises `HpcmlError` where a file cannot be
+    False where *budget* ended first: call it again in a new transaction. A file that was replaced makes all
+    telemetry of the run be read anew. Raises `HpcmlError` where a file cannot be
     read. The caller holds the lock of the run.
     """
     which = select(RUN.c.id, RUN.c.state, RUN.c.is_settled).where(RUN.c.uid == described.uid)
@@ -45,8 +45,7 @@ def read_in(connection: Connection, run_dir: RunDir, described: Description, *, 
     cursors, sizes = _read_cursors(connection, run_id), sizes_in(str(run_dir.telemetry))
     # files may be deleted to make room: what was read of them stays
     read = {file: (cursor.byte_offset, cursor.uid) for file, cursor in cursors.items() if file in sizes}
-    is_outdated = not all(is_current(cursors[file].carry) for file in read)
-    if is_outdated or is_replaced(run_dir.telemetry, described.uid, read, sizes):
+    if is_replaced(run_dir.telemetry, described.uid, read, sizes):
         forget_samples(connection, run_id)
         cursors = {}
     problems: list[str] = []

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from hpcml.model.record_keys import AGE, flag_setting, setting_value
-from hpcml.spelling import maybe_meant
+from hpcml.spelling import did_you_mean
 from hpcml.store.columns import Keyed
 from hpcml.store.conditions import MOMENTS, Condition, Every, Filter, is_missing, meets
 from hpcml.store.database import Database
@@ -55,5 +55,5 @@ def _known(asked: str, known: Mapping[int, Any]) -> str:
     words = sorted({str(value) for value in several if not is_missing(value) and value != ""})
     if 0 < len(words) <= _LISTED:
         return f"; there {'is only' if len(words) == 1 else 'are'} {', '.join(words)}"
-    meant = maybe_meant(asked, [word for word in words if not word.replace(".", "").isdecimal()])
+    meant = did_you_mean(asked, [word for word in words if not word.replace(".", "").isdecimal()])
     return f"; {meant}" if meant else ""

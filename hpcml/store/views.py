@@ -1,7 +1,6 @@
 """The views for users' SQL (`hpcml query`): names and columns stay the same, however the tables change.
 
-Views are no part of the migrations: a change of the schema drops them before and creates them anew afterwards, so that
-there is one text of each, the newest. Columns may be added, never taken away.
+Columns may be added, never taken away.
 
 A run is named by its uid in all of them. Times `t_s` are seconds since the run's start; yes and no are 1 and 0.
 docs/store.md lists the columns.
@@ -135,16 +134,10 @@ VIEWS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
 }
 
 
-def drop_views(connection: Connection) -> None:
-    """Drop the views, where there are any; before the tables below them change."""
-    for name in VIEWS:
-        connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
-
-
 def create_views(connection: Connection) -> None:
     """Create the views in the SQL dialect of the connection's database.
 
-    None of them may be there. Called after each upgrade of the tables, in its transaction.
+    None of them may be there.
     """
     kind = connection.dialect.name
     words = {

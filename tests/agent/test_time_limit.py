@@ -6,21 +6,21 @@ import shlex
 import time
 
 import pytest
+from hpcml.runs.orders import read_orders
 
 from hpcml.agent.time_limit import AskedLimit
-from hpcml.runs.manifest import read_manifest
 from tests.agent.node import ON_SLURM, MakeRun
 
 
 def asked(make_run: MakeRun, says: str) -> tuple[int | None, list[tuple[str, dict[str, object]]]]:
     """Return after how long the program would be stopped by the answer *says*, and what was journalled."""
     told: list[tuple[str, dict[str, object]]] = []
-    manifest = read_manifest(make_run("pass", *ON_SLURM, "resources.walltime=10m").manifest)
+    orders = read_orders(make_run("pass", *ON_SLURM, "resources.walltime=10m").manifest)
 
     def tell(name: str, **details: object) -> None:
         told.append((name, details))
 
-    limit = AskedLimit(shlex.join(["sh", "-c", says]), {"PATH": "/usr/bin:/bin"}, manifest, tell, spent_s=None)
+    limit = AskedLimit(shlex.join(["sh", "-c", says]), {"PATH": "/usr/bin:/bin"}, orders, tell, spent_s=None)
     limit.ask()
     end = time.monotonic() + 60
     while limit.is_awaited() and time.monotonic() < end:

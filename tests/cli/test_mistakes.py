@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpcml.config.compose import compose_from_cli
-from hpcml.config.guess import KEYS, nearest
 from hpcml.errors import ConfigError
+from hpcml.spelling import nearest
 from tests.cli.command_line import HPCML, Hpcml, said_in_one_line
 
 # The words of `hpcml run`, and what the answer must say.
@@ -161,7 +161,7 @@ def test_where_nothing_is_yet_it_is_said_how_to_begin(hpcml: Hpcml) -> None:
 
 
 def test_nothing_is_guessed_for_what_is_like_nothing() -> None:
-    assert nearest("zzzzz", ["resources.account", "layout"], KEYS) == []
+    assert nearest("zzzzz", ["resources.account", "layout"]) == []
 
 
 @pytest.mark.parametrize("words", ["run -- true", "init", "new experiment x", "images", "doctor"])

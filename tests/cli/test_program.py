@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,21 +57,6 @@ def test_a_setting_that_is_set_twice_is_told_of(hpcml: Hpcml) -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == ["hpcml: precision=fp32 has no effect: precision=tf32 stands behind it"]
-
-
-def test_a_sweep_by_the_programs_own_hydra_is_refused_with_the_line_that_makes_a_run_of_each(hpcml: Hpcml) -> None:
-    (hpcml.cwd / "prog.py").write_text("import sys\nprint('for hydra:', sys.argv[1:])\n")
-    line = [sys.executable, "prog.py", "-m", "lr=0.1,0.01"]
-
-    refused = hpcml("run", "--", *line)
-    as_a_setting = hpcml("run", f"workload.command={shlex.join(line)}")
-
-    for done in (refused, as_a_setting):
-        assert (done.returncode, hpcml.runs()) == (2, [])
-        assert f"write hpcml run -m -- {sys.executable} prog.py lr=0.1,0.01" in said_in_one_line(done)
-    asked_for = hpcml("run", "--as-is", "--", *line)
-    assert asked_for.returncode == 0, asked_for.stderr
-    assert len(hpcml.runs()) == 1
 
 
 def test_a_command_that_is_a_setting_has_the_runs_own_filled_in_as_well(hpcml: Hpcml) -> None:
@@ -213,17 +197,6 @@ def test_a_module_of_the_users_own_that_is_not_found_is_told_with_what_has_it_fo
     assert "1 of 1 runs completed" in found.stdout
 
 
-def test_a_log_that_is_not_printed_is_advised_to_be(hpcml: Hpcml) -> None:
-    script = "echo begin; for n in 1 2; do echo Epoch $n loss 0.$n; done > train_$(date +%Y-%m-%d_%H-%M-%S).log"
-
-    advised = hpcml("run", "--", "bash", "-c", script)
-    (rule,) = re.findall(r"(workload\.metrics=)'(.+)' -- bash -c 'YOUR COMMAND && cat (train_\*\.log)'", advised.stderr)
-    read = hpcml("run", rule[0] + rule[1], "--", "bash", "-c", f"{script}; cat {rule[2]}")
-
-    assert read.returncode == 0
-    assert "reported no metric" not in read.stderr
-
-
 def test_a_file_named_by_its_moment_is_advised_by_a_pattern_that_finds_the_next_ones(hpcml: Hpcml) -> None:
     script = (
         'p=outputs/$(date +%Y-%m-%d/%H-%M-%S); mkdir -p $p; echo {\\"loss\\": 0.5} | tee $p/history_$(date +%s).jsonl'
@@ -244,7 +217,7 @@ def test_a_table_without_names_is_no_metric_and_one_of_the_training_is_advised_l
     printed = hpcml("run", "--", "bash", "-c", f"{data}; echo val_loss: 0.5")
     written = hpcml("run", "--", "bash", "-c", f"{data}; {tables}")
 
-    assert "name: val_loss}]' reads one from what it printed" in printed.stderr
+    assert "name: val_loss}]' reads val_loss from it" in printed.stderr
     assert "workload.metrics_from='[auto,test_error.tsv]' reads the file" in written.stderr
 
 
@@ -254,71 +227,8 @@ def test_a_table_of_which_nothing_is_better_is_advised_after_what_was_printed(hp
     printed = hpcml("run", "--", "bash", "-c", f"{monitor}; echo '| ep_rew_mean | 20.8 |'")
     alone = hpcml("run", "--", "bash", "-c", monitor)
 
-    assert "name: ep_rew_mean}]' reads one from what it printed" in printed.stderr
+    assert "name: ep_rew_mean}]' reads ep_rew_mean from it" in printed.stderr
     assert "workload.metrics_from='[auto,0.monitor.csv]' reads the file" in alone.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "says", "advised"),
-    [
-        ("WANDB_DIR", "/scratch", "wandb: synced", "workload.env.WANDB_DIR=. keeps it there; workload.metrics="),
-        ("WANDB_DIR", "/scratch", "another word", None),
-        ("WANDB_DIR", "logs", "wandb: synced", None),
-        (
-            "MLFLOW_TRACKING_URI",
-            "sqlite:////tmp/a.db",
-            "INFO mlflow.tracking",
-            "workload.env.MLFLOW_TRACKING_URI=sqlite:///mlflow.db keeps it there; workload.metrics=",
-        ),
-    ],
-)
-def test_a_variable_that_takes_metrics_out_of_the_run_is_named(
-    hpcml: Hpcml, name: str, value: str, says: str, advised: str | None
-) -> None:
-    done = replace(hpcml, environ={**hpcml.environ, name: value})("run", "--", "bash", "-c", f"echo {says}")
-
-    assert (name in done.stderr) == (advised is not None)
-    assert (advised or "") in done.stderr
-
-
-def test_what_was_told_a_tracker_whose_files_are_not_read_is_said(hpcml: Hpcml) -> None:
-    done = hpcml("run", "--", "bash", "-c", "mkdir -p .aim/meta; echo x > .aim/meta/chunk")
-
-    assert "what it told Aim (in .aim) is not read; workload.metrics=" in done.stderr
-
-
-@pytest.mark.parametrize(("name", "value"), [("energy.dat", "[auto,energy.dat]"), ("é (1).dat", '[auto,"é (1).dat"]')])
-def test_columns_between_blanks_that_a_program_wrote_are_advised_and_read(hpcml: Hpcml, name: str, value: str) -> None:
-    text = f"printf '# step energy\\n0 -1.5\\n10 -2.5\\n' > '{name}'; echo 1 2 > mesh.dat"
-    write = ["--", "bash", "-c", text]
-
-    advised = hpcml("run", *write)
-    named = hpcml("run", f"workload.metrics_from={value}", "objective.metric=energy", *write)
-
-    assert f"workload.metrics_from='{value}' reads the file" in " ".join(advised.stderr.split())
-    assert "COMPLETED energy -2.5" in named.stdout
-
-
-def test_the_output_of_a_notebook_is_advised_to_be_printed(hpcml: Hpcml, tmp_path: Path) -> None:
-    papermill = tmp_path / "papermill"
-    papermill.write_text("#!/bin/sh\necho Executing >&2\n")
-    papermill.chmod(0o755)
-
-    silent = hpcml("run", "--", str(papermill), "in.ipynb", "out.ipynb")
-    told = hpcml("run", "--", str(papermill), "--log-output", "in.ipynb", "out.ipynb")
-
-    assert "papermill prints what the cells print with --log-output" in silent.stderr
-    assert "--log-output" not in told.stderr
-
-
-def test_nbconvert_is_said_to_print_nothing_of_a_notebook(hpcml: Hpcml, tmp_path: Path) -> None:
-    jupyter = tmp_path / "jupyter"
-    jupyter.write_text("#!/bin/sh\necho Writing out.ipynb >&2\n")
-    jupyter.chmod(0o755)
-
-    done = hpcml("run", "--", str(jupyter), "nbconvert", "--to", "notebook", "--execute", "in.ipynb")
-
-    assert "nbconvert keeps what the cells print in the notebook that it writes" in done.stderr
 
 
 def test_files_that_are_named_by_their_seeds_are_advised_by_one_pattern(hpcml: Hpcml) -> None:

@@ -46,6 +46,19 @@ def known(hpcml: Hpcml) -> list[str]:
     return [run["uid"] for run in hpcml.runs()]
 
 
+@pytest.mark.parametrize(
+    "words", [("--where", "name="), ("--where", "name=''"), ("--where", "tag!="), ("--submission", "")]
+)
+def test_a_variable_that_is_not_set_chooses_no_run(
+    hpcml: Hpcml, recorded: list[RunDir], words: tuple[str, str]
+) -> None:
+    done = hpcml("rm", "-y", "--state", "COMPLETED", *words)
+
+    assert done.returncode == 2
+    assert "=none is what has none" in said_in_one_line(done)
+    assert all(run_dir.path.exists() for run_dir in recorded)
+
+
 def test_a_removed_run_is_gone_from_the_disk_and_from_the_store(hpcml: Hpcml, recorded: list[RunDir]) -> None:
     done = hpcml("rm", "--state", "FAILED", "-y")
 

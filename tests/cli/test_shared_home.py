@@ -57,7 +57,7 @@ def owner(ada: InAGroup) -> Hpcml:
 
 
 def open_up(home: Path) -> None:
-    """Make a home what umask 002 made of one in older versions: all is the group's but the run directories."""
+    """Open a home to the group, all but the run directories."""
     for path in (home, *home.rglob("*")):
         if not path.is_symlink() and "runs" not in path.relative_to(home).parts[:1]:
             path.chmod(0o2775 if path.is_dir() else 0o664)
@@ -174,7 +174,7 @@ def test_a_home_that_everybody_shares_is_refused_before_anything_is_written(owne
     assert any("HPCML_HOME" in line and f"belongs to user {EVE.uid}" in line for line in doctor.stdout.splitlines())
 
 
-def test_a_home_of_an_older_version_is_closed_at_the_next_submission_and_works(ada: InAGroup) -> None:
+def test_an_open_home_is_closed_at_the_next_submission_and_works(ada: InAGroup) -> None:
     (first,) = submit(ada, program(FAILS_ONCE))
     ada("wait")
     open_up(ada.home)

@@ -242,7 +242,7 @@ QUESTIONS: list[list[str]] = [
     *(["report", "report.html"], ["report", "report.md"], ["rm", "--dry-run", ENDED], ["runs", "--where", "age<1d"]),
     *(["cancel", "-y", RUNNING], ["cancel", "-y", WAITING, ENDED], ["cancel", "-y", "--state", "running"]),
     *(["retry", "-n"], ["retry", "-n", RUNNING, ENDED], ["retry", "-n", "--walltime", "8h", WAITING]),
-    *(["export", form, "--to", form] for form in ("csv", "json", "parquet", "rocrate", "openmetrics")),
+    *(["export", form, "--to", form] for form in ("csv", "json", "parquet", "rocrate")),
     *(["top", "--once", RUNNING], ["runs", "--columns", "gpu_model,usage.energy_kwh,loss,torch", "--sort", "loss"]),
 ]
 

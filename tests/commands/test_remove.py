@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -219,6 +220,17 @@ def test_folders_that_their_owner_made_read_only_are_deleted(of_anybody: Path) -
     assert as_ordinary_user(act)
     assert list(of_anybody.iterdir()) == []
     assert delete_tree(of_anybody / "tree") is None  # somebody was faster
+
+
+def test_what_a_link_leads_to_is_left_as_it_is(tmp_path: Path) -> None:
+    theirs = tmp_path / "project"
+    theirs.mkdir()
+    theirs.chmod(0o755)
+    (tmp_path / "run").symlink_to(theirs)
+
+    assert "cannot be deleted" in (delete_tree(tmp_path / "run") or "")
+
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o755
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has files that another cannot delete")

@@ -1,4 +1,4 @@
-"""A command line of one's own that cannot start is refused in planning, with what to write instead."""
+"""A command of one's own whose program or script cannot start is refused in planning; all else it says itself."""
 
 import os
 import shlex
@@ -8,114 +8,65 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.startable import PythonStart, check_startable
-from hpcml.commands.submit.workload import Software, build_plan
+from hpcml.commands.submit.startable import check_startable, start_of
 from hpcml.errors import ConfigError
-from hpcml.model.precision import CPU
 from hpcml.model.run import Run
 from tests.conftest import ComposeOne
 
 
-def check(run: Run, command: str, folder: Path, *, is_exact: bool = False, is_inside: bool = False) -> None:
-    """Plan *command* in *folder* and look at it; *is_exact*: as words behind ``--``."""
-    workload = replace(run.workload, command=command, args={} if is_exact else None)
-    run = replace(run, workload=workload)
-    software = Software(python=sys.executable, recipes=folder, cwd=folder)
-    check_startable(build_plan(run, CPU, software, cpus_per_task=1), run, PythonStart(), is_inside=is_inside)
+def refused(run: Run, command: str, folder: Path, *, is_inside: bool = False) -> str | None:
+    """Return why *command* could not start in *folder*, or None."""
+    run = replace(run, workload=replace(run.workload, command=command))
+    try:
+        check_startable(start_of(shlex.split(command), folder), run, is_inside=is_inside)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A project with programs of all kinds."""
-    (tmp_path / "pkg").mkdir()
-    (tmp_path / "ok.py").write_text("print('ok')\n")
-    for name, text, mode in (
-        ("plain.sh", "#!/bin/bash\n", 0o644),
-        ("run.sh", "#!/bin/bash\n", 0o755),
-        ("bare.sh", "echo hello\n", 0o755),
-        ("numactl", "#!/bin/sh\n", 0o755),
-        ("likwid-pin", "#!/bin/sh\n", 0o755),
-        ("dos.sh", "#!/bin/bash\r\necho\r\n", 0o755),
-        ("lost.sh", "#!/opt/nowhere/bash\n", 0o755),
-        ("spaced.py", "#!/usr /own python\n", 0o755),
-        ("unread.sh", "#!/etc/passwd\n", 0o755),
-        ("nb.ipynb", "{}\n", 0o644),
-        ("other.py", "#!/usr/bin/env nosuchpython\n", 0o755),
+    for name, mode in (
+        *(("ok.py", 0o644), ("plain.sh", 0o644), ("run.sh", 0o755), ("pkg/__main__.py", 0o644)),
+        *(("mine/__init__.py", 0o644), ("mine/train.py", 0o644), ("mine/sub/__main__.py", 0o644)),
+        *(("loose/fit.py", 0o644), ("grown/__init__.py", 0o644)),
     ):
-        (tmp_path / name).write_bytes(text.encode())
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text("")
         (tmp_path / name).chmod(mode)
+    (tmp_path / "grown" / "__init__.py").write_text("__path__ = [*__path__, '/opt/grown']\n")
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("python nosuch.py", "'nosuch.py' is not there, seen from .*: mend its name"),
+def test_what_cannot_start_is_refused_with_one_thing_to_do(compose_one: ComposeOne, folder: Path) -> None:
+    run = compose_one("workload.command=true")
+    for command, said in (
+        ("python nosuch.py", f"'nosuch.py' is not there, seen from {folder}: mend its name"),
         ("python -u nosuch.py --epochs 3", "'nosuch.py' is not there"),
-        ("python -X importtime nosuch.py", "'nosuch.py' is not there"),
-        ("python3.12 sub/nosuch.py", "'sub/nosuch.py' is not there"),
-        ("python -m torch.distributed.launch --nproc_per_node=2 nosuch.py", "'nosuch.py' is not there"),
-        ("python nosuch", "'nosuch' is not there"),
+        ("python -X importtime sub/nosuch.py", "'sub/nosuch.py' is not there"),
+        ("python3 nosuch", "'nosuch' is not there"),
         ("bash nosuch.sh", "'nosuch.sh' is not there"),
-        ("env A=1 nice -n 5 python nosuch.py", "'nosuch.py' is not there"),
-        ("env taskset -c 0 python nosuch.py", "'nosuch.py' is not there"),
-        ("./numactl -C 0 python nosuch.py", "'nosuch.py' is not there"),
-        ("./likwid-pin -c 0 python nosuch.py", "'nosuch.py' is not there"),
-        ("torchrun --nproc_per_node 2 nosuch.py", "'nosuch.py' is not there|no program 'torchrun'"),
         ("python /tmp/nosuch-of-hpcml.py", "'/tmp/nosuch-of-hpcml.py' is not there"),
-        ("python ok.py && echo done", r"'&&' in .*: no shell reads this.*: write bash -c 'python ok.py && echo done'"),
-        ("python ok.py --verbose | tee log", r"'\|' in .* no shell reads this"),
-        ("python ok.py ; rm x", "';' in .* no shell reads this"),
-        ("python ok.py; rm x", "'ok.py;' in .* no shell reads this"),
-        ("python ok.py > log", "'>' in .* no shell reads this"),
-        ("python ok.py >log 2>&1", "'>log' in .* no shell reads this"),
-        ("python ok.py 2>err", "'2>err' in .* no shell reads this"),
-        ("python ok.py &", "'&' in .* no shell reads this"),
-        ("python ~/ok.py", r"'~/ok.py': no shell is there to replace ~: write /\S*/ok.py"),
-        ("python ok.py --data=~/data", r"replace ~: write --data=/\S*/data"),
-        ("python ok.py --data $HOME/data", r"no shell is there to replace \$HOME: write /\S*/data"),
-        ("python ok.py ${HOME}", r"no shell is there to replace \$\{HOME\}"),
-        ("python ok.py $NO_SUCH_VARIABLE", "it is not set here; if the job sets it, write bash -c"),
-        ("python ok.py --a 1,python ok.py --a 2", "is one command, whatever its commas: sweep its own flags"),
-        ("./run.sh,./bare.sh", r"no program './run.sh,./bare.sh' here: the program itself is not swept"),
-        ("./plain.sh", r"is there, and may not be executed: chmod \+x ./plain.sh, or write bash ./plain.sh"),
-        ("./bare.sh", "does not begin with #!, so nothing says what reads it: write bash ./bare.sh"),
-        ("./dos.sh", "has the line ends of Windows"),
-        ("./lost.sh", "is to be read by '/opt/nowhere/bash', as its first line says, which is not here"),
-        (
-            "./spaced.py",
-            "is to be read by '/usr', .* which is a folder: a path in a first line ends at its first space",
-        ),
-        ("./unread.sh", r"is to be read by '/etc/passwd', .* which may not be executed"),
-        ("./other.py", "is to be read by 'nosuchpython', as its first line says, which is not here"),
+        ("./plain.sh", "./plain.sh is there, and may not be executed: chmod +x"),
         ("./nosuch", "there is no program './nosuch' here"),
         ("run.sh", "no program 'run.sh' here: the file of that name is started by ./run.sh"),
-        ("./pkg", "is a folder, not a program"),
+        ("./pkg", "./pkg is a folder, not a program"),
         ("pyton ok.py", "there is no program 'pyton' here; did you mean python?"),
         ("nosuchprogram ok.py", "here; activate the environment that has it before hpcml run, or write its path"),
-        ("ok.py --lr 1", "the file of that name is started by python ok.py"),
-        ("python", "python alone reads what is typed, and nobody is there to type"),
-        ("bash", "write what it is to run"),
-        ("python nb.ipynb", "nb.ipynb is a notebook, and no program: write jupyter nbconvert .*--execute nb.ipynb, or"),
-        ("nb.ipynb", "nb.ipynb is a notebook, .* or papermill nb.ipynb done.ipynb -p NAME VALUE, which gives it"),
-        ("./nb.ipynb --lr 1", "./nb.ipynb is a notebook, and no program"),
-        ("sbatch run.sh", "submits another job and ends.*: hpcml run .cluster=NAME -- bash run.sh"),
-        ("qsub -q gpu", "submits another job and ends"),
-        ("tmux new -d python ok.py", "leaves the program behind and ends.*: leave it out; hpcml run --detach"),
-        ("hpcml run -- python ok.py", "write the program itself behind the --"),
-        ("source env/bin/activate", "word of the shell, and no program: activate .* or write env/bin/python train.py"),
-        ("cd pkg", "word of the shell.* write workload.cwd=pkg in front of the --"),
-        ("export A_B=1", "write workload.env.A_B=1 in front of the --"),
-        ("module load CUDA/12", r"load it before hpcml run; .*'cluster.modules=\[CUDA/12\]' in front"),
-        ("ulimit -n 9", "give the whole line to bash -c"),
-        ("conda activate me", "do it before hpcml run, or write conda run -n me python"),
-    ],
-)
-def test_what_cannot_start_is_refused_with_what_to_write_instead(
-    compose_one: ComposeOne, folder: Path, command: str, said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        check(compose_one("workload.command=true"), command, folder)
+        ("'nosuchprogram ok.py && echo'", "it is one word; leave out the quotes"),
+        ("SOME_VARIABLE=0 python", "settings stand in front of the --, variables of the program too (workload.env."),
+        ("-m python ok.py", "settings stand in front of the --"),
+        ("source env/bin/activate", "a word of the shell; give the whole line to bash -c"),
+        ("module load CUDA/12", "a word of the shell"),
+        ("sbatch run.sh", "submits another job and ends"),
+        (
+            "python -u -m mine.trian",
+            f"there is no trian in mine, seen from {folder}; did you mean train?",
+        ),
+        ("python -W ignore -m mine.x.y", "there is no x in mine"),
+    ):
+        assert said in (refused(run, command, folder) or ""), command
 
 
 def test_an_interpreter_that_is_not_here_is_not_taken_for_misspelt(
@@ -123,169 +74,95 @@ def test_an_interpreter_that_is_not_here_is_not_taken_for_misspelt(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
 
-    with pytest.raises(ConfigError, match="no program 'python' here; activate the environment that has it"):
-        check(compose_one("workload.command=true"), "python ok.py", folder)
+    said = refused(compose_one("workload.command=true"), "python ok.py", folder)
+    assert said == (
+        "there is no program 'python' here; activate the environment that has it before hpcml run, or write its path"
+    )
+    assert refused(compose_one(f"workload.env.PATH={Path(sys.executable).parent}"), "python ok.py", folder) is None
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["python ok.py && echo"], "it is one word; leave out the quotes"),
-        (["CUDA_VISIBLE_DEVICES=0", "python"], "by workload.env.CUDA_VISIBLE_DEVICES=0"),
-        (["-m", "python", "ok.py"], "options of hpcml run stand in front of the --"),
-        (["precision=a,b"], "settings of the run stand in front of the --"),
-        (["seed=3", "python"], "no program 'seed=3' here: settings of the run stand in front of the --"),
-        (["python", "ok.py", "&&", "echo"], "'&&' would be an argument, since no shell reads this"),
-        (["python", "ok.py", "|", "tee"], r"'\|' would be an argument"),
-        (["python", "$HOME/ok.py"], r"no shell is there to replace \$HOME"),
-        (["python", "nosuch.py"], "'nosuch.py' is not there"),
-    ],
-)
-def test_words_behind_the_dashes_are_looked_at_too(
-    compose_one: ComposeOne, folder: Path, words: list[str], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        check(compose_one("workload.command=true"), shlex.join(words), folder, is_exact=True)
+def test_what_can_start_is_left_alone(compose_one: ComposeOne, folder: Path) -> None:
+    run = compose_one("workload.command=true")
+    (folder / "compiled").write_bytes(b"\x7fELF\0\0")
+    (folder / "compiled").chmod(0o755)
+    (folder / "app.py").write_bytes(b"PK\3\4\0")
+    for command in (
+        *("./compiled", f"{os.path.relpath(sys.executable, folder)} -V", "python app.py", "python --version", "bash"),
+        *("bash -lc 'python nosuch.py'", "bash -x ./run.sh", "bash +e run.sh", "./run.sh nosuch.py"),
+        *("python -c 'print(1); print(2)'", "python -m pkg --x nosuch.py", "python ok.py nosuch.py", "python -"),
+        *("sh ls", "python pkg nosuch.py", "sbatch --wait run.sh", f"python -m {'a' * 300}.{'b' * 300}"),
+        *("python -m mine.train", "python -um mine.sub", "python -m json.tool", "python -m nosuchmoduleatall"),
+        *("python -m loose.other", "python -m grown.late", "python -m hpcml_client.x", "python ok.py -m mine.trian"),
+    ):
+        assert refused(run, command, folder) is None, command
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python ok.py --sep '|' --end ';' --token <eos>",
-        "python ok.py --url http://h/?a=1&b=2 --pattern foo$ ~trainer.logger a.b=${c} 0.9,0.999",
-        "bash -c 'cd ~ && python nosuch.py > $HOME/log; true'",
-        "bash -lc 'python nosuch.py'",
-        "bash -x ./run.sh",
-        "bash +e run.sh",
-        "python -c 'print(1); print(2)'",
-        "python -m pkg.train --x nosuch.py",
-        "python ok.py nosuch.py",
-        "python pkg nosuch.py",
-        "python - ",
-        "env -C pkg python nosuch.py",
-        "taskset -c 0 env -C pkg python nosuch.py",
-        "awk '{print $NF}' ok.py",
-        "./run.sh nosuch.py",
-    ],
-)
-def test_what_can_start_is_left_alone(compose_one: ComposeOne, folder: Path, command: str) -> None:
-    check(compose_one("workload.command=true"), command, folder)
+def test_a_launcher_that_starts_no_script_is_left_alone(compose_one: ComposeOne, folder: Path) -> None:
+    for name in ("torchrun", "accelerate"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    run = compose_one("workload.command=true")
+
+    for command in ("accelerate config", "torchrun --no-python --nproc_per_node 2 echo x", "torchrun -m pkg.train"):
+        assert refused(run, f"./{command}", folder) is None, command
+    for command in ("accelerate launch nosuch.py", "torchrun --nproc_per_node 2 nosuch.py --x y.py"):
+        assert "'nosuch.py' is not there" in (refused(run, f"./{command}", folder) or ""), command
 
 
-def test_words_that_were_quoted_on_purpose_are_the_programs_own(compose_one: ComposeOne, folder: Path) -> None:
-    words = ["awk", "-F", "|", "{print $1; x = $HOME}", "ok.py", "--sep", ";"]
-
-    check(compose_one("workload.command=true"), shlex.join(words), folder, is_exact=True)
+def test_what_came_through_a_shell_is_never_refused_for_its_characters(compose_one: ComposeOne, folder: Path) -> None:
+    run = compose_one("workload.command=true")
+    for words in (
+        ["python", "ok.py", "--languages", "java,python"],
+        ["python", "ok.py", "--xlabel", "$T$"],
+        ["python", "ok.py", "--pattern", "cost$price", "$HOME", "${HOME}"],
+        ["awk", "$NF>0", "f"],
+        ["python", "ok.py", "3", ">", "2"],
+        ["find", ".", "-exec", "gzip", "{}", ";"],
+        ["python", "ok.py", "--sep", "~", "--home=~/x", "~"],
+        ["python", "ok.py", "|", "&&", "2>err", "&", "a;"],
+    ):
+        assert refused(run, shlex.join(words), folder) is None, words
 
 
 def test_in_an_image_only_what_lies_in_the_project_is_known(compose_one: ComposeOne, folder: Path) -> None:
     run = compose_one("workload.command=true")
 
-    check(run, "/opt/python /opt/x.py", folder, is_inside=True)
-    check(run, "python /opt/nosuch.py", folder, is_inside=True)
-    with pytest.raises(ConfigError, match=r"'nosuch.py' is not there"):
-        check(run, "python nosuch.py", folder, is_inside=True)
+    assert refused(run, "/opt/python /opt/x.py", folder, is_inside=True) is None
+    assert refused(run, "python /opt/nosuch.py", folder, is_inside=True) is None
+    for command in ("python nosuch.py", "python -m mine.trian"):
+        assert refused(run, command, folder, is_inside=True) is not None
 
 
 def test_on_a_cluster_paths_are_looked_at_and_programs_are_the_jobs(compose_one: ComposeOne, folder: Path) -> None:
     run = compose_one("workload.command=true", "+cluster=karolina")
 
-    check(run, "python-of-a-module ok.py", folder)
-    check(run, "/only/on/the/nodes/program", folder)
+    assert refused(run, "python-of-a-module ok.py", folder) is None
+    assert refused(run, "/only/on/the/nodes/program", folder) is None
     for command in ("./nosuch", "python nosuch.py", "./plain.sh"):
-        with pytest.raises(ConfigError, match=r"no program|not there|may not be executed"):
-            check(run, command, folder)
+        assert refused(run, command, folder) is not None
 
 
-def test_a_program_that_is_no_text_is_left_to_the_kernel(compose_one: ComposeOne, folder: Path) -> None:
-    program = folder / "compiled"
-    program.write_bytes(b"\x7fELF\0\0")
-    program.chmod(0o755)
-
-    check(compose_one("workload.command=true"), "./compiled", folder)
-    check(compose_one("workload.command=true"), f"{os.path.relpath(sys.executable, folder)} -V", folder)
-
-
-@pytest.fixture
-def package(folder: Path) -> Path:
-    """A project with a package that has modules, one that can be run, and a folder that is none."""
-    (folder / "train.py").write_text("")
-    for name in ("mine/__init__.py", "mine/train.py", "mine/sub/__init__.py", "mine/sub/__main__.py", "loose/fit.py"):
-        (folder / name).parent.mkdir(exist_ok=True, parents=True)
-        (folder / name).write_text("")
-    (folder / "grown").mkdir()
-    (folder / "grown" / "__init__.py").write_text("__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        ("python -m trian --lr 1", "there is no module trian here, seen from .*; did you mean train?"),
-        ("python -u -m mine.trian", "there is no trian in mine, seen from .*; did you mean train?"),
-        ("python -m mine.sub.fit", "there is no fit in mine/sub"),
-        ("python -m mine", "mine is a package without a __main__.py, which cannot be run: name a module in it"),
-        ("python3 -m nosuchmoduleatall", "there is no module nosuchmoduleatall here"),
-    ],
-)
-def test_a_module_that_is_not_there_is_refused(compose_one: ComposeOne, package: Path, command: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        check(compose_one(), command, package, is_exact=True)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        *(
-            "python -m train",
-            "python -m mine.train",
-            "python -m mine.sub",
-            "python -m pytest -x",
-            "python -m json.tool",
-        ),
-        *("python -m loose.other", "python -m grown.late", "python -m hpcml_client.x", "python ok.py -m trian"),
-        *("python -W ignore -m train", "python -um train", "mpirun -n 2 python -m trian", "python -c pass -m trian"),
-        f"python -m {'a' * 300}",
-    ],
-)
-def test_a_module_that_may_be_there_is_left_alone(compose_one: ComposeOne, package: Path, command: str) -> None:
-    check(compose_one(), command, package, is_exact=True)
-
-
-def test_of_a_cluster_and_an_image_only_the_projects_own_modules_are_known(
-    compose_one: ComposeOne, package: Path
-) -> None:
-    on_cluster = compose_one("+cluster=karolina", "resources.partition=qcpu", "resources.gpus_per_node=0")
-
-    check(on_cluster, "python -m nosuchmoduleatall", package, is_exact=True)
-    check(compose_one(), "python -m nosuchmoduleatall", package, is_exact=True, is_inside=True)
-    for command in ("python -m trian", "python -m mine.trian"):
-        with pytest.raises(ConfigError, match="did you mean train"):
-            check(on_cluster, command, package, is_exact=True)
-    with pytest.raises(ConfigError, match="did you mean train"):
-        check(compose_one(), "python -m mine.trian", package, is_exact=True, is_inside=True)
-
-
-def test_a_script_that_is_no_python_is_refused_with_the_line(compose_one: ComposeOne, folder: Path) -> None:
+def test_a_script_that_does_not_compile_is_refused_with_the_line(compose_one: ComposeOne, folder: Path) -> None:
     (folder / "wrong.py").write_text("import os\nif os:\nprint(1)\n")
-    (folder / "wrong.py").chmod(0o755)
     (folder / "two.py").write_text("print 'of Python 2'\n")
     (folder / "odd.py").write_text("# coding: latin-42\n")
-    (folder / "ok.py").write_text("x = '\\d'  # a warning, no error\n")
+    (folder / "escape.py").write_text("x = '\\d'  # a warning, no error\n")
     on_cluster = compose_one("+cluster=karolina", "cluster.modules=[]")
 
-    with pytest.raises(ConfigError, match=r"^odd.py: unknown encoding: latin-42, says Python 3"):
-        check(compose_one(), "python odd.py", folder)
+    assert (refused(compose_one(), "python odd.py", folder) or "").startswith(
+        "odd.py: unknown encoding: latin-42, says"
+    )
     for run in (compose_one(), on_cluster):
-        with pytest.raises(ConfigError, match=r"^wrong.py, line 3: expected an indented block .*, says Python 3"):
-            check(run, f"{sys.executable} wrong.py --lr 1", folder, is_exact=True)
+        said = refused(run, f"{sys.executable} wrong.py --lr 1", folder)
+        assert said is not None
+        assert said.startswith("wrong.py, line 3: expected an indented block")
+    assert refused(compose_one(), "python escape.py", folder) is None
     # Who says which Python there will be? An image, a module, uv, another PATH.
-    check(compose_one(), "python wrong.py", folder, is_exact=True, is_inside=True)
-    check(compose_one("+cluster=karolina", "cluster.modules=[Python/3]"), "python wrong.py", folder, is_exact=True)
-    check(on_cluster, "uv run python wrong.py", folder, is_exact=True)
-    check(on_cluster, "python2.6 two.py", folder, is_exact=True)  # which is not here
-    check(compose_one("workload.env.PATH=/opt/bin"), "python wrong.py", folder, is_exact=True)
-    check(compose_one(), "python ok.py", folder, is_exact=True)
+    of_module = compose_one("+cluster=karolina", "cluster.modules=[Python/3]")
+    assert refused(of_module, "python wrong.py", folder) is None
+    assert refused(on_cluster, "uv run python wrong.py", folder) is None
+    assert refused(on_cluster, "python2.6 two.py", folder) is None  # which is not here
+    assert refused(compose_one(f"workload.env.PATH={os.environ['PATH']}"), "python wrong.py", folder) is None
 
 
 def test_a_script_that_the_commands_own_python_reads_is_left_alone(compose_one: ComposeOne, folder: Path) -> None:
@@ -294,51 +171,4 @@ def test_a_script_that_the_commands_own_python_reads_is_left_alone(compose_one: 
     newer.write_text("#!/bin/sh\nexit 0\n")
     newer.chmod(0o755)
 
-    check(compose_one(), "./python3 newer.py", folder, is_exact=True)
-
-
-PARSES = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--epochs', type=int)\np.parse_args()\n"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("python", "python -u", "torchrun --nproc_per_node 2", "srun -n 2 python"),
-        "python -m torch.distributed.run --rdzv_endpoint localhost:0",
-    ],
-)
-def test_an_option_that_the_script_has_not_is_refused(compose_one: ComposeOne, folder: Path, command: str) -> None:
-    (folder / "train.py").write_text(PARSES)
-    (folder / "torch" / "distributed").mkdir(parents=True)
-    for name in ("__init__", "distributed/__init__", "distributed/run"):
-        (folder / "torch" / f"{name}.py").touch()
-    for name in ("torchrun", "srun"):
-        (folder / name).write_text("#!/bin/sh\n")
-        (folder / name).chmod(0o755)
-    command = f"./{command}" if command.startswith(("torchrun", "srun")) else command
-
-    check(compose_one(), f"{command} train.py --epochs 3", folder)
-    with pytest.raises(ConfigError, match=r"^train.py: --eposch is no option of its parser \(line 2\): did you mean"):
-        check(compose_one(), f"{command} train.py --eposch 3", folder)
-    with pytest.raises(ConfigError, match=r"^train.py: --epochs few: it is to be a whole number \(line 3\)"):
-        check(compose_one(), f"{command} train.py --epochs few", folder)
-
-
-def test_behind_a_colon_mpirun_has_the_words_of_its_next_program(compose_one: ComposeOne, folder: Path) -> None:
-    (folder / "train.py").write_text(PARSES)
-    (folder / "mpirun").write_text("#!/bin/sh\n")
-    (folder / "mpirun").chmod(0o755)
-
-    check(compose_one(), "./mpirun -np 1 python train.py --epochs 1 : -np 1 python other.py --x", folder)
-    with pytest.raises(ConfigError, match="--eposch is no option"):
-        check(compose_one(), "./mpirun -np 1 python train.py --eposch 1 : -np 1 python other.py", folder)
-
-
-def test_the_options_of_a_script_in_an_image_are_known_where_it_lies_in_the_project(
-    compose_one: ComposeOne, folder: Path
-) -> None:
-    (folder / "train.py").write_text(PARSES)
-
-    check(compose_one(), f"python {folder}/train.py --eposch 3", folder, is_inside=True)
-    with pytest.raises(ConfigError, match="no option of its parser"):
-        check(compose_one(), "python train.py --eposch 3", folder, is_inside=True)
+    assert refused(compose_one(), "./python3 newer.py", folder) is None

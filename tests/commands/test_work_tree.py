@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hpcml.commands.submit import work_tree
-from hpcml.commands.submit.import_paths import Interpreters
+from hpcml.commands.submit.import_paths import imported_folders
 from hpcml.commands.submit.work_tree import WorkTree, is_everything, read_work_tree
 from hpcml.paths import Places
 
@@ -213,67 +212,52 @@ def test_data_beside_the_project_is_found_beside_its_copy(project: Path) -> None
     assert work_tree.beside(project) == {name: str(project.parent / name) for name in ("data", "datasets")}
 
 
-def test_packages_that_pip_installed_as_editable_are_found_in_the_project(project: Path, tmp_path: Path) -> None:
-    (project / "src" / "mine").mkdir(parents=True)
-    (project / "src" / "mine" / "__init__.py").touch()
-    venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", str(venv)], check=True)
-    (site,) = venv.glob("lib/python*/site-packages")
-    (site / "mine.pth").write_text(f"{project}/src\n")  # as hatchling, and setuptools for src layouts, write it
-    (site / "__editable___other_finder.py").write_text(f"MAPPING = {{'flat': '{project}/flat'}}\n")
-    (site / "other.pth").write_text("import __editable___other_finder\n")  # as setuptools does for flat layouts
-    script = tmp_path / "console"
-    script.write_text(f"#!{venv}/bin/python\n")
-    script.chmod(0o755)
-
-    with Interpreters() as interpreters:
-        interpreters.begin(str(script), tmp_path)
-        for program in (f"{venv}/bin/python", str(script)):
-            assert interpreters.paths_into(project, program, tmp_path) == [f"{project}/src", str(project)]
-        assert interpreters.paths_into(project, "nosuchprogram", tmp_path) == []
+def environment(folder: Path) -> Path:
+    """Make an environment of Python, as far as it is looked at; return where packages are installed in it."""
+    (folder / "bin").mkdir(parents=True)
+    for name in ("python", "torchrun"):
+        (folder / "bin" / name).write_text("")
+        (folder / "bin" / name).chmod(0o755)
+    site = folder / "lib" / "python3.12" / "site-packages"
+    site.mkdir(parents=True)
+    return site
 
 
-def test_uv_is_asked_by_the_environment_of_the_project(project: Path, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(project / ".venv")], check=True)
-    (site,) = project.glob(".venv/lib/python*/site-packages")
-    (site / "mine.pth").write_text(f"{project}/src\n")
+def test_packages_that_pip_installed_as_editable_are_found_in_the_project(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("PYTHONPATH", f"lib:{project}/tools:/opt/lib")
+    site = environment(tmp_path / "venv")
+    fill(project, "src/mine/__init__.py", "flat/__init__.py")
+    (site / "mine.pth").write_text(f"import site\n{project}/src\n{site}/other\n")  # hatchling, uv; setuptools with src
+    for name, origin in (
+        ("mine", {"url": f"file://{project}", "dir_info": {"editable": True}}),  # whose folder the .pth has
+        ("own", {"url": f"file://{project}/a%20b", "dir_info": {"editable": True}}),  # setuptools, flat
+        ("copied", {"url": f"file://{project}/flat", "dir_info": {}}),
+        ("fetched", {"url": "https://pypi.org/x", "archive_info": {}}),
+        ("elsewhere", {"url": "file:///opt/x", "dir_info": {"editable": True}}),
+    ):
+        (site / f"{name}-1.0.dist-info").mkdir()
+        (site / f"{name}-1.0.dist-info" / "direct_url.json").write_text(json.dumps(origin))
+    found = [f"{project}/tools", f"{project}/src", f"{project}/a b"]
+
+    for program in ("../venv/bin/python", f"{tmp_path}/venv/bin/torchrun"):
+        assert imported_folders(project, program, project) == found
+    assert imported_folders(project, "nosuchprogram", project) == found[:1]
+    monkeypatch.setenv("PATH", f"{tmp_path}/venv/bin")
+    for program in ("torchrun", "nosuchprogram"):
+        assert imported_folders(project, program, project) == found
+
+
+def test_uv_has_the_environment_of_the_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (environment(project / ".venv") / "mine.pth").write_text(f"{project}/src\n")
     (project / "src").mkdir()
 
-    with Interpreters() as interpreters:  # an environment that is no project's is not uv's, and not executed
-        assert interpreters.paths_into(project, "uv", project / "src") == []
+    assert imported_folders(project, "uv", project) == []  # it is no project of uv's
     (project / "pyproject.toml").write_text("")
-    with Interpreters() as interpreters:
-        assert interpreters.paths_into(project, "uv", project / "src") == [f"{project}/src"]
-        assert interpreters.paths_into(project, "/opt/bin/uv", project) == [f"{project}/src"]
-        assert interpreters.paths_into(project, "uv", tmp_path) == []
-
-
-@pytest.mark.parametrize("python", ["exit 1", "echo no json", "echo '[\"/\"' ; kill $$", "exec sleep 60"])
-def test_a_python_that_does_not_answer_has_no_packages_in_the_project(
-    python: str, project: Path, tmp_path: Path
-) -> None:
-    program = tmp_path / "python3"
-    program.write_text(f"#!/bin/sh\n{python}\n")
-    program.chmod(0o755)
-    is_slow = "sleep" in python
-
-    with Interpreters(patience_s=0.2 if is_slow else 20) as interpreters:
-        interpreters.begin(str(program), tmp_path)
-
-        assert interpreters.paths_into(project, str(program), tmp_path) == []
-
-
-def test_who_is_asked_in_vain_is_ended(tmp_path: Path) -> None:
-    program = tmp_path / "python3"
-    program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 600\n")
-    program.chmod(0o755)
-
-    with Interpreters() as interpreters:
-        interpreters.begin(str(program), tmp_path)
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            time.sleep(0.01)
-
-    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+    assert imported_folders(project, "/opt/bin/uv", project / "src") == [f"{project}/src"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import re
 import shlex
 from pathlib import Path
 
@@ -292,18 +291,22 @@ def test_placeholders_are_filled_in_once_and_other_braces_stay() -> None:
         ("python m.py --lr {training.learning_rate}", "write {learning_rate}, and args.learning_rate=VALUE"),
     ],
 )
-def test_a_placeholder_that_nobody_fills_in_is_refused(line: str, answer: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(answer)):
-        read_program(shlex.split(line), ["seed=1"])
+def test_a_placeholder_that_nobody_fills_in_is_remarked_on(line: str, answer: str) -> None:
+    remarked, _ = read_program(shlex.split(line), ["seed=1"])
     as_typed, _ = read_program(shlex.split(line), ["seed=1"], is_literal=True)
-    assert as_typed.words == tuple(shlex.split(line))
+
+    (said,) = remarked.doubts
+    assert answer in said
+    assert remarked.words == as_typed.words == tuple(shlex.split(line))
+    assert as_typed.doubts == ()
 
 
 @pytest.mark.parametrize(
     "word", ["{epoch}", "{speed}", "{{sed}}", "${sed}", "x{step}.pt", "{need}", "{model.weights}", "{seed}"]
 )
 def test_braces_of_the_programs_own_are_left_alone(word: str) -> None:
-    assert read_program(["python", "m.py", "--out", word], ["seed=1"])[0].words[-1] == word
+    program, _ = read_program(["python", "m.py", "--out", word], ["seed=1"])
+    assert (program.words[-1], program.doubts) == (word, ())
     assert read_program(["python", "-c", "print(f'{sed}')"], ["seed=1"])[0].words[-1] == "print(f'{sed}')"
     assert "x" in swept("python m.py training.learning_rate=1,2 x").words
 
@@ -454,3 +457,19 @@ def test_a_variable_that_may_be_the_seed_is_asked_about(settings: list[str], nam
 
     asked = [line for line in said if "if it is the program's seed" in line]
     assert [line.partition(" ")[0] for line in asked] == ([] if name is None else [f"workload.env.{name}"])
+
+
+def test_a_sweep_of_the_programs_own_hydra_is_remarked_on() -> None:
+    for line, is_said in (
+        ("python prog.py -m lr=0.1,0.01", True),
+        ("python prog.py lr=0.1,0.01 model=small -m", True),
+        ("mytrain --multirun 'lr=choice(1,2)' n=1,2", True),
+        ("python -m package.train -m lr=1,2", True),
+        ("python -m package.train lr=1,2", False),
+        ("python prog.py -m 0.9 lr=1,2", False),
+        ("python prog.py -m hparams=optuna", False),
+        ("python prog.py -m 'betas=[0.9,0.99]'", False),
+    ):
+        program, _ = read_program(shlex.split(line), [])
+        assert any("behind the -- is the program's own sweep" in each for each in program.doubts) == is_said, line
+        assert read_program(shlex.split(line), [], is_literal=True)[0].doubts == ()

@@ -10,7 +10,7 @@ import pytest
 from pages import DOCS, commands_of, files_of, on_path
 
 LABS = {
-    "precisions": ("formats", "sweep", "compare"),
+    "precisions": ("sweep", "compare"),
     "gemm": ("sweep", "runs", "curves"),
     "scaling": ("sweep", "scaling"),
     "containers": ("definition", "pip"),

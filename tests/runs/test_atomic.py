@@ -105,7 +105,7 @@ def test_a_draft_is_forgotten_once_its_process_is_dead(tmp_path: Path) -> None:
 
 
 def test_the_draft_of_a_process_that_cannot_be_seen_is_forgotten_after_an_hour(tmp_path: Path) -> None:
-    draft = tmp_path / ".file-elsewhere-1"
+    draft = tmp_path / ".file.0123abcd-elsewhere@1e0121cd@4026531836-1"
     draft.touch()
     assert not is_forgotten(draft)
 

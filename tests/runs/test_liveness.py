@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -113,20 +112,6 @@ def test_a_process_below_ours_is_found_and_can_be_sent_a_signal() -> None:
     assert liveness_of(process) is (Liveness.DEAD if sees_all else Liveness.UNKNOWN)
 
 
-def test_of_what_older_versions_wrote_the_start_is_believed(child: subprocess.Popen[bytes]) -> None:
-    process = ProcessIdentity.of_process(child.pid)
-    assert process.created_at is not None
-    older = {"pid": child.pid, "create_time": process.created_at + 0.3, "hostname": socket.gethostname()}
-
-    known = ProcessIdentity.from_details(older)
-
-    assert known is not None
-    assert liveness_of(known) is Liveness.ALIVE
-    assert liveness_of(replace(known, created_at=1.0)) is Liveness.DEAD  # before this machine was started
-    assert seen_from_inside(known) == "UNKNOWN None"
-    assert seen_from_inside(replace(known, created_at=1.0)) == "DEAD None"
-
-
 @pytest.mark.parametrize("details", [{}, {"pid": 1}, {"hostname": "node1"}, {"pid": "1", "hostname": "node1"}])
 def test_details_without_a_process_name_none(details: dict[str, object]) -> None:
     assert ProcessIdentity.from_details(details) is None
@@ -139,7 +124,3 @@ def test_an_identity_survives_being_written_down() -> None:
     assert OURS.place.count("@") == 2
     assert not set(OURS.place) & set("./")
     assert boot_id().startswith(OURS.place.split("@")[1])
-
-
-def test_a_place_of_an_older_version_is_a_host() -> None:
-    assert ProcessIdentity.at("node7", 1) == ProcessIdentity(host="node7", pid=1)

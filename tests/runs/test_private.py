@@ -48,7 +48,7 @@ def text_of(run: Path) -> str:
 
 
 def opened(home: Path, mode: int = 0o777) -> None:
-    """Leave a home as older versions did, or as somebody made it who wanted to share."""
+    """Leave a home as somebody made it who wanted to share."""
     (home / "runs" / "default" / "uid").mkdir(parents=True)
     (home / "runs" / "default" / "uid" / "run.json").write_text("{}")
     for place in (home, home / "runs", home / "runs" / "default"):

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table
-from sqlalchemy.schema import DropTable
+from sqlalchemy import Table
 
 from hpcml.model.choices import Numerics
 from hpcml.model.container import Container
@@ -34,8 +33,7 @@ from hpcml.runs.manifest import Manifest, Provenance, write_manifest
 from hpcml.runs.plan import Plan
 from hpcml.runs.private import make_home
 from hpcml.store.database import Database
-from hpcml.store.schema import BUCKET, DEVICE, FOLDER, RUN_SETTINGS, RUN_USAGE, RUN_WORK, SAMPLER, SETTING, SETTINGS
-from hpcml.store.views import drop_views
+from hpcml.store.schema import BUCKET, RUN_USAGE, RUN_WORK
 
 T0 = 1_780_000_000.0  # 2026-05-28T20:26:40+00:00, when every run here was submitted
 
@@ -128,9 +126,6 @@ class Journal:
         self.write(json.dumps({"k": "e", "s": self._seq, "t": t_s, "n": name, "d": details}) + "\n")
 
 
-PARAMS = "SELECT run_id, key, value FROM setting JOIN run_settings USING (settings_id)"  # as `run_param` once had them
-
-
 def contents(store: Database) -> dict[str, list[tuple[Any, ...]]]:
     """Return everything in the store, without the numbers that depend on the order of arrival."""
     queries = {
@@ -138,7 +133,8 @@ def contents(store: Database) -> dict[str, list[tuple[Any, ...]]]:
         " scheduler, job_id, array_index, job_name, job_cluster, is_shared, submission, submitted_at,"
         " git_commit, git_dirty,"
         " state, is_settled, cause, reason, exit_code, attempt, t_start, t_end, wall_s, epoch_ms, clock_ms FROM run",
-        "param": f"SELECT uid, key, value FROM ({PARAMS}) AS p JOIN run ON run.id = run_id",  # noqa: S608
+        "param": "SELECT uid, key, value FROM setting JOIN run_settings USING (settings_id)"
+        " JOIN run ON run.id = run_id",
         "fact": "SELECT uid, key, value FROM run_fact JOIN run ON run.id = run_id",
         "tag": "SELECT uid, position, tag FROM run_tag JOIN run ON run.id = run_id",
         "note": "SELECT uid, position, at, author, text FROM run_note JOIN run ON run.id = run_id",
@@ -173,18 +169,3 @@ def contents(store: Database) -> dict[str, list[tuple[Any, ...]]]:
 def _names(table: Table) -> str:
     """Return the columns of *table*, without the number of what its rows belong to."""
     return ", ".join(f"{table.name}.{column.name}" for column in table.c if column.name not in ("run_id", "device_id"))
-
-
-def take_back_to_0004(connection: Connection) -> None:
-    """Make of a store one whose hpcml knew neither usage nor samples."""
-    drop_views(connection)
-    connection.exec_driver_sql(f"CREATE TABLE run_param AS {PARAMS}")
-    for table in (RUN_SETTINGS, SETTING, SETTINGS):
-        connection.execute(DropTable(table))
-    for table in (BUCKET, DEVICE, SAMPLER, RUN_USAGE, RUN_WORK, FOLDER):
-        connection.execute(DropTable(table))
-    connection.exec_driver_sql("DROP INDEX ix_run_resting_in")
-    connection.exec_driver_sql("ALTER TABLE run DROP COLUMN resting_in")
-    connection.exec_driver_sql("ALTER TABLE run DROP COLUMN is_sampled")
-    connection.exec_driver_sql("ALTER TABLE run DROP COLUMN job_cluster")
-    connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0004'")

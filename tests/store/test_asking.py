@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,11 +10,10 @@ from hpcml.model.query_results import SqlRows
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.loading import COLUMNS
-from hpcml.store.opening import open_store
 from hpcml.store.query import curve, find_runs
 from hpcml.store.sql import ask
 from hpcml.store.views import VIEWS
-from tests.store.building import T0, Journal, contents, make_run_dir, take_back_to_0004
+from tests.store.building import T0, Journal, contents, make_run_dir
 
 UID, OTHER = "20260528-202640-aaaaaa", "20260528-202640-bbbbbb"
 TEXTS = [
@@ -179,22 +176,3 @@ def test_a_question_that_takes_too_long_is_given_up(asked: Database) -> None:
 
     assert rows(asked, "SELECT count(*) FROM runs") == [(2,)]
     ingest_all(asked, Path(find_runs(asked)[0].path).parents[1])  # and the store is as it was, to be written too
-
-
-def test_an_upgrade_makes_the_views_anew(runs: Path, tmp_path: Path) -> None:
-    make_run_dir(runs, UID)
-    path = tmp_path / "old.db"
-    store = open_store(str(path))
-    ingest_all(store, runs)
-    with store.writing() as writing, writing.begin():
-        take_back_to_0004(writing)
-    store.close()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE VIEW runs (uid) AS SELECT 'as it once was'")
-        connection.execute("UPDATE alembic_version SET version_num = '0003'")
-
-    store = open_store(str(path))
-
-    assert rows(store, "SELECT uid, precision FROM runs") == [(UID, "tf32")]
-    assert len(rows(store, "SELECT * FROM params")) > 50
-    store.close()

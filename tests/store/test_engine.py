@@ -15,10 +15,10 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from hpcml.errors import StoreError
+from hpcml.store.create import alembic_config
 from hpcml.store.database import REVISION, Database
 from hpcml.store.opening import open_store
 from hpcml.store.schema import METADATA
-from hpcml.store.upgrade import alembic_config
 from tests import warm
 from tests.store.rights import somebody_without_rights
 from tests.warm import Process
@@ -27,7 +27,7 @@ OPENER = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 logging.getLogger("alembic").setLevel(logging.ERROR)
-import hpcml.store.upgrade
+import hpcml.store.create
 from hpcml.store.opening import open_store
 print("ready", flush=True)
 for line in sys.stdin:
@@ -177,14 +177,15 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path, mode: str
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_store_of_a_newer_hpcml_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["direct", "published"])
+def test_a_store_of_another_version_is_left_alone(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "store.db"
-    store = open_store(str(path))
+    store = open_store(str(path), mode)
     with store.writing() as connection, connection.begin():
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     before = path.read_bytes()
 
-    refused(str(path), "newer hpcml (schema 9999)", "update hpcml")
+    refused(str(path), "another version of hpcml (schema 9999)", f"rm -f {path} {path}-* and hpcml sync")
 
     assert path.read_bytes() == before
 

@@ -11,9 +11,7 @@ import pytest
 from sqlalchemy import func, select
 
 from hpcml.errors import StoreError
-from hpcml.model.identity import identifies
 from hpcml.runs.layout import RunDir
-from hpcml.runs.run_json import IMPORTED
 from hpcml.store.conditions import parse_condition
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
@@ -57,29 +55,6 @@ def test_a_changed_run_json_changes_its_own_run_alone(store: Database, runs: Pat
     assert get_run(store, _UIDS[0]).params == get_run(store, _UIDS[3]).params
     with pytest.raises(StoreError, match="no run has anything called 'optimizer'"):
         find_runs(store, sort="optimizer")
-
-
-def test_a_run_from_before_a_setting_is_alike_with_those_that_have_it(store: Database, runs: Path) -> None:
-    directories = six_runs(runs)[:2]
-    for run_dir, format_ in zip(directories, (1, IMPORTED), strict=True):
-        raw = json.loads(run_dir.manifest.read_text())
-        del raw["run"]["profile"], raw["run"]["workload"]["launcher"], raw["run"]["strategy"]["devices"]
-        raw |= {"format": format_}
-        raw["run"]["cluster"]["scheduler"] = "local" if format_ == 1 else IMPORTED
-        run_dir.manifest.write_text(json.dumps(raw))
-
-    ingest_all(store, runs)
-
-    old, imported, new = (get_run(store, uid).params for uid in _UIDS[:3])
-    assert {key: old.get(key) for key in new if identifies(key) and key != "seed"} == {
-        key: value for key, value in new.items() if identifies(key) and key != "seed"
-    }
-    assert list(old) == sorted(old)
-    assert not {"profile.tool", "workload.launcher"} & imported.keys()  # another tool's: nobody knows
-    listed = find_runs(store, filters=[parse_condition("workload.launcher=auto")], settings=["workload.launcher"])
-    assert {run.uid: run.params for run in listed} == {
-        uid: {"workload.launcher": "auto"} for uid in (_UIDS[0], *_UIDS[2:])
-    }
 
 
 def test_what_the_last_run_had_goes_with_it_and_what_others_have_stays(store: Database, runs: Path) -> None:

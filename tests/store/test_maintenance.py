@@ -144,12 +144,14 @@ def test_a_store_becomes_smaller_and_says_the_same(tmp_path: Path, runs: Path, m
     assert list(faults(store)) == []
 
 
-def test_compact_leaves_the_newest_backup(file_store: Database, tmp_path: Path) -> None:
-    for day in (1, 2):
-        (tmp_path / f"store.db.backup-0001-2026010{day}-000000").touch()
-        os.utime(tmp_path / f"store.db.backup-0001-2026010{day}-000000", (day, day))
+def test_compact_leaves_the_newest_backup_and_what_is_another_stores(file_store: Database, tmp_path: Path) -> None:
+    names = ["20260101-000000", "20260102-000000", "x.unfinished"]
+    for day, name in enumerate(names):
+        (tmp_path / f"store.db.backup-0001-{name}").touch()
+        os.utime(tmp_path / f"store.db.backup-0001-{name}", (day, day))
+    (tmp_path / "other.db.backup-0001-20260101-000000").touch()
 
-    assert [file.name for file in compact(file_store)] == ["store.db.backup-0001-20260101-000000"]
+    assert [file.name for file in compact(file_store)] == [f"store.db.backup-0001-{names[at]}" for at in (0, 2)]
 
 
 def test_a_file_that_is_called_as_a_server_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -513,7 +513,7 @@ def test_of_many_values_those_are_told_that_are_alike(store: Database, runs: Pat
     ingest_all(store, runs)
 
     (told,) = unmet_words(store, experiment="Study-9", conditions=[])
-    assert told.endswith("'Study-9'; did you mean study-5 or study-4 or study-3?")
+    assert told.endswith("'Study-9'; did you mean study-5 or study-4?")
     assert unmet_words(store, experiment="Study-1", conditions=[])[0].endswith("'Study-1'; did you mean study-1?")
     assert unmet_words(store, experiment="xyz", conditions=[]) == ["no run is of the experiment 'xyz'"]
 

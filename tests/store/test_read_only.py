@@ -109,15 +109,12 @@ def test_on_a_read_only_file_system_not_even_root_can_do_more(folder: Path, mode
 
 
 @MODES
-@pytest.mark.parametrize(
-    ("revision", "words"), [("0002", "its owner's hpcml sync upgrades it"), ("9999", "newer hpcml")]
-)
-def test_an_older_or_newer_one_is_refused(folder: Path, mode: str, revision: str, words: str) -> None:
+def test_one_of_another_version_is_refused(folder: Path, mode: str) -> None:
     path = make_store(folder, mode)
     with open_store(str(path)).writing() as connection, connection.begin():
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = ?", (revision,))
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
 
-    with somebody_without_rights(), pytest.raises(StoreError, match=words) as refusal:
+    with somebody_without_rights(), pytest.raises(StoreError, match="its owner can make it anew") as refusal:
         open_store(str(path))
 
     assert "\n" not in str(refusal.value)

@@ -18,7 +18,7 @@ from hpcml.model.precision import ALIASES, PrecisionName
 from hpcml.model.record_keys import ARGUMENTS
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import GROUPS, factor_name, setting_of, show, swept
-from hpcml.spelling import maybe_meant
+from hpcml.spelling import did_you_mean
 
 CELL_GROUPS = tuple(group for group in GROUPS if group != "precision")
 
@@ -169,7 +169,7 @@ def _find_one(by: str, runs: Sequence[RunRecord], option: str) -> Factor:
             f"{option} {_COMMAND}"
         )
     differ = _differing(runs)
-    near = maybe_meant(by, known) or (f"what differs is {', '.join(differ)}" if differ else f"one is {known[0]}")
+    near = did_you_mean(by, known) or (f"what differs is {', '.join(differ)}" if differ else f"one is {known[0]}")
     raise ComparisonError(f"{option} {by} is no setting of these runs; {near}")
 
 
@@ -246,7 +246,7 @@ def find_reference(factor: Factor, levels: Sequence[str], wanted: str | None) ->
     if factor.group == "precision" and wanted in ALIASES:
         wanted = ALIASES[wanted].name
     if wanted not in levels:
-        near = maybe_meant(wanted, levels)
+        near = did_you_mean(wanted, levels)
         raise ComparisonError(f"reference {wanted} is none of {', '.join(levels)}{f'; {near}' if near else ''}")
     return wanted
 

@@ -31,7 +31,7 @@ from hpcml.model.identity import changes_results
 from hpcml.model.record_keys import flag_setting
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import factor_name, setting_of, show
-from hpcml.spelling import maybe_meant
+from hpcml.spelling import did_you_mean
 
 ITS_SEED = "{seed}"  # how a setting reads that has the seed of its run as its value
 _BOOKKEEPING = frozenset({"seed", "experiment"})  # seeds are what is averaged over
@@ -151,7 +151,7 @@ def find_allowed(words: Collection[str], runs: Sequence[RunRecord]) -> frozenset
     for word in words:
         keys = [key for key in (word, f"{word}.name", flag_setting(word)) if key in known]
         if not keys:
-            near = maybe_meant(word, sorted({*map(factor_name, known)})) or f"facts are {', '.join(_BINDING_FACTS)}"
+            near = did_you_mean(word, sorted({*map(factor_name, known)})) or f"facts are {', '.join(_BINDING_FACTS)}"
             raise ComparisonError(f"allow={word}: no setting of these runs and no fact that forbids; {near}")
         found.add(_WORDS.get(keys[0], keys[0]))
     return frozenset(found)

@@ -30,7 +30,7 @@ from hpcml.model.precision import (
     contradicts,
     is_proven,
 )
-from hpcml.spelling import alike
+from hpcml.spelling import nearest
 from hpcml.units import one_or_many
 
 _BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
@@ -167,7 +167,7 @@ def _doubts(arm: Arm, terms: Terms) -> list[str]:
 def _other_names(arm: Arm, metric: str) -> list[str]:
     """Return the flag about runs that recorded other metrics and not the compared one, with the nearest names."""
     names = sorted({name for run in arm.without_metric for name in run.metrics})
-    near = alike(metric, names) or names[:_NEAREST]
+    near = nearest(metric, names) or names[:_NEAREST]
     n = len(arm.without_metric)
     return (
         [f"{n} run{'s'[: n != 1]} recorded no {metric}, but {', '.join(near)}: is it called so there?"] if near else []

@@ -19,7 +19,7 @@ from hpcml.model.choices import Goal
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import show
-from hpcml.spelling import maybe_meant
+from hpcml.spelling import did_you_mean
 from hpcml.units import one_or_many
 
 _MOST_NAMED = 20  # metrics, in a line of advice
@@ -83,7 +83,7 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
         known = sorted({name for run in runs for name in run.metrics})
         if not known and not any(run.state.is_final for run in runs):
             raise ComparisonError(f"no run recorded {metric} yet: {not_ended(runs)}")
-        near = (maybe_meant(metric, known) if asked else None) or (
+        near = (did_you_mean(metric, known) if asked else None) or (
             _offered(known) if known else f"they have {_NO_METRICS}"
         )
         raise ComparisonError(f"no run recorded {metric}{'' if asked else ', their objective.metric'}: {near}")

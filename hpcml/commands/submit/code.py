@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,11 +14,10 @@ from pathlib import Path, PurePosixPath
 
 from hpcml.commands.submit import code_store
 from hpcml.commands.submit.code_store import File
-from hpcml.commands.submit.import_paths import Interpreters
+from hpcml.commands.submit.import_paths import imported_folders
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.provenance import Code, describe_code
-from hpcml.commands.submit.shared_places import shared_places
-from hpcml.commands.submit.startable import named_files
+from hpcml.commands.submit.startable import start_of
 from hpcml.commands.submit.work_tree import (
     MOST_BYTES,
     WorkTree,
@@ -39,9 +37,6 @@ from hpcml.runs.private import FOLDER, make_folder
 from hpcml.units import one_or_many
 
 _SUBMODULE = b"160000 "
-_NAMES_FILE = re.compile(r"\.\d*[A-Za-z_]\w*$")
-_MOST_SHOWN = 80  # characters of a command
-_MOST_PLACES = 4  # that a line names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,29 +106,19 @@ class _Tree:
         return str(inside) if is_kept or is_own else None
 
 
-def begin_asking(planned: Sequence[Planned], interpreters: Interpreters) -> None:
-    """Have *interpreters* begin to ask what `keep_code` will want to know of the programs of *planned*."""
-    copied = (item for item in planned if item.run.schedule.snapshot is not Snapshot.none and not item.wants_image)
-    programs = {(item.plan.argv[0], item.plan.cwd): None for item in copied if item.run.workload.command is not None}
-    for program, cwd in programs:
-        interpreters.begin(program, Path(cwd))
-
-
-def keep_code(
-    places: Places, codes: Mapping[Path, Code], interpreters: Interpreters | None = None
-) -> Callable[[Planned, RunDir], KeptCode]:
+def keep_code(places: Places, codes: Mapping[Path, Code]) -> Callable[[Planned, RunDir], KeptCode]:
     """Return a function that copies the code of a planned run below ``HPCML_HOME/code``; equal code is kept once.
 
     What is copied depends on ``schedule.snapshot``: *none* copies nothing, *git* checks out the commit with its
     uncommitted changes, *copy* takes the files of the working tree that git tracks or would add, and what lies beside
     them as `work_tree` decides. A program of the user's own starts in a copy of that in its run directory, which the
     agent makes. A recipe's own folder is copied unless the mode is *none*. *codes* has, for each run's code folder, its
-    commit and diff as git reports them; *interpreters* may know already where a user's own program imports from.
+    commit and diff as git reports them.
 
     The function raises `ConfigError` where the code is too large, git fails, or the copy cannot be written. Folders are
     read once: further runs with the same folder and mode share the copy.
     """
-    return _Keeper(places, codes, interpreters or Interpreters())
+    return _Keeper(places, codes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +127,6 @@ class _Keeper:
 
     places: Places
     codes: Mapping[Path, Code]
-    interpreters: Interpreters
     trees: dict[tuple[Snapshot, Path], _Tree] = field(default_factory=dict)
     folders: dict[Path, Path] = field(default_factory=dict)
     packages: list[Path] = field(default_factory=list)
@@ -189,7 +173,7 @@ class _Keeper:
     def _imports(self, plan: Plan, tree: _Tree) -> list[str]:
         asked = (plan.argv[0], plan.cwd, id(tree))  # which `trees` keeps
         if asked not in self.imports:
-            self.imports[asked] = self.interpreters.paths_into(tree.top, plan.argv[0], Path(plan.cwd))
+            self.imports[asked] = imported_folders(tree.top, plan.argv[0], Path(plan.cwd))
         return self.imports[asked]
 
 
@@ -214,8 +198,8 @@ def refuse(planned: Sequence[Planned], places: Places) -> None:
 def _refuse_untracked(planned: Sequence[Planned]) -> None:
     """Raise `ConfigError` where a command names a file that is here, and that no commit with its changes holds."""
     checked_out = [i for i in planned if i.run.workload.command is not None and i.run.schedule.snapshot is Snapshot.git]
-    named = {(Path(i.plan.cwd), word): None for i in checked_out for word in named_files(i.plan.argv, Path(i.plan.cwd))}
-    for cwd, word in named:
+    starts = dict.fromkeys(start_of(item.plan.argv, Path(item.plan.cwd)) for item in checked_out)
+    for cwd, word in dict.fromkeys((start.cwd, word) for start in starts for word in start.files):
         # git says nothing where it knows nothing, and fails for what lies outside of the repository
         if os.path.isfile(cwd / word) and git(cwd, "ls-files", "--", word) == b"":  # noqa: PTH113
             raise ConfigError(
@@ -248,32 +232,6 @@ def warnings(planned: Sequence[Planned]) -> Iterator[str]:
             yield (
                 f"git tells nothing of {top}, which belongs to somebody else: no commit is recorded, and what is code "
                 f"is guessed; git config --global --add safe.directory {shlex.quote(top)} says that you trust them"
-            )
-    copied = [item for item in planned if item.run.workload.command is not None and mode_of(item) is not Snapshot.none]
-    yield from _sharing_places(copied)
-
-
-def _sharing_places(copied: Sequence[Planned]) -> Iterator[str]:
-    """Yield a line for the places outside of their copies to which several runs say that they write."""
-    of_command: dict[tuple[str, str], list[Planned]] = {}
-    for item in copied:
-        if item.run.workload.command is not None and not item.wants_image:
-            of_command.setdefault((item.run.workload.command, item.plan.cwd), []).append(item)
-    for items in of_command.values():
-        first, n = items[0], len(items)
-        if n == 1:
-            continue
-        top = top_of(first.code_folder) or first.code_folder
-        set_for_it = {name: value for name, value in first.plan.environment.items() if value is not None}
-        environ = {**os.environ, **set_for_it}
-        found = shared_places(first.plan.argv, Path(first.plan.cwd), Path(os.path.realpath(top)), environ)
-        if found:
-            one = found[0]
-            others = f" (and {', '.join(each.place for each in found[1:_MOST_PLACES])})" if found[1:] else ""
-            yield (
-                f"{one.where}, writes to or works in {one.place}{others}, which all {n} runs share: "
-                "what one leaves there the next one finds: name a place relative to the folder that it starts in, or "
-                "below $HPCML_RUN_DIR"
             )
 
 

@@ -17,7 +17,6 @@ from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.batches import NONE_SUBMITTED, Outgoing, batches_of, submit_all
 from hpcml.commands.submit.code import KeptCode, keep_code
 from hpcml.commands.submit.containers import put_inside
-from hpcml.commands.submit.import_paths import Interpreters
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.submission_log import Intent, OpenIntent, Phase, open_intent, this_host
 from hpcml.errors import ConfigError, why_not
@@ -59,14 +58,12 @@ def launch(
     places: Places,
     backends: Backends,
     command_line: Sequence[str],
-    interpreters: Interpreters | None = None,
 ) -> list[Launched]:
     """Write every run directory, then submit one job array for each distinct request; return the runs in pack order.
 
     The steps, each of which `recover` can undo or finish if this process dies: copies of the code are made; the
     submission is written down (phase planning); the run directories are written and synced (phase submitting); the
-    batches are sent one after the other. Arrays are split at the site's limit. *command_line* is recorded in each run;
-    *interpreters* are for `keep_code`.
+    batches are sent one after the other. Arrays are split at the site's limit. *command_line* is recorded in each run.
 
     Raises `ConfigError` if the directories cannot be written (none stays then), and `SubmissionError` if the
     scheduler's programs are not here or a submission failed: what was queued before stays queued and is recorded, the
@@ -78,7 +75,7 @@ def launch(
     submission = new_submission_id(now)
     everything = [item for pack in packs for item in pack]
     try:
-        prepared = iter(prepare(everything, places, command_line, submission, now, interpreters))
+        prepared = iter(prepare(everything, places, command_line, submission, now))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(NONE_SUBMITTED) from error
     return send([[next(prepared) for _ in pack] for pack in packs], submission, places, backends)
@@ -203,7 +200,6 @@ def prepare(
     command_line: Sequence[str],
     submission: str,
     now: datetime,
-    interpreters: Interpreters | None = None,
 ) -> list[Prepared]:
     """Take the snapshots of the code and decide everything else; nothing but the snapshots is written.
 
@@ -219,7 +215,7 @@ def prepare(
         submission=submission,
         submission_size=len(everything),
     )
-    keep = keep_code(places, codes, interpreters)
+    keep = keep_code(places, codes)
     index, runs = iter(range(len(everything))), places.runs
 
     def prepared(item: Planned) -> Prepared:

@@ -19,7 +19,7 @@ from hpcml.model.run import Run
 from hpcml.runs.manifest import Manifest, Provenance
 from hpcml.runs.run_json import FORMAT
 from hpcml.schedulers.request import PACK_MARGIN_S, Request, request_for
-from hpcml.spelling import maybe_meant
+from hpcml.spelling import did_you_mean
 from hpcml.units import format_walltime, parse_walltime_s
 
 _NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
@@ -139,7 +139,7 @@ def _keys(factor: str, settings: dict[str, Any], run: Run) -> list[str]:
     if keys:
         return keys
     groups = {key.partition(".")[0] for key in settings}
-    hint = maybe_meant(factor, [*settings, *groups]) or "name settings such as precision or training.batch_size"
+    hint = did_you_mean(factor, [*settings, *groups]) or "name settings such as precision or training.batch_size"
     raise ConfigError(f"schedule.pack={run.schedule.pack}: no setting that tells runs apart is called {factor}: {hint}")
 
 

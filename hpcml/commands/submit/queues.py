@@ -16,7 +16,7 @@ from hpcml.model.run import Run
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.discover import Found, ask_of_site, describe
 from hpcml.schedulers.registry import backend_of, find_programs
-from hpcml.spelling import maybe_meant
+from hpcml.spelling import did_you_mean
 from hpcml.units import parse_walltime_s
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def unknown_queue(run: Run) -> str | None:
     site, name = run.cluster, run.resources.partition_or_queue
     if name is None or not site.queues or name in site.queues:
         return None
-    instead = maybe_meant(name, site.queues) or f"it lists {', '.join(site.queues)}"
+    instead = did_you_mean(name, site.queues) or f"it lists {', '.join(site.queues)}"
     return f"resources.partition={name}: the profile of {site.name} lists no such queue; {instead}"
 
 

@@ -17,7 +17,6 @@ from hpcml.commands.retry import is_going_on
 from hpcml.commands.submit import code, dependencies, images, preflight, recover, rehearse
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.exclusive import deciding_alone
-from hpcml.commands.submit.import_paths import Interpreters
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.planned import Planned
 from hpcml.images.build import OnProgress
@@ -83,36 +82,34 @@ def submit_points(
     `SubmissionError` where a scheduler refuses; up to the last nothing has been submitted, but for jobs that build
     images.
     """
-    with Interpreters() as interpreters:
-        code.begin_asking(planned, interpreters)  # they answer while the store is read
-        _begin(places, reporter)
-        if only_missing:
-            recover.refuse_if_interrupted(places)
-        for line in recover.start_queues_again(backends):
-            reporter.note(line)
-        # This opens the store: one that cannot be used is said before hours of computing, not after.
-        missing = _find_missing(planned, places, reporter, are_left_out=only_missing)
-        chosen, lines = dependencies.resolve_all(missing if only_missing else planned, places)
-        for line in lines:
-            reporter.note(line)
-        code.refuse(chosen, places)
-        _rehearse(chosen, places, backends, reporter)
-        if any(item.wants_image for item in chosen):
-            voice = images.Voice(display=reporter.building, warn=reporter.warn)
-            jobs = images.BuildJobs(places=places, backends=backends, command_line=command_line, tell=reporter.note)
-            chosen = images.with_images(chosen, environ, project, voice, jobs)
-        for warning in preflight.all_warnings(chosen, places, backends.machine()):
-            reporter.warn(warning)
-        if not chosen:
-            return []
-        if not only_missing:
-            return launch(chosen, places, backends, command_line, interpreters)
-        with deciding_alone(places, reporter.note):  # not before: an image may have been built for an hour
-            recover.refuse_if_interrupted(places)
-            missing = _find_missing(wanted := missing, places, reporter, are_left_out=True)
-            still = {id(item) for item in missing}
-            chosen = [ready for item, ready in zip(wanted, chosen, strict=True) if id(item) in still]
-            return launch(chosen, places, backends, command_line, interpreters) if chosen else []
+    _begin(places, reporter)
+    if only_missing:
+        recover.refuse_if_interrupted(places)
+    for line in recover.start_queues_again(backends):
+        reporter.note(line)
+    # This opens the store: one that cannot be used is said before hours of computing, not after.
+    missing = _find_missing(planned, places, reporter, are_left_out=only_missing)
+    chosen, lines = dependencies.resolve_all(missing if only_missing else planned, places)
+    for line in lines:
+        reporter.note(line)
+    code.refuse(chosen, places)
+    _rehearse(chosen, places, backends, reporter)
+    if any(item.wants_image for item in chosen):
+        voice = images.Voice(display=reporter.building, warn=reporter.warn)
+        jobs = images.BuildJobs(places=places, backends=backends, command_line=command_line, tell=reporter.note)
+        chosen = images.with_images(chosen, environ, project, voice, jobs)
+    for warning in preflight.all_warnings(chosen, places, backends.machine()):
+        reporter.warn(warning)
+    if not chosen:
+        return []
+    if not only_missing:
+        return launch(chosen, places, backends, command_line)
+    with deciding_alone(places, reporter.note):  # not before: an image may have been built for an hour
+        recover.refuse_if_interrupted(places)
+        missing = _find_missing(wanted := missing, places, reporter, are_left_out=True)
+        still = {id(item) for item in missing}
+        chosen = [ready for item, ready in zip(wanted, chosen, strict=True) if id(item) in still]
+        return launch(chosen, places, backends, command_line) if chosen else []
 
 
 def _begin(places: Places, reporter: RunReporter) -> None:

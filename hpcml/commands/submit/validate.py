@@ -20,7 +20,7 @@ from hpcml.commands.submit.data_path import check_exists
 from hpcml.commands.submit.frameworks import check_framework, check_version
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.queues import asked_of, completed, refuse_impossible, routed
-from hpcml.commands.submit.startable import PythonStart, check_startable
+from hpcml.commands.submit.startable import ProgramStart, check_startable, has_known_python, start_of
 from hpcml.commands.submit.strategy_fit import processes_per_node
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.config.compose import Composed
@@ -152,15 +152,15 @@ class _Known:
 
     def __init__(self) -> None:
         self.is_here = functools.cache(lambda scheduler: all(find_programs(scheduler).values()))  # looks through PATH
-        self._python = PythonStart()
-        self._startable: set[tuple[object, ...]] = set()
+        self._startable: set[tuple[ProgramStart, bool, str | None, SchedulerName, bool]] = set()
 
     def check_startable(self, plan: Plan, run: Run, *, is_inside: bool) -> None:
         """Raise `ConfigError` as `startable.check_startable` does."""
-        words = (*plan.argv, run.workload.command, run.workload.args is None, run.cluster.scheduler)
-        asked = (*words, plan.cwd, is_inside)
+        start = start_of(plan.argv, Path(plan.cwd))
+        path, scheduler = run.workload.env.get("PATH"), run.cluster.scheduler
+        asked = (start, has_known_python(run), path, scheduler, is_inside)
         if asked not in self._startable:
-            check_startable(plan, run, self._python, is_inside=is_inside)
+            check_startable(start, run, is_inside=is_inside)
             self._startable.add(asked)
 
 

@@ -43,7 +43,7 @@ class FluxAsk:
         name, log = self.name, self.log
         if self.count is not None:
             which = f"0-{self.count - 1}" if only is None else ",".join(map(str, only))
-            many, name, log = [f"--cc={which}"], f"{self.name}.{{cc}}", log.with_stem(f"{log.stem}-{{cc}}")
+            many, name, log = [f"--cc={which}"], f"{self.name}.{{cc}}", log.with_name("job-{cc}.log")
         return ["flux", "submit", *self.options, *many, f"--output={log}", f"--job-name={name}", "bash", str(script)]
 
 

@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that `hpcml.store.upgrade` hands over."""
+"""Runs the migrations on the connection that `hpcml.store.create` hands over."""
 
 from __future__ import annotations
 

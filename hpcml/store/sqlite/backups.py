@@ -1,4 +1,4 @@
-"""Backups of a store in a file, beside it: one is made before each upgrade, and by `hpcml store backup`.
+"""Backups of a store in a file, beside it, by `hpcml store backup`.
 
 A backup appears under its name only when it is whole.
 """
@@ -11,31 +11,10 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-from hpcml.errors import StoreError
 from hpcml.runs.atomic import appear, sync
-from hpcml.store.sqlite.location import damaged, has_table
 
-_KEPT = 3
 _WORD = ".backup-"
 _UNFINISHED = ".unfinished"
-
-
-def keep_before_upgrade(source: sqlite3.Connection, path: Path, revision: str) -> None:
-    """Check the store that *source* sees and copy it beside *path*; raises `StoreError` where either fails.
-
-    An empty store needs no copy. The write lock may be held meanwhile, usually by the caller. The newest three backups
-    are kept, and older ones deleted.
-    """
-    (found,) = source.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise StoreError(damaged(str(path), str(found)))
-    if not has_table(source, "run") or source.execute("SELECT 1 FROM run LIMIT 1").fetchone() is None:
-        return
-    try:
-        write_backup(source, backup_name(path, revision))
-    except (OSError, sqlite3.Error) as error:
-        raise StoreError(f"the store {path} is not upgraded, since no backup can be made of it: {error}") from error
-    thin_out(path, keep=_KEPT)
 
 
 def backup_name(path: Path, revision: str) -> Path:
@@ -85,12 +64,12 @@ def write_backup(source: sqlite3.Connection, target: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def thin_out(path: Path, *, keep: int) -> list[Path]:
-    """Delete all but the newest *keep* backups beside *path*, and unfinished ones; return what was deleted.
+def thin_out(path: Path) -> list[Path]:
+    """Delete all but the newest backup beside *path*, and unfinished ones; return what was deleted.
 
     Unfinished ones go once they are an hour old: a younger one may be another process's at work.
     """
-    gone = backups_of(path)[keep:]
+    gone = backups_of(path)[1:]
     left = [
         file
         for file in path.parent.iterdir()

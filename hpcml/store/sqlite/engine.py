@@ -1,4 +1,4 @@
-"""SQLAlchemy over an SQLite file: connections for writing, how transactions begin, and the upgrade of the schema."""
+"""SQLAlchemy over an SQLite file: connections for writing, how transactions begin, and how the schema is made."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, event, inspe
 
 from hpcml.errors import StoreError
 from hpcml.store.database import APPLICATION_ID, REVISION
-from hpcml.store.sqlite.backups import keep_before_upgrade
-from hpcml.store.sqlite.location import another_programs, newer, revision_of
-from hpcml.store.sqlite.new import make_if_empty
+from hpcml.store.sqlite.location import another_programs, is_made
 
 log = logging.getLogger(__name__)
 
@@ -80,28 +78,20 @@ def connection_over(driver: sqlite3.Connection) -> Connection:
     return engine.connect()
 
 
-def bring_up_to_date(engine: Engine, path: Path) -> None:
-    """Make or upgrade the schema behind *engine*, after a check and a backup beside *path*.
+def make_if_empty(engine: Engine, path: Path) -> None:
+    """Make the schema in the file *path*, behind *engine*, where there is none, in one transaction.
 
-    All of it is one transaction: a failed upgrade leaves the file as it was. Of several processes that start at once,
-    one upgrades and the others find it done. Raises `StoreError` for tables of another program, a newer schema, and
-    where no backup can be made.
+    Of several processes that start at once, one makes it and the others find it done. Raises `StoreError` for tables of
+    another program, and for a schema of another version.
     """
     with for_writing(engine).connect() as connection, connection.begin():
-        revision = revision_of(driver_of(connection))  # somebody else may have been faster
-        if revision == REVISION or make_if_empty(driver_of(connection), path):
+        if is_made(driver_of(connection), path):  # somebody else was faster
             return
         # Imported here, since Alembic would double the start-up time of every command that writes.
-        from hpcml.store.upgrade import known_revisions, upgrade  # noqa: PLC0415
+        from hpcml.store.create import create_schema  # noqa: PLC0415
 
-        if revision is None:
-            if inspect(connection).get_table_names():
-                raise StoreError(another_programs(path))
-            connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-        elif revision not in known_revisions():
-            raise StoreError(newer(path, revision))
-        else:
-            with as_it_is(engine).connect() as another:
-                keep_before_upgrade(driver_of(another), path, revision)
-        upgrade(connection)
-        log.info("upgraded %s from schema %s to %s", path, revision, REVISION)
+        if inspect(connection).get_table_names():
+            raise StoreError(another_programs(path))
+        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+        create_schema(connection)
+        log.info("made %s with schema %s", path, REVISION)

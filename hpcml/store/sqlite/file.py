@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcml.errors import StoreError
-from hpcml.store.database import REVISION, Database
+from hpcml.store.database import Database
 from hpcml.store.reading import StoreReader, in_sqlite
-from hpcml.store.sqlite.location import Placement, check_file, damaged, revision_of
-from hpcml.store.sqlite.new import make_if_empty
+from hpcml.store.sqlite.location import Placement, check_file, damaged, is_made
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -161,11 +160,10 @@ class SqliteStore(SqliteFile):
 
     @classmethod
     def open(cls, placement: Placement) -> SqliteStore:
-        """Return the store in this file, made or upgraded where needed; raises `StoreError`.
+        """Return the store in this file, made where needed; raises `StoreError`.
 
-        A new file is readable and writable for its owner only (mode 0600). Before an upgrade a backup is written beside
-        it (`hpcml.store.sqlite.backups`). Raised also for a file of another program, or of a newer hpcml: it is left as
-        it is.
+        A new file is readable and writable for its owner only (mode 0600). Raised also for a file of another program,
+        or of another version of hpcml: it is left as it is.
         """
         check_file(placement.path)
         try:
@@ -174,14 +172,10 @@ class SqliteStore(SqliteFile):
             raise StoreError(f"the store {placement.path} cannot be opened: {error.strerror}") from error
         store = cls(placement)
         with store.translated(), closing(store._connect()) as driver:
-            if revision_of(driver) is None:
-                driver.execute("BEGIN IMMEDIATE")
-                make_if_empty(driver, placement.path)
-                driver.execute("COMMIT")
-            if revision_of(driver) != REVISION:
-                from hpcml.store.sqlite.engine import bring_up_to_date  # noqa: PLC0415 - loads Alembic
+            if not is_made(driver, placement.path):
+                from hpcml.store.sqlite.engine import make_if_empty  # noqa: PLC0415 - loads SQLAlchemy
 
-                bring_up_to_date(store._engine, placement.path)
+                make_if_empty(store._engine, placement.path)
             _set_journal_mode(driver, placement)
         return store
 

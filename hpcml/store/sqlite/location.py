@@ -16,7 +16,7 @@ from pathlib import Path
 from hpcml.errors import StoreError
 from hpcml.mounts import MOUNTS, file_system_of, is_local
 from hpcml.runs.files import open_regular
-from hpcml.store.database import APPLICATION_ID
+from hpcml.store.database import APPLICATION_ID, REVISION
 
 _MAGIC = b"SQLite format 3\0"
 _WITH_WAL = 2  # the format that a file in write-ahead mode has
@@ -162,31 +162,36 @@ def damaged(name: str, how: str) -> str:
 
     A store can always be made anew, since all that it holds is in the run directories.
     """
-    anew = f"rm -f {name} {name}-* and hpcml sync make it anew"
-    return f"the store {name} is damaged ({how}): hpcml store check says more; {anew}"
+    return f"the store {name} is damaged ({how}): hpcml store check says more; {_anew(name)}"
 
 
-def has_table(driver: sqlite3.Connection, name: str) -> bool:
-    """Tell whether the file has a table *name*."""
-    return (
-        driver.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone() is not None
-    )
+def other_version(name: str, revision: str) -> str:
+    """Return one line on a store that another version of hpcml made, with what to do."""
+    return f"the store {name} was made by another version of hpcml (schema {revision}): {_anew(name)}"
+
+
+def _anew(name: str) -> str:
+    return f"rm -f {name} {name}-* and hpcml sync make it anew"
 
 
 def revision_of(driver: sqlite3.Connection) -> str | None:
     """Return the schema version of the store; None if the file has no schema of ours.
 
-    It is the number of the last migration, as "0005", in Alembic's own table.
+    It is the number in Alembic's own table.
     """
-    if not has_table(driver, "alembic_version"):
+    has_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
+    if driver.execute(has_table).fetchone() is None:
         return None
     found = driver.execute("SELECT version_num FROM alembic_version").fetchone()
     return None if found is None else str(found[0])
 
 
-def newer(path: Path, revision: str) -> str:
-    """Return the message about a store that a later version of hpcml has made."""
-    return f"the store {path} was written by a newer hpcml (schema {revision}): update hpcml"
+def is_made(driver: sqlite3.Connection, path: Path) -> bool:
+    """Tell whether the store in *path* has its tables; raises `StoreError` for those of another version."""
+    revision = revision_of(driver)
+    if revision is not None and revision != REVISION:
+        raise StoreError(other_version(str(path), revision))
+    return revision is not None
 
 
 VARIABLE = "HPCML_STORE_MODE"

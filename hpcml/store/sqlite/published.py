@@ -34,9 +34,8 @@ from hpcml.mounts import file_system_of, is_local
 from hpcml.runs.atomic import sync, write_text
 from hpcml.runs.liveness import boot_id
 from hpcml.runs.lock import Lock, Owner, Patience, clear_dead, kept_alive, wait_for
-from hpcml.store.database import REVISION
 from hpcml.store.sqlite.file import BUSY_TIMEOUT_S, FileReader, SqliteFile
-from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file, revision_of
+from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file, is_made
 from hpcml.store.sqlite.read_only import connect_to_snapshot
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class PublishedStore(SqliteFile):
 
     @classmethod
     def open(cls, placement: Placement, **details: object) -> PublishedStore:
-        """Return the store in this file, made, upgraded and published where needed.
+        """Return the store in this file, made and published where needed.
 
         *details* are the keyword arguments of the class. A store that is ready is opened without the lease. Raises
         `StoreError` where others still use the file directly, or hold the lease for too long.
@@ -79,9 +78,9 @@ class PublishedStore(SqliteFile):
         store = cls(placement, **details)  # type: ignore[arg-type]
         with store.translated(), store._turns.session() as turns:
             if turns.take(unless=store._is_ready, or_direct=True):
-                from hpcml.store.sqlite.engine import bring_up_to_date  # noqa: PLC0415 - loads Alembic
+                from hpcml.store.sqlite.engine import make_if_empty  # noqa: PLC0415 - loads SQLAlchemy
 
-                bring_up_to_date(turns.engine, placement.path)
+                make_if_empty(turns.engine, placement.path)
                 turns.publish(None if SqliteHeader.of(store._file).publication else new_number())
         return store
 
@@ -89,7 +88,7 @@ class PublishedStore(SqliteFile):
         if not SqliteHeader.of(self._file).publication:
             return False
         with self.reading() as reading:
-            return revision_of(reading.driver) == REVISION
+            return is_made(reading.driver, self.path)
 
     @contextmanager
     def reading(self) -> Iterator[FileReader]:

@@ -1,6 +1,6 @@
 """A store that this user may only read: a colleague's, or one on a read-only file system.
 
-Such a store is neither made nor upgraded, and what is new in run directories does not get into it.
+Such a store is not made, and what is new in run directories does not get into it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import quote
 from hpcml.errors import StoreError
 from hpcml.store.database import REVISION
 from hpcml.store.sqlite.file import BUSY_TIMEOUT_S, FileReader, SqliteFile
-from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file, newer, revision_of
+from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file, revision_of
 
 
 class ReadOnlyStore(SqliteFile):
@@ -27,7 +27,7 @@ class ReadOnlyStore(SqliteFile):
 
     @classmethod
     def open(cls, placement: Placement) -> ReadOnlyStore:
-        """Return the store in this file; raises `StoreError` where its schema is older or newer.
+        """Return the store in this file; raises `StoreError` where its schema is of another version.
 
         Also raised for a file without a schema, which its owner has not filled yet.
         """
@@ -75,22 +75,13 @@ class ReadOnlyStore(SqliteFile):
 
 
 def check_revision(driver: sqlite3.Connection, path: Path) -> None:
-    """Raise `StoreError` for a schema that would need an upgrade, or a later hpcml.
-
-    The messages say whose move it is: an upgrade is its owner's.
-    """
+    """Raise `StoreError` where there is no schema, or that of another version: to make it is its owner's business."""
     revision = revision_of(driver)
     if revision is None:
         raise StoreError(f"there is nothing in the store {path} yet, and it is read-only for you")
-    if revision == REVISION:
-        return
-    from hpcml.store.upgrade import known_revisions  # noqa: PLC0415 - loads Alembic
-
-    if revision not in known_revisions():
-        raise StoreError(newer(path, revision))
-    raise StoreError(
-        f"the store {path} is of an older hpcml, and read-only for you: its owner's hpcml sync upgrades it"
-    )
+    if revision != REVISION:
+        made = f"was made by another version of hpcml (schema {revision}), and is read-only for you"
+        raise StoreError(f"the store {path} {made}: its owner can make it anew")
 
 
 def connect_for_reading(path: Path) -> sqlite3.Connection:

@@ -35,12 +35,6 @@ def failed(kind: str, note: str, **more: float) -> dict[str, Any]:
     }
 
 
-def test_each_of_several_jobs_has_a_log_in_the_same_folder_whatever_its_name() -> None:
-    asked = FluxAsk(name="sweep", options=(), log=Path("/home/job.logs/1/job.log"), count=2)
-
-    assert "--output=/home/job.logs/1/job-{cc}.log" in asked.argv(Path("job.sh"))
-
-
 def test_ids_are_plain_whatever_the_locale_and_stand_between_banners() -> None:
     assert find_submitted_ids("Welcome\n\u01929WBE6C7\nf9WCi5UT\n") == ["f9WBE6C7", "f9WCi5UT"]
 
@@ -109,3 +103,9 @@ def test_a_site_is_read_as_it_was_recorded() -> None:
         ("debug", "was stopped when asked"),
     ]
     assert [(kind.count, kind.cores, kind.gpus) for kind in site.queues[0].kinds] == [(2, 8, 4)]
+
+
+def test_jobs_of_one_call_log_beside_their_script_whatever_the_folders_are_called() -> None:
+    asked = FluxAsk(name="n", options=(), log=Path("/x/job.logs/job.log"), count=2)
+
+    assert "--output=/x/job.logs/job-{cc}.log" in asked.argv(Path("job.sh"))
