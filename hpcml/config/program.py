@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from hpcml.config.command_line import MULTIRUN, kinds_by_key
 from hpcml.config.sweep.size import MOST_RUNS, check_count
@@ -24,7 +24,6 @@ from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, names_in
 from hpcml.model.precision import PrecisionName, environment
 from hpcml.model.run import Run
 from hpcml.runs.files import read_whole
-from hpcml.runs.original import SOURCES
 
 _SEED = "seed"
 # What programs call their seed: LightningCLI's seed_everything, scikit-learn's random_state, DLRM's numpy-rand-seed,
@@ -37,9 +36,6 @@ _SEED_OF_WHAT = re.compile(
     r".*(?:[_-][Ss]eed|[_-]SEED|[a-z]Seed)", re.DOTALL
 )  # data_seed: maybe the program's only one
 _IS_NO_NAME = re.compile(r"arg\d+|s")  # of a seed that stands behind no flag, or behind -s
-_DECLARED = re.compile(
-    rb"""["'](?:(-s)["']\s*,\s*["'])?--([\w-]+)["'](?:\s*,\s*["'](-s)["'])?"""
-)  # a flag, and -s for it
 _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
@@ -142,7 +138,7 @@ class Program:
                 f"{len(set(seeds))} seeds, and no word of the command tells the program its own: write --seed {{seed}} "
                 "(a program that reads hpcml_client's run.config has it from there)"
             )
-        if len(set(seeds)) == 1 and (name := self._seed_perhaps(project)) is not None:
+        if len(set(seeds)) == 1 and (name := self._seed_perhaps()) is not None:
             listed = ",".join(self.sweeps[name])
             lines.append(
                 f"{name} is compared as a setting, one run at each of its values: if it is the program's seed, write "
@@ -167,11 +163,10 @@ class Program:
             lines += _shared_outputs(self.words)
         return [*lines, *self.doubts]
 
-    def _seed_perhaps(self, project: Path) -> str | None:
+    def _seed_perhaps(self) -> str | None:
         """Return which sweep may be that of a seed.
 
-        It is of something (``data_seed``), or has values such as 0 1 2 and no name that says what they are, of a
-        program with seeds.
+        It is of something (``data_seed``), or has values such as 0 1 2 and no name that says what they are.
         """
         named = {name: each for name, each in self.sweeps.items() if _SEED_OF_WHAT.fullmatch(name)}
         of_what = [name for name, each in named.items() if len(each) > 1 and _are_seeds(each)]
@@ -179,10 +174,6 @@ class Program:
             return of_what[0]
         counted = [name for name, values in self.sweeps.items() if _IS_NO_NAME.fullmatch(name) and _are_counted(values)]
         if not counted or self._has_seed():
-            return None
-        texts = list(_sources(self.words, project, SOURCES))
-        counted = [name for name in counted if any(_may_be_seed(name, text) for text in texts)]
-        if not counted:
             return None
         return max(counted, key=lambda name: len(self.sweeps[name]))
 
@@ -271,18 +262,6 @@ def _is_seed(name: str) -> bool:
     return _SEED_NAMES.fullmatch(re.split(r"[./]", name.lower())[-1].replace("-", "_")) is not None
 
 
-def _may_be_seed(name: str, text: bytes) -> bool:
-    """Tell whether what stands behind no flag, or behind -s, may be the seed that *text* speaks of.
-
-    It is not where a flag of the program is, or where -s is short for another.
-    """
-    flags = {(found[2].decode(), bool(found[1] or found[3])) for found in _DECLARED.finditer(text)}
-    short = [flag for flag, is_short in flags if is_short]
-    if name == "s" and short:
-        return any(map(_is_seed, short))
-    return b"seed" in text.lower() and not any(_is_seed(flag) for flag, _ in flags)
-
-
 def _are_counted(values: Sequence[str]) -> bool:
     """Tell whether *values* are whole numbers one after the other, from 0 or 1 on."""
     return len(values) >= _EXPANDED and any(list(values) == [*map(str, range(a, a + len(values)))] for a in (0, 1))
@@ -328,17 +307,11 @@ def _reaches_nobody(words: Sequence[str], precision: PrecisionName) -> bool:
 
 def _asks_us(words: Sequence[str], project: Path) -> bool:
     """Whether a word, or a file that one names, has to do with hpcml, and so may ask for its precision."""
-    if any("hpcml" in word for word in words):
-        return True
-    return any(b"hpcml" in text for text in _sources(words, project, {".py"}))
-
-
-def _sources(words: Sequence[str], project: Path, endings: Collection[str]) -> Iterator[bytes]:
-    """Yield what is in the files that *words* name, with one of these *endings*."""
     for word in words:
-        if PurePath(word).suffix.lower() in endings:
-            with suppress(OSError, ValueError):
-                yield read_whole(project / word)
+        with suppress(OSError, ValueError):
+            if "hpcml" in word or (word.endswith(".py") and b"hpcml" in read_whole(project / word)):
+                return True
+    return False
 
 
 def _check_named(name: str, word: str, template: Sequence[str]) -> None:

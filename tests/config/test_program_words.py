@@ -384,36 +384,29 @@ def test_lists_of_a_launcher_say_where_a_program_runs_and_are_no_sweep(line: str
     assert list(swept(line).sweeps) == names
 
 
-@pytest.mark.parametrize(
-    ("source", "words", "name"),
-    [
-        ("seed = int(sys.argv[1])", "python p.py 0..4 0.1,0.5", "arg2"),
-        ("parser.add_argument('-s', '--seed')", "python p.py --lr 0.1,0.5 -s 1..3", "s"),
-        ("layers = int(sys.argv[1])", "python p.py 0..4 0.1,0.5", None),
-        ("seed = int(sys.argv[1])", "python p.py 16,32,64", None),
-        ("seed = 0", "python p.py --layers 1..3", None),
-        ("seed = int(sys.argv[1])", "python p.py --lr 0.1,0.5 --seed 0..4", None),
-        ("seed = int(sys.argv[1])", "python p.py {seed} 0..4", None),
-        ("add('--seed', '-s', type=int)", "python p.py -s 1..3", "s"),
-        ("add('-s', '--stages'); add('--seed')", "python p.py -s 1..3", None),
-        ("add('layers'); add('--seed')", "python p.py 1..3", None),
-        ("seed = args['seed']", "python p.py --seed 7 -s 1..3", None),
-        ("", "python p.py --lr 0.1,0.5 --init_seed 1,2", "init_seed"),
-        ("", "python p.py --init_seed 1,2 --seed 7", None),
-        ("", "python p.py --init_seed 1,2 --data_seed 1,2", None),
-        ("", "python p.py --init_seed 1,2 --seed 0..4", None),
-        ("", "python p.py --dataSeed 1,2", "dataSeed"),
-        ("", "python p.py --num_seeds 1,2", None),
-    ],
-)
-def test_a_seed_without_a_name_is_asked_about(source: str, words: str, name: str | None, tmp_path: Path) -> None:
-    (tmp_path / "p.py").write_text(source)
-    program, _ = read_program(words.split(), ["-m", *(["seed=0,1"] if "{seed}" in words else [])])
+def test_a_seed_without_a_name_is_asked_about(tmp_path: Path) -> None:
+    for words, name in (
+        ("python p.py 0..4 0.1,0.5", "arg2"),
+        ("python p.py --lr 0.1,0.5 -s 1..3", "s"),
+        ("python p.py 16,32,64", None),
+        ("python p.py --layers 1..3", None),
+        ("python p.py --lr 0.1,0.5 --seed 0..4", None),
+        ("python p.py {seed} 0..4", None),
+        ("python p.py --seed 7 -s 1..3", None),
+        ("python p.py --lr 0.1,0.5 --init_seed 1,2", "init_seed"),
+        ("python p.py --init_seed 1,2 --seed 7", None),
+        ("python p.py --init_seed 1,2 --data_seed 1,2", None),
+        ("python p.py --init_seed 1,2 --seed 0..4", None),
+        ("python p.py --dataSeed 1,2", "dataSeed"),
+        ("python p.py --num_seeds 1,2", None),
+    ):
+        program, _ = read_program(words.split(), ["-m", *(["seed=0,1"] if "{seed}" in words else [])])
+        seeds = [0, 1] if "{seed}" in words else list(map(int, program.seeds)) or [0]
+        said = [
+            line for line in program.remarks(seeds, [PrecisionName.own], project=tmp_path) if "if it is the" in line
+        ]
 
-    seeds = [0, 1] if "{seed}" in words else list(map(int, program.seeds)) or [0]
-    said = [line for line in program.remarks(seeds, [PrecisionName.own], project=tmp_path) if "if it is the" in line]
-
-    assert [line.partition(" ")[0] for line in said] == ([] if name is None else [name])
+        assert [line.partition(" ")[0] for line in said] == ([] if name is None else [name]), words
 
 
 @pytest.mark.parametrize(
