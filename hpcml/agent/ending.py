@@ -70,16 +70,16 @@ def settle(
             from hpcml.agent import notify  # noqa: PLC0415 - HTTP and TLS, for those who ask for a message
 
             journal.sync()  # closing does it too, but the webhook may take its time
-        with Unharmed(journal.event)("notification"):
-            told = _of_all_nodes(turn, attempt) if requeued is None else None
-            notify.tell_of_end(
-                turn,
-                told.state if told else outcome.state,
-                reason=requeued.problem if requeued else told.reason if told else outcome.reason,
-                cause=_cause_of(told) if told else cause,
-                wall_s=told.wall_s if told else outcome.wall_s,
-                tell=lambda name, **details: journal.event(name, details),
-            )
+            with Unharmed(journal.event)("notification"):
+                told = _of_all_nodes(turn, attempt) if requeued is None else None
+                notify.tell_of_end(
+                    turn,
+                    told.state if told else outcome.state,
+                    reason=requeued.problem if requeued else told.reason if told else outcome.reason,
+                    cause=_cause_of(told) if told else cause,
+                    wall_s=told.wall_s if told else outcome.wall_s,
+                    tell=lambda name, **details: journal.event(name, details),
+                )
         journal.close()
         return Ended(status=outcome.exit_status)
     journal.close()
