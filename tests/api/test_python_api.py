@@ -144,7 +144,7 @@ def test_importing_hpcml_loads_nothing_foreign() -> None:
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
 
-    assert done.stdout.split() == ["hpcml"]
+    assert {name.partition(".")[0] for name in done.stdout.split()} <= sys.stdlib_module_names | {"hpcml"}
     assert "open_store" in hpcml.__all__
     with pytest.raises(AttributeError, match="nothing_of_ours"):
         hpcml.nothing_of_ours  # noqa: B018
