@@ -1,8 +1,7 @@
 """Runs a program such that it ends with us, however we end: killed, too.
 
 A build is asked to end first, since only it knows its temporary files, and leaves word of what works in its folder: so
-it has neither the guard of an agent's ranks (`hpcml.agent.supervise`) nor that of a scheduler's programs
-(`hpcml.schedulers.guard`), which kill.
+it has not the guard of an agent's ranks (`hpcml.agent.supervise`), which kills.
 `guarded` is the context that a build runs in; `await_end` waits for what a killed builder has left working.
 """
 

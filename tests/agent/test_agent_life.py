@@ -309,17 +309,6 @@ def test_the_mark_alone_ends_a_running_program(make_run: MakeRun) -> None:
     assert told(run_dir, "attempt_ended")[0]["state"] == "CANCELLED"
 
 
-def test_no_later_job_begins_a_cancelled_run_unless_it_is_asked_for_again(make_run: MakeRun) -> None:
-    run_dir = make_run("pass", *ON_SLURM)
-    run_dir.cancel_mark.touch()
-
-    for job, again in (("1", ""), ("2", ""), ("3", "1")):
-        agent(str(run_dir.path), SLURM_JOB_ID=job, HPCML_RUN_AGAIN=again)
-
-    assert [end["state"] for end in told(run_dir, "attempt_ended")] == ["CANCELLED", "CANCELLED", "COMPLETED"]
-    assert not run_dir.cancel_mark.exists()
-
-
 def test_what_is_called_like_the_mark_and_is_no_file_is_none(make_run: MakeRun) -> None:
     run_dir = make_run("pass", *ON_SLURM)
     run_dir.cancel_mark.mkdir()

@@ -72,7 +72,6 @@ class Inquiry:
     """
 
     timeout_s: float = ASK_TIMEOUT_S
-    qstat: str = "qstat"
     calls: int = 0
     silence: str | None = None
     _has_history: bool = True
@@ -88,7 +87,7 @@ class Inquiry:
         words = [job.asked for job in group]
         while True:
             # -x: without it, finished jobs vanish from the answer (man qstat)
-            answer = self.ask([self.qstat, *(["-x"] if self._has_history else []), *flags, "-f", "-w", *words])
+            answer = self.ask(["qstat", *(["-x"] if self._has_history else []), *flags, "-f", "-w", *words])
             if answer is None:
                 return {}, dict.fromkeys(group, self.silence or "")
             if self._has_history and _NO_HISTORY in answer.stderr:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +18,7 @@ from hpcml.schedulers.commands import call
 from hpcml.schedulers.contract import Answers, Batch, Job, Preview, Ticket
 from hpcml.schedulers.request import request_for_batch
 from hpcml.schedulers.script import requeue_command, time_limit_command
-from hpcml.schedulers.slurm.cancel import cancel
-from hpcml.schedulers.slurm.query import find_job, one_line, query
+from hpcml.schedulers.slurm.query import ask_cluster, find_job, one_line, query
 from hpcml.schedulers.slurm.script import Titles, clusters_in, clusters_of, render
 
 log = logging.getLogger(__name__)
@@ -27,6 +26,7 @@ log = logging.getLogger(__name__)
 _SCHEDULER = "slurm"
 _IDS_IN_A_CALL = 1000  # Linux takes 2 MiB of words
 _REQUEUE_PATIENCE_S = 60.0
+_GONE = ("already completing or completed", "Invalid job id")  # what scancel says of a job that has ended
 # What the script and Slurm told a job of itself: sbatch would hand it on to the next
 _OF_THIS_JOB = (
     *("HPCML_REQUEUE", "HPCML_MASTER_ADDR", "HPCML_NODE_RANK", "HPCML_JOB_START", "TMPDIR"),
@@ -99,7 +99,7 @@ class SlurmSubmitter:
         for cluster in dict.fromkeys(ticket.job_cluster for ticket in tickets):
             ids = sorted({ticket.spelled for ticket in tickets if ticket.job_cluster == cluster})
             for first in range(0, len(ids), _IDS_IN_A_CALL):
-                cancel(ids[first : first + _IDS_IN_A_CALL], cluster=cluster, patience_s=self.patience_s)
+                _cancel(ids[first : first + _IDS_IN_A_CALL], cluster=cluster, patience_s=self.patience_s)
 
     def _script(self, batch: Batch) -> Path:
         return batches.script_of(self.submissions, batch)
@@ -115,6 +115,16 @@ class SlurmSubmitter:
             array_size=batches.size_of(batch),
             clusters=clusters_of(os.environ),
         )
+
+
+def _cancel(ids: Sequence[str], *, cluster: str | None, patience_s: float) -> None:
+    """Cancel jobs, whole arrays or elements of one cluster by one call (man scancel)."""
+    answer = ask_cluster(["scancel", *ids], cluster, patience_s=patience_s)
+    refusals = [part for part in one_line(answer).split("; ") if not any(gone in part for gone in _GONE)]
+    if answer.returncode != 0 and refusals:
+        which = f"job {ids[0]}" if len(ids) == 1 else f"some of {len(ids)} jobs"
+        raise SubmissionError(f"scancel refused to cancel {which}: {refusals[0]}")
+    log.info("cancelled %s", ", ".join(ids))
 
 
 def put_back(job: Job, environ: Mapping[str, str], *, is_alone: bool) -> Ticket | None:
