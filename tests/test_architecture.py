@@ -96,7 +96,6 @@ LATE: dict[tuple[str, str], str] = {
     ("hpcml.agent.metrics.reading", "hpcml.model.metric_goal"): "for metrics whose last rows have no value",
     ("hpcml.agent.metrics.trainings", "hpcml.model.metric_goal"): "for metrics whose steps begin anew",
     ("hpcml.agent.metrics.sources", "hpcml.agent.metrics.event_files"): "for the first file with metrics",
-    ("hpcml.agent.metrics.sources", "hpcml.agent.metrics.mlflow_files"): "as above",
     ("hpcml.agent.metrics.sources", "hpcml.agent.metrics.json_files"): "as above",
     ("hpcml.agent.metrics.sources", "hpcml.agent.metrics.tables"): "as above",
     ("hpcml.agent.metrics.sources", "hpcml.agent.metrics.wandb_log"): "as above",

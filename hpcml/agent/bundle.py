@@ -48,7 +48,6 @@ _LATE = (  # by an agent, its sampler, a rank of MPI and a queue; what few of th
     "hpcml.agent.lanes",
     "hpcml.agent.metrics.event_files",
     "hpcml.agent.metrics.json_files",
-    "hpcml.agent.metrics.mlflow_files",
     "hpcml.agent.metrics.tables",
     "hpcml.agent.metrics.wandb_log",
     "hpcml.agent.telemetry.sampler",

@@ -30,8 +30,14 @@ _MOST_OF_HEADING = 1 << 16  # bytes
 _MOST_LOOKED_AT = 20  # runs of one submission, whose files may each have a name of their own
 _TEXTS = (".txt", ".log", ".out", ".dat", ".yaml", ".yml")  # of files with what others print
 _MOST_OF_TEXT = 16 << 10  # bytes, at its end
-_TRACKERS = {".aim": "Aim", ".cometml-runs": "Comet", ".neptune": "Neptune", "swanlog": "SwanLab"}  # by their folders
-_LEADS_AWAY = {"MLFLOW_TRACKING_URI": ("mlflow", "sqlite:///mlflow.db"), "WANDB_DIR": ("wandb", ".")}
+_TRACKERS = {  # by their folders and files
+    ".aim": "Aim",
+    ".cometml-runs": "Comet",
+    ".neptune": "Neptune",
+    "swanlog": "SwanLab",
+    **dict.fromkeys(("mlflow.db", "mlruns"), "MLflow"),
+}
+_LEADS_AWAY = {"WANDB_DIR": ("wandb", ".")}
 _IS_AWAY = re.compile(r"/|(?!sqlite:///[^/])[a-z][\w+.-]*:")  # an absolute path, a server, another file
 _SUFFIXES = (".csv", ".tsv", ".jsonl")  # of files that are read once `workload.metrics_from` names them
 _COLUMNS = (".dat", ".txt", ".xvg", ".log")  # the same, where numbers stand below names: they may be anything else
