@@ -59,4 +59,4 @@ def folder_of(uri: str) -> Path | None:
 
 def _is_a_librarys(error: Exception) -> bool:
     """Whether an error is of a library below MLflow, say its database's driver, that MLflow did not translate."""
-    return type(error).__module__.partition(".")[0] in ("sqlalchemy", "alembic", "requests", "urllib3")
+    return type(error).__module__.partition(".")[0] in ("sqlalchemy", "alembic", "requests", "urllib3", "yaml")

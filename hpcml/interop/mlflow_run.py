@@ -25,6 +25,7 @@ _ID = re.compile(r"[0-9A-Za-z_-]{1,100}")  # it becomes part of a folder's name
 _BEGIN = b"SQLite format 3\0"
 _DATABASE = "mlflow.db"  # beside a folder mlruns that has only the files of its runs
 _AT_ONCE = 1000  # runs in one answer of MLflow's
+_BAD = (HpcmlError, ValueError, TypeError)  # what MLflow's client raises for values that are none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,8 @@ def _runs_of(client: Any, source: str, experiment: Any) -> Iterator[MlflowRun | 
         try:
             with one_line(source):
                 runs = list(_all_pages(page))
-        except HpcmlError as error:
-            yield Unreadable(why=str(error))
+        except _BAD as error:
+            yield Unreadable(why=f"{source}: experiment {experiment.name}: {' '.join(str(error).split())}")
             return
     yield from (Unreadable(why=f"{source}: {text}") for text in passed_over)
     for run in runs:
@@ -110,8 +111,8 @@ def _runs_of(client: Any, source: str, experiment: Any) -> Iterator[MlflowRun | 
         try:
             with one_line(source):
                 yield _run_of(client, experiment, run)
-        except (HpcmlError, ValueError, TypeError) as error:
-            yield Unreadable(why=f"{source}: run {run_id}: {error}")
+        except _BAD as error:
+            yield Unreadable(why=f"{source}: run {run_id}: {' '.join(str(error).split())}")
 
 
 def _run_of(client: Any, experiment: Any, run: Any) -> MlflowRun:  # noqa: ANN401 - MLflow's
