@@ -24,7 +24,7 @@ _FOLDER = "mlflow-artifacts"  # below the one where the program runs
 _LACKS = {
     "autolog": "log_metric what you want to compare, or use hpcml_client's callback for your framework",
 }
-_OTHERWISE = "it takes what a training script calls. For the rest: the real mlflow, whose files hpcml reads"
+_OTHERWISE = "it takes what a training script calls"
 
 
 class ActiveRun:

@@ -19,7 +19,7 @@ from hpcml.paths import Places
 def import_(places: Places, /, **wish: object) -> int:
     """Import runs of MLflow's; again, to fetch what came since.
 
-    SOURCE is MLflow's database (mlflow.db) or its file store (the folder mlruns).
+    SOURCE is MLflow's database (mlflow.db), its file store (the folder mlruns), or the address of a server.
     """
     from hpcml.cli.terminal import warn
     from hpcml.commands.import_ import ImportRequest, import_runs

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from hpcml.commands.collect import claim, collect, opened
-from hpcml.errors import ConfigError, HpcmlError
-from hpcml.interop import mlflow_database, mlflow_folder, mlflow_import
+from hpcml.errors import HpcmlError
+from hpcml.interop import mlflow_import
+from hpcml.interop.mlflow_client import folder_of
 from hpcml.interop.mlflow_import import Imported, journal_text, not_in
-from hpcml.interop.mlflow_run import MlflowRun, Unreadable
+from hpcml.interop.mlflow_run import MlflowRun, Unreadable, runs_in
 from hpcml.interop.output import copy_file, is_inside
 from hpcml.paths import Places
 from hpcml.runs.atomic import appear, sync, write_text
@@ -43,7 +43,7 @@ _BEGUN = ".importing-"  # no name of a run: what is under it is not whole yet
 class ImportRequest:
     """What is to be imported, and how; as the options of ``hpcml import`` say it."""
 
-    source: str  # a database or the folder of a file store, or its URL, sqlite: or file:
+    source: str  # a database, the folder of a file store, or an address as MLflow takes it
     experiment: str | None = None  # only this one of theirs
     names: Sequence[str] = ()  # THEIRS=OURS, of settings
     with_artifacts: bool = False  # their files are copied, too
@@ -70,7 +70,7 @@ def import_runs(places: Places, wish: ImportRequest) -> Report:
     journal; one that hpcml exported itself is counted as `own` and left alone. A run that cannot be read is reported in
     `Report.problems`, and the import goes on.
 
-    Raises `ConfigError` for a source that is neither MLflow's database nor its file store, and `HpcmlError` where it
+    Raises `ConfigError` for a source that is none of MLflow's and where mlflow is missing, and `HpcmlError` where it
     cannot be read or a directory cannot be written.
     """
     names = mlflow_import.parse_names(wish.names)
@@ -79,7 +79,7 @@ def import_runs(places: Places, wish: ImportRequest) -> Report:
         claim(places)
     with opened(places) as store:
         collect(store, places)
-        for found in _runs_in(wish.source, wish.experiment):
+        for found in runs_in(wish.source, experiment=wish.experiment):
             if isinstance(found, Unreadable):
                 report.problems.append(found.why)
                 continue
@@ -173,10 +173,10 @@ def _copy(artifacts: Mapping[Path, str], run_dir: RunDir) -> None:
 
 def _artifact_files(run: MlflowRun) -> dict[Path, str]:
     """Return the files of a run and what they are called in ours; what lies on a server stays there."""
-    folder = run.folder / "artifacts"
-    if not folder.is_dir() and run.artifact_uri and urlsplit(run.artifact_uri).scheme in ("", "file"):
-        folder = Path(unquote(urlsplit(run.artifact_uri).path))
-    files = sorted(path for path in folder.rglob("*") if is_inside(path, folder)) if folder.is_dir() else []
+    folder = folder_of(run.artifact_uri) if run.artifact_uri else None
+    if folder is None or not folder.is_dir():
+        return {}
+    files = sorted(path for path in folder.rglob("*") if is_inside(path, folder))
     return {path: f"{_ARTIFACTS}/{path.relative_to(folder).as_posix()}" for path in files}
 
 
@@ -193,26 +193,6 @@ def _artifact_events(files: Mapping[Path, str]) -> list[Event]:
 
 def _count_points(records: Sequence[object]) -> int:
     return sum(len(getattr(record, "values", ())) for record in records)
-
-
-def _runs_in(source: str, experiment: str | None) -> Iterator[MlflowRun | Unreadable]:
-    path = _path(source)
-    if mlflow_database.is_database(path):
-        return mlflow_database.runs_in(path, experiment=experiment)
-    return mlflow_folder.runs_in(path, experiment=experiment)
-
-
-def _path(source: str) -> Path:
-    parts = urlsplit(source)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    if parts.scheme == "sqlite":  # as MLflow has it: sqlite:///mlflow.db, sqlite:////home/me/mlflow.db
-        return Path(source.removeprefix("sqlite:").removeprefix("///"))
-    if parts.scheme:
-        raise ConfigError(
-            f"{source} is no file: hpcml imports from MLflow's database, mlflow.db, or file store, the folder mlruns"
-        )
-    return Path(source).expanduser()
 
 
 @contextmanager

@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from hpcml.codec import encode
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.interop.exported import WholeRun, clean, json_ready, needing
+from hpcml.interop.exported import WholeRun, clean, json_ready
+from hpcml.interop.mlflow_client import client_of, folder_of, one_line
 from hpcml.interop.output import file_name
-from hpcml.model.secrets import masked_json, without_password
+from hpcml.model.secrets import masked_json
 from hpcml.model.state import State
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
@@ -38,7 +37,6 @@ _FOLDER = "hpcml"  # of the artifacts
 _BATCH = 1000
 _BATCH_PARAMS = 100
 _LONGEST_KEY, _LONGEST_PARAM, _LONGEST_TAG = 250, 6000, 5000
-_ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # without it, newer versions refuse a folder, with a page of text
 _UNSAFE = re.compile(r"[^A-Za-z0-9_\-. :/]")
 STATUS: Mapping[State, str] = {
     State.PENDING: "SCHEDULED",
@@ -68,16 +66,11 @@ class MlflowTarget:
     """
 
     def __init__(self, uri: str) -> None:
-        with needing("mlflow", extra="mlflow"):
-            from mlflow.exceptions import MlflowException  # noqa: PLC0415 - an extra
-            from mlflow.tracking import MlflowClient  # noqa: PLC0415
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells on stderr how it makes its tables
         self._uri = uri
-        self._error = MlflowException
         self._runs: dict[str, dict[str, Any]] = {}  # experiment id -> uid -> run
         self._experiments: dict[str, str] = {}
         with self._one_line():
-            self._client = MlflowClient(tracking_uri=uri)
+            self._client = client_of(uri)
 
     def put(self, run: WholeRun, told: MlflowReport, *, artifacts: Sequence[tuple[Path, str]]) -> None:
         """Bring MLflow's copy of *run* up to date; each of *artifacts* is a file and the folder for it in MLflow.
@@ -254,11 +247,13 @@ class MlflowTarget:
 
     def _experiment_id(self, name: str) -> str:
         """Return the id of the experiment, which is created where there is none; a deleted one raises `ConfigError`."""
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415 - an extra
+
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
                 return str(self._client.create_experiment(name, artifact_location=_beside_database(self._uri, name)))
-            except self._error:  # another export was faster
+            except MlflowException:  # another export was faster
                 found = self._client.get_experiment_by_name(name)
                 if found is None:
                     raise
@@ -283,23 +278,11 @@ class MlflowTarget:
             if not token:
                 return
 
-    @contextmanager
-    def _one_line(self) -> Iterator[None]:
-        """Turn an error of MLflow in the block into an `HpcmlError` of one line; our own bugs keep their traceback."""
-        try:
-            yield
-        except HpcmlError:
-            raise
-        except Exception as error:
-            if not (isinstance(error, self._error | OSError | ImportError) or _is_a_librarys(error)):
-                raise  # our own bug
-            if _ALLOWED in str(error) and (folder := _folder(self._uri)) is not None:
-                database = f"sqlite:///{folder.absolute() / 'mlflow.db'}"
-                raise ConfigError(
-                    f"this MLflow keeps no runs in a folder unless {_ALLOWED}=true is set; or write -o {database}"
-                ) from error
-            text = " ".join(str(error).split())
-            raise HpcmlError(f"MLflow at {without_password(self._uri)}: {without_password(text)}") from error
+    def _one_line(self) -> AbstractContextManager[None]:
+        """Return a context manager that turns an error of MLflow into an `HpcmlError` of one line."""
+        folder = folder_of(self._uri)
+        database = None if folder is None else f"sqlite:///{folder.absolute() / 'mlflow.db'}"
+        return one_line(self._uri, instead=f"; or write -o {database}")
 
 
 class _Keys:
@@ -357,11 +340,6 @@ def _beside_database(uri: str, experiment: str) -> str | None:
     return (folder / file_name(experiment, set())).as_uri()
 
 
-def _is_a_librarys(error: Exception) -> bool:
-    """Whether an error is of a library below MLflow, say its database's driver, that MLflow did not translate."""
-    return type(error).__module__.partition(".")[0] in ("sqlalchemy", "alembic", "requests", "urllib3")
-
-
 _PATIENCE_S = 5.0  # after which whoever was writing a description of some lines is dead
 
 
@@ -372,7 +350,7 @@ def mend(uri: str, experiment_id: str, tag: str) -> None:
     have *tag*, which their exporter will create again, or nothing at all; any other raises `HpcmlError`. A tracking
     server or a database writes whole or not at all: nothing is done there.
     """
-    folder = _folder(uri)
+    folder = folder_of(uri)
     if folder is None:
         return
     for description in sorted((folder / experiment_id).glob("*/meta.yaml")):
@@ -382,13 +360,6 @@ def mend(uri: str, experiment_id: str, tag: str) -> None:
         if not (run / "tags" / tag).is_file() and any(path.is_file() for path in run.rglob("*") if path != description):
             raise HpcmlError(f"MLflow's run {run} has an empty meta.yaml, and is not hpcml's: remove it or restore it")
         shutil.rmtree(run)
-
-
-def _folder(uri: str) -> Path | None:
-    parts = urlsplit(uri)
-    if parts.scheme not in ("", "file"):
-        return None
-    return Path(unquote(parts.path) if parts.scheme else uri)
 
 
 def _stays_empty(path: Path) -> bool:

@@ -219,8 +219,6 @@ def _records(run: MlflowRun, t0: float, artifacts: Sequence[Event], remarks: lis
         yield event("noted", None, text=note, author=run.user)
     for artifact in artifacts:
         yield event(artifact.name, None, **artifact.details)
-    if run.bad_values:
-        remarks.append("values of metrics that cannot be read were left out")
     points = _points(run, round(t0 * _MS), remarks)
     for (step, at_ms), values in sorted(points.items(), key=lambda point: (point[0][1], point[0][0])):
         yield Metrics(seq=number, t_s=at_ms / 1000 - t0, step=step, values=values)

@@ -25,7 +25,6 @@ class MetricFiles(Enum):
     csv = "csv"  # metrics.csv, as Lightning's CSVLogger writes it, and other tables as text
     trainer = "trainer"  # trainer_state.json of Hugging Face's Trainer; of another name, numbers by their names
     tensorboard = "tensorboard"
-    mlflow = "mlflow"  # mlflow.db, mlruns/
     wandb = "wandb"  # offline runs of Weights & Biases
 
     @classmethod
@@ -44,8 +43,6 @@ _KIND_OF_ENDING: Mapping[str, MetricFiles] = {
     ".log": MetricFiles.csv,  # Keras' CSVLogger("training.log")
     **dict.fromkeys((".dat", ".txt", ".xvg"), MetricFiles.csv),  # of simulations, gnuplot, GROMACS
     ".json": MetricFiles.trainer,
-    ".db": MetricFiles.mlflow,
-    ".sqlite": MetricFiles.mlflow,
     ".wandb": MetricFiles.wandb,
 }
 

@@ -23,10 +23,9 @@ import pytest
 from hpcml.agent.metrics.event_files import EventFile, masked_crc32c
 from hpcml.agent.metrics.follow import WRITER, MetricsFollower
 from hpcml.agent.metrics.json_files import JsonFile, JsonLines
-from hpcml.agent.metrics.mlflow_files import MlflowDatabase
 from hpcml.agent.metrics.printed import FoundMetrics
 from hpcml.agent.metrics.reading import Damaged
-from hpcml.agent.metrics.sources import begun_at, reader_of, sources_in
+from hpcml.agent.metrics.sources import begun_at, sources_in
 from hpcml.agent.metrics.tables import CsvTable
 from hpcml.agent.metrics.wandb_log import WandbLog
 from hpcml.errors import ConfigError
@@ -158,57 +157,6 @@ def test_a_damaged_or_cut_file_of_wandb_does_no_harm(tmp_path: Path, flip: int) 
     path.write_bytes(content)
     with pytest.raises(Damaged, match="damaged at byte"):
         read_all(WandbLog(tmp_path, path))
-
-
-@pytest.mark.filterwarnings("default")  # MLflow's own
-@pytest.mark.parametrize("name", ["mlflow.db", "mlruns.db"])
-def test_mlflow_is_read_from_its_database_while_it_is_open(tmp_path: Path, name: str) -> None:
-    mlflow = pytest.importorskip("mlflow", reason="it writes the database")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/{name}")
-    try:
-        with mlflow.start_run():
-            mlflow.log_metric("loss", 0.5, step=10)
-            (reader,) = (reader_of(source, tmp_path) for source in sources_in(tmp_path, ["auto"]))
-            first = read_all(reader)
-            mlflow.log_metrics({"loss": math.inf, "acc": math.nan}, step=20)
-            for value in (3, 2, 1):
-                mlflow.log_metric("unnumbered", value)
-            second = read_all(reader)
-    finally:
-        mlflow.set_tracking_uri(None)
-
-    assert first == {"loss": [(10, 0.5)]}
-    assert second["loss"] == [(20, math.inf)]
-    assert math.isnan(second["acc"][0][1])
-    assert second["unnumbered"] == [(0, 3), (1, 2), (2, 1)]
-
-
-def test_the_files_of_mlruns_are_read(tmp_path: Path) -> None:
-    metrics = tmp_path / "mlruns" / "0" / "4c09999b975d" / "metrics"
-    (metrics / "val").mkdir(parents=True)
-    (metrics / "loss").write_text("1795411133634 0.5 0\n1795411133635 0.25 10\nnonsense\n1795411133636 0.1")
-    (metrics / "val" / "acc").write_text("1795411133634 1.0 3\n")
-
-    found = sources_in(tmp_path, ["auto"])
-    values = [read_all(reader_of(source, tmp_path)) for source in found]
-
-    assert values == [{"loss": [(0, 0.5), (10, 0.25)]}, {"val/acc": [(3, 1.0)]}]
-
-
-def test_a_database_made_to_harm_is_left(tmp_path: Path) -> None:
-    import sqlite3  # noqa: PLC0415
-
-    path = tmp_path / "mlflow.db"
-    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
-    columns = "x AS rowid, 'a' AS key, x AS value, 1 AS timestamp, 1 AS step, 0 AS is_nan, 'r' AS run_uuid"
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute(f"CREATE VIEW metrics AS SELECT {columns} FROM ({endless})")  # noqa: S608
-    with pytest.raises(Damaged, match="did not answer"):
-        MlflowDatabase(tmp_path, path).read()
-
-    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
-    with pytest.raises(Damaged, match="no database"):
-        MlflowDatabase(tmp_path, path).read()
 
 
 def test_lightnings_csv_is_read_on_and_anew_where_it_was_rewritten(tmp_path: Path) -> None:
@@ -797,23 +745,6 @@ def journalled(tmp_path: Path) -> tuple[Points, dict[str, list[dict[str, Any]]]]
     return points, told
 
 
-def test_of_runs_in_mlruns_the_one_that_logged_first_has_the_plain_names_whatever_its_folder_is_called(
-    tmp_path: Path, follow: Callable[..., MetricsFollower]
-) -> None:
-    follower = follow()
-    for at_ms, run in enumerate(("ffff", "cccc", "aaaa", "eeee")):
-        metrics = tmp_path / "work" / "mlruns" / "0" / run / "metrics"
-        metrics.mkdir(parents=True)
-        (metrics / "loss").write_text(f"{1795411133634 + at_ms} {at_ms / 4} 3\n")
-    (tmp_path / "work" / "mlruns" / "0" / "aaaa" / "metrics" / "acc").write_text("1795411133999 1.0 3\n")
-
-    follower.stop(within_s=10, has_completed=True)
-
-    points, _ = journalled(tmp_path)
-    plain = {"loss": [(3, 0.0)], "acc": [(3, 1.0)]}
-    assert points == {**plain, "run2/loss": [(3, 0.25)], "run3/loss": [(3, 0.5)], "run4/loss": [(3, 0.75)]}
-
-
 def test_of_files_of_tensorboard_the_one_begun_first_comes_first_whatever_its_folder_is_called(tmp_path: Path) -> None:
     for at, folder in enumerate(("zebra", "mole", "ant")):
         (tmp_path / folder).mkdir()
@@ -901,7 +832,6 @@ def test_traps_are_stepped_around(tmp_path: Path, follow: Callable[..., MetricsF
     (work / "x.tfevents.1").write_bytes(b"\xff" * 5000)
     (work / "metrics.csv").write_bytes(b"\0" * (3 << 20))
     (work / "trainer_state.json").mkdir()
-    (work / "mlflow.db").write_bytes(b"no database" * 1000)
     (work / "train_log.jsonl").write_text("\n".join(json.dumps({f"m{i}": i, "n" * 999: 1}) for i in range(600)))
     begun = time.monotonic()
 
@@ -912,7 +842,7 @@ def test_traps_are_stepped_around(tmp_path: Path, follow: Callable[..., MetricsF
     assert len(points) == 500
     assert "secret" not in points
     files = [trouble["file"] for trouble in told["metrics_trouble"]]
-    assert {"x.tfevents.1", "metrics.csv", "mlflow.db", "train_log.jsonl", "gone/*.csv"} <= set(files)
+    assert {"x.tfevents.1", "metrics.csv", "train_log.jsonl", "gone/*.csv"} <= set(files)
     assert len(files) <= 20
     assert threading.active_count() == 1 or all(t.name != "metrics" for t in threading.enumerate())
 

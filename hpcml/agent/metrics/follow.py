@@ -265,11 +265,11 @@ class MetricsFollower:
 
     def _name(self, source: Source, reading: Reading) -> str | None:
         """Return the name by which a value is journalled; None where another writer's word of that metric counts."""
-        owner = (source.kind, f"{source.stream} {reading.stream}")
+        owner = (source.kind, source.stream)
         streams = self._streams.setdefault(source.kind, [])
-        if owner[1] not in streams:
-            streams.append(owner[1])
-        label = source.label or f"run{streams.index(owner[1]) + 1}"
+        if source.stream not in streams:
+            streams.append(source.stream)
+        label = source.label or f"run{streams.index(source.stream) + 1}"
         name = f"{label}/{reading.name}" if source.is_labelled else reading.name
         known = self._owners.get(name)
         if known is not None and known != owner and known[0] is source.kind:
@@ -348,7 +348,7 @@ class MetricsFollower:
                 self._tell(word, f"the program wrote no number there that could be read{read_as}")
         self._tell_of_last_rows()
         for stream, trainings in self._trainings.items():
-            trainings.tell(self.journal, stream.strip() or "MLflow")
+            trainings.tell(self.journal, stream)
         read = {kind.name: {"metrics": len(of), "values": of.total()} for kind, of in self._counts.items() if of}
         if read or self._left_to_others:
             self.journal.event("metrics_read", {**read, "told_elsewhere": sorted(self._left_to_others)})

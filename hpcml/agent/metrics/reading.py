@@ -66,7 +66,6 @@ class Reading:
     value: float
     step: int
     at: float | None = None
-    stream: str = ""  # which of several trainings in one file
 
 
 class Damaged(Exception):  # noqa: N818 - said of a file

@@ -14,7 +14,6 @@ from pathlib import Path, PurePath
 
 from hpcml.agent.metrics.event_files import EventFile
 from hpcml.agent.metrics.json_files import JsonFile, JsonLines
-from hpcml.agent.metrics.mlflow_files import MlflowDatabase, MlflowMetric
 from hpcml.agent.metrics.reading import Reader
 from hpcml.agent.metrics.tables import CsvTable
 from hpcml.agent.metrics.wandb_log import WandbLog
@@ -27,13 +26,10 @@ _KIND_OF_NAME = {
     **dict.fromkeys(("metrics.jsonl", "log.jsonl", "train_log.jsonl"), MetricFiles.jsonl),
     "metrics.csv": MetricFiles.csv,
     _STATE: MetricFiles.trainer,
-    **dict.fromkeys(("mlflow.db", "mlruns.db"), MetricFiles.mlflow),  # the latter from MONAI and others
 }
 _ENVIRONMENTS = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
 _FIT = ("train", "training", "fit", "val", "valid", "validation", "test", "eval", "evaluation", "dev")
 _WALL_TIME = struct.Struct("<12x1xd")  # of the first event, behind its length, a checksum and the field's tag
-_HEAD = _WALL_TIME.size
-_MLRUNS_METRIC = 4  # mlruns/EXPERIMENT/RUN/metrics/NAME: so many parts before the name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +45,14 @@ class Source:
 
 def reader_of(source: Source, root: Path, *, goes_on: bool = False) -> Reader:
     """Return what reads the file, which lies below *root*; *goes_on* as in `CsvTable`."""
-    path = root / source.place
-    if source.kind is MetricFiles.mlflow and path.suffix not in (".db", ".sqlite"):
-        return MlflowMetric(root, path)
     readers: Mapping[MetricFiles, Callable[[Path, Path], Reader]] = {
         MetricFiles.jsonl: partial(JsonLines, goes_on=goes_on),
         MetricFiles.csv: partial(CsvTable, goes_on=goes_on),
         MetricFiles.trainer: JsonFile,
         MetricFiles.tensorboard: EventFile,
-        MetricFiles.mlflow: MlflowDatabase,
         MetricFiles.wandb: WandbLog,
     }
-    return readers[source.kind](root, path)
+    return readers[source.kind](root, root / source.place)
 
 
 def sources_in(root: Path, wanted: Sequence[str], *, start: str = ".") -> list[Source]:
@@ -79,18 +71,16 @@ def sources_in(root: Path, wanted: Sequence[str], *, start: str = ".") -> list[S
 
 
 def begun_at(source: Source, root: Path) -> float:
-    """Return the unix time at which a file of mlruns or TensorBoard was begun, as it says itself; 0 for other files.
+    """Return the unix time at which a file of TensorBoard was begun, as it says itself; 0 for other files.
 
     Folders of several trainings may have random names, by which a nested run would stand for the one around it.
     """
-    is_events = source.kind is MetricFiles.tensorboard
-    if not is_events and not _is_mlruns_metric(PurePath(source.place).parts):
+    if source.kind is not MetricFiles.tensorboard:
         return 0.0
     try:
         with (root / source.place).open("rb") as file:
-            head = file.read(_HEAD)
-        return float(_WALL_TIME.unpack(head)[0]) if is_events else float(head.split(b" ")[0]) / 1000
-    except (OSError, ValueError, struct.error):
+            return float(_WALL_TIME.unpack(file.read(_WALL_TIME.size))[0])
+    except (OSError, struct.error):
         return math.inf  # nothing is in it yet
 
 
@@ -115,14 +105,7 @@ def _kind_of(place: str) -> MetricFiles | None:
         return MetricFiles.tensorboard
     if path.suffix == ".wandb":
         return MetricFiles.wandb
-    return MetricFiles.mlflow if _is_mlruns_metric(path.parts) else _KIND_OF_NAME.get(path.name)
-
-
-def _is_mlruns_metric(parts: tuple[str, ...]) -> bool:
-    if "mlruns" not in parts:
-        return False
-    inside = parts[parts.index("mlruns") :]
-    return len(inside) > _MLRUNS_METRIC and inside[_MLRUNS_METRIC - 1] == "metrics"
+    return _KIND_OF_NAME.get(path.name)
 
 
 def _source(kind: MetricFiles, place: str, with_events: set[PurePath]) -> Source:
@@ -138,8 +121,6 @@ def _source(kind: MetricFiles, place: str, with_events: set[PurePath]) -> Source
     ):  # checkpoint-500/: each has the history of those before
         folder = folder.parent if folder.name.startswith("checkpoint-") else folder
         return Source(kind=kind, place=place, stream=str(folder), label=folder.name)
-    if kind is MetricFiles.mlflow:
-        return Source(kind=kind, place=place, stream="", label="")
     return Source(kind=kind, place=place, stream=place, label=folder.name or PurePath(place).stem)
 
 
