@@ -116,7 +116,7 @@ def _runs_of(client: Any, source: str, experiment: Any) -> Iterator[MlflowRun | 
 
 
 def _run_of(client: Any, experiment: Any, run: Any) -> MlflowRun:  # noqa: ANN401 - MLflow's
-    info, tags = run.info, dict(run.data.tags)
+    info, tags = run.info, dict(sorted(run.data.tags.items()))
     return MlflowRun(
         experiment_id=str(experiment.experiment_id),
         experiment=str(experiment.name),
@@ -127,9 +127,9 @@ def _run_of(client: Any, experiment: Any, run: Any) -> MlflowRun:  # noqa: ANN40
         ended_ms=moment(info.end_time),
         user=tags.get("mlflow.user") or info.user_id or None,
         artifact_uri=info.artifact_uri or None,
-        params=dict(run.data.params),
+        params=dict(sorted(run.data.params.items())),
         tags=tags,
-        metrics={name: _logged(client.get_metric_history(info.run_id, name)) for name in run.data.metrics},
+        metrics={name: _logged(client.get_metric_history(info.run_id, name)) for name in sorted(run.data.metrics)},
     )
 
 
