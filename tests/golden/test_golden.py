@@ -27,7 +27,6 @@ from tests.golden import inputs
 ANSWERS = Path(__file__).parent / "answers"
 ASKED = json.loads(Path(__file__).with_name("questions.json").read_text(encoding="utf-8"))
 QUESTIONS, SCRIPTS, RUNS = (ASKED[kind] for kind in ("answers", "scripts", "runs"))
-SCHEDULERS_GOLDEN = Path(__file__).parents[1] / "schedulers" / "golden"
 WORDS = frozenset(
     {
         "flags",
@@ -158,10 +157,6 @@ def test_a_sweep_on_a_cluster_has_its_job_script(cluster: str, recorded: Recorde
     done = recorded.user(*words)
     assert done.returncode == 0, done.stderr  # whose warnings are about the file system here
     same(f"script-{cluster}", {"script": done.stdout.splitlines()}, recorded)
-
-
-def test_scripts_of_single_runs_are_frozen_by_the_tests_of_schedulers() -> None:
-    assert [name for name in SCRIPTS if name != "local" and not (SCHEDULERS_GOLDEN / f"{name}.sh").is_file()] == []
 
 
 @pytest.mark.parametrize("name", RUNS)
