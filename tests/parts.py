@@ -20,8 +20,16 @@ NIGHTLY: dict[str, tuple[str, ...]] = {  # part: its files, below tests/
     "frameworks": (
         *("recipes/test_keras_*.py", "recipes/test_tensorflow_*.py", "recipes/test_*jax*.py"),
         *("train/test_tensorflow_*.py", "train/test_jax_*.py", "client/test_callbacks.py"),
+        *("recipes/test_recipe_strategies.py", "recipes/test_inference.py"),
+        *("agent/test_observed_programs.py", "cli/test_compiled_programs.py"),
     ),
-    "kills": ("cli/test_random_kills.py", "cli/test_submission_kills.py", "store/test_kills.py", "cli/test_*_disk.py"),
+    "kills": (
+        "cli/test_random_kills.py",
+        "cli/test_submission_kills.py",
+        "store/test_kills.py",
+        "cli/test_*_disk.py",
+        "commands/test_killed_queues.py",
+    ),
     "browser": ("report/test_html_*.py", "report/test_latex.py", "cli/test_watch.py"),
     "statistics": ("analysis/test_*_rates.py",),
     "docs": ("docs/test_examples.py", "docs/test_course.py", "docs/test_contributing.py"),
