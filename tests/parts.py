@@ -15,7 +15,10 @@ import pytest
 NIGHTLY: dict[str, tuple[str, ...]] = {  # part: its files, below tests/
     "mpi": ("schedulers/*_mpi.py", "schedulers/*_mpi_images.py", "recipes/test_horovod*.py"),
     "slurm": (),  # what is marked so
-    "apptainer": (),  # as above
+    "pbs": tuple(
+        f"schedulers/pbs/test_pbs_{each}.py" for each in ("launchers", "reconcile", "ends", "end_to_end", "life")
+    ),
+    "apptainer": (),  # as for slurm
     "postgres": ("store/test_postgres*.py", "cli/test_shared_store.py"),
     "frameworks": (
         *("recipes/test_keras_*.py", "recipes/test_tensorflow_*.py", "recipes/test_*jax*.py"),
@@ -30,6 +33,7 @@ NIGHTLY: dict[str, tuple[str, ...]] = {  # part: its files, below tests/
         "cli/test_*_disk.py",
         "commands/test_killed_queues.py",
     ),
+    "mlflow": ("interop/test_mlflow_*.py",),
     "browser": ("report/test_html_*.py", "report/test_latex.py", "cli/test_watch.py"),
     "statistics": ("analysis/test_*_rates.py",),
     "docs": ("docs/test_examples.py", "docs/test_course.py", "docs/test_contributing.py"),
