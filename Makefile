@@ -24,10 +24,10 @@ demo: $(VENV)/.demo
 	$(VENV)/bin/hpcml compare --by precision --experiment demo
 
 test: $(VENV)/.test lint
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --durations=10 --part usual
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --durations=10 --part=usual
 
 test-full: $(VENV)/.test lint
-	HPCML_TESTS=full $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --durations=10 --part $(PART)
+	HPCML_TESTS=full $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --durations=10 --part=$(PART)
 
 services:
 	tests/services.sh
