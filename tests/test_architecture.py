@@ -56,7 +56,6 @@ OWNERS: dict[str, set[str]] = {
 }
 # A module under 80 lines with one importer, in its own room: the topic that a reader looks for under its name.
 SMALL_TOPICS: dict[str, str] = {
-    "hpcml.config.once": "a class in place of Hydra's own, which compose need not be read with",
     "hpcml.commands.submit.launchers": "what starts MPI programs at which scheduler: a new one adds its line there",
     "hpcml.schedulers.pbs.rehearsal": "the counterpart of slurm/rehearsal: a scheduler's folders have the same files",
     "hpcml.schedulers.flux.site": "every backend has the same files, and a site is looked for here",

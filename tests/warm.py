@@ -219,7 +219,7 @@ def _prepare_hydra() -> None:
     That is a third of composing: the schema of a run, and what the parsers of Hydra and of OmegaConf learn of their
     grammars from the first words that they read.
     """
-    importlib.import_module("hpcml.config.compose")._register_schema()
+    importlib.import_module("hpcml.config.schema").register()
     parsers = importlib.import_module("hydra.core.override_parser.overrides_parser")
     parsers.OverridesParser.create().parse_overrides(_OVERRIDES)
     for value in ("${a.b}", "${a}-${b.c}", "x${oc.env:HOME,/x}"):

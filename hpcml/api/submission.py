@@ -36,7 +36,7 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.run import FoundRepeats, submit_points
 from hpcml.config.compose import Composed, check_told_apart, compose_command
 from hpcml.config.from_python import argument_word, arguments, setting_word, sweep_word
-from hpcml.config.sweep.size import most_runs
+from hpcml.config.sweep import most_runs
 from hpcml.errors import ConfigError, require
 from hpcml.images.build import OnProgress
 from hpcml.model.records import RunRecord

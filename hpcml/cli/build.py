@@ -27,7 +27,7 @@ def build(words: tuple[str, ...]) -> None:
     """Build the image of a configuration, if it is not there; takes the words of `hpcml run`."""
     from hpcml.commands import images
     from hpcml.config.compose import compose_from_cli
-    from hpcml.config.sweep.size import most_runs
+    from hpcml.config.sweep import most_runs
     from hpcml.report import images as report
     from hpcml.report.text import size
 

@@ -38,7 +38,7 @@ def estimate(
     from hpcml.cli.terminal import ask, console, show
     from hpcml.commands import estimate as operation
     from hpcml.commands.submit.validate import plan_points
-    from hpcml.config.sweep.size import most_runs
+    from hpcml.config.sweep import most_runs
     from hpcml.report import estimate as report
 
     most = most_runs(os.environ)

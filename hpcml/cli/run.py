@@ -47,7 +47,7 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
     from hpcml.commands.submit.backends import Backends
     from hpcml.commands.submit.batches import NONE_SUBMITTED
     from hpcml.config.choices import what_then
-    from hpcml.config.sweep.size import most_runs
+    from hpcml.config.sweep import most_runs
 
     flags = _flags_among(words)
     is_dry = bool(flags & _DRY)

@@ -45,7 +45,7 @@ def option_files(group: str, project: Path) -> dict[str, Path]:
     to type, as in ``model=NAME``. A group without files has an empty dict.
     """
     shipped = resource_dir("conf")
-    own = project_conf(project, shipped)
+    own = project_conf(project)
     found: dict[str, Path] = {}
     for folder in (shipped, *([] if own is None else [own])):
         for path in sorted((folder / group).glob("*.yaml")):

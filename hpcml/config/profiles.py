@@ -200,7 +200,7 @@ def _files(project: Path, config_dirs: Sequence[Path]) -> dict[str, Path]:
     shipped = resource_dir("conf")
     for folder in config_dirs:
         require(folder.is_dir(), f"--config-dir {folder} is no directory")
-    own = project_conf(project, shipped)
+    own = project_conf(project)
     found: dict[str, Path] = {}
     for folder in (shipped, *config_dirs, *([] if own is None else [own])):
         for path in sorted((folder / "cluster").glob("*.yaml")):

@@ -17,8 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcml.config.command_line import MULTIRUN, kinds_by_key
-from hpcml.config.sweep.size import MOST_RUNS, check_count
+from hpcml.config.command_line import MULTIRUN
+from hpcml.config.schema import kinds_by_key
+from hpcml.config.sweep import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
 from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, names_in
 from hpcml.model.precision import PrecisionName, environment
@@ -196,7 +197,7 @@ def read_program(
     they are, by the names. Raises `ConfigError` for a list with an empty part, for two sweeps of one name, where values
     are given for a placeholder that is nowhere, and for more than *most* values.
     """
-    is_sweep = any(word.startswith(MULTIRUN) for word in settings)
+    is_sweep = not MULTIRUN.isdisjoint(settings)
     if not words:
         raise ConfigError("nothing stands behind --: write the program and its arguments there, as in a shell")
     if any(word.startswith("workload.command=") for word in settings):
@@ -336,7 +337,7 @@ def _unfilled(words: Sequence[str], filled_in: Collection[str]) -> Iterator[str]
         for name in _PLACEHOLDER.findall(word) if position != code else ():
             if name in filled_in:
                 continue
-            if "." in name and name in kinds_by_key(Run):
+            if "." in name and name in kinds_by_key():
                 last = name.rpartition(".")[2]
                 yield f"{word}: nothing fills in {{{name}}}: write {{{last}}}, and args.{last}=VALUE in front of the --"
             known = [each for each in OF_THE_RUN if name != each and _letters(name) == _letters(each)]

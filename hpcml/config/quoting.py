@@ -1,121 +1,84 @@
-"""Puts quotes where people leave them out, since Hydra's grammar would refuse a word or read a number in it.
+"""Reads a word of the command line by Hydra's grammar, with quotes put where people leave them out.
 
-What is a text whatever it looks like keeps its spelling: ``container.environment.A=1.10``, ``container.pip=[a==1.0]``;
-so does the name of an option: ``precision=16``.
+What the grammar cannot read is a text: ``~/data``, ``acn[01]``. Where a key takes a text its spelling is kept, though
+the grammar would read a number: ``container.tag=1.10``, ``container.pip=[a==1.0]``, ``precision=16``.
 """
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from typing import get_args
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import OverrideParseException
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
 
-from hpcml.config.command_line import Words, in_quotes, kinds_by_key
+from hpcml.config.command_line import in_quotes
+from hpcml.config.schema import groups, kinds_by_key
 from hpcml.errors import ConfigError, require
-from hpcml.model.run import Run
-from hpcml.paths import resource_dir
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _NOT_TEXT = re.compile(  # it begins as a list, or has quotes: its writer meant more
     r"^[\[{(]|['\"]|^\w+\(|\$\{(?![^{}]*\})"
 )
 _IN_BRACKETS = re.compile(r"[{(]([-+\w.]+(?:,[-+\w.]+)+)[)}]")
-_VARIABLES = (  # texts, whatever they look like
-    *("container.environment.", "container.labels.", "workload.env."),
-    *("resources.pbs.options.", "cluster.pbs.chunk."),
-)
-_MAY_CHANGE = re.compile(r"(?:^|,)\s*(?:[-+.\d]|(?:true|false|nan|inf)\s*(?:$|,))", re.IGNORECASE)  # read as no text
-_LISTS_OF_TEXTS = ("container.pip", "container.apt", "container.post", "container.options", "container.binds")
 
 
-def readable(words: Words) -> Words:
-    """Return *words* with quotes around values that Hydra's grammar cannot read: ``~/data``, ``acn[01]``.
+def parse(word: str, parser: OverridesParser) -> Override:
+    """Return what Hydra's grammar makes of *word*, with quotes put where they are needed.
 
     Raises `ConfigError` for what no quotes would mend: a bracket or a quote that is not closed, an empty part.
     """
-    parser = OverridesParser.create()
-    return Words(words.flags, tuple(_quoted_where_needed(word, parser) for word in words.overrides))
+    key, sign, value = word.partition("=")
+    takes_text = sign and _takes_text(key.lstrip("+~"))
+    is_choice = key.lstrip("+") in groups()
+    tried = (
+        f"{key}={','.join(_as_text(part, parser, is_choice=is_choice) for part in split(value))}"
+        if takes_text
+        else word
+    )
+    if (override := _read(tried, parser)) is not None:
+        return override
+    parts = split(value)
+    mended = f"{key}={','.join(part if _read(f'x={part}', parser) else in_quotes(part) for part in parts)}"
+    is_text = bool(sign) and not _NOT_TEXT.search(value) and not _CONTROL.search(value) and all(map(str.strip, parts))
+    if is_text and (override := _read(mended, parser)) is not None:
+        return override
+    raise ConfigError(f"{word!r} is no override: {_what_to_write(word)}")
 
 
 def value_in(word: str) -> object:
     """Return the value that *word* (``key=value``) gives, of no sweep; raise `ConfigError` where it cannot be read."""
-    (readable_word,) = readable(Words((), (word,))).overrides
-    (override,) = OverridesParser.create().parse_overrides([readable_word])
+    override = parse(word, OverridesParser.create())
     require(not override.is_sweep_override(), f"{word}: one value is asked for, and this is a sweep")
     return override.value()
 
 
-def _quoted_where_needed(word: str, parser: OverridesParser) -> str:
-    key, sign, value = word.partition("=")
-    if key.lstrip("+").startswith(_VARIABLES) or (_MAY_CHANGE.search(value) and key.lstrip("+") in _texts()):
-        word = f"{key}={','.join(_spelled(part, parser) for part in _split(value))}"
-    elif key.lstrip("+") in groups_of_options():
-        word = f"{key}={','.join(_option(part, parser) for part in _split(value))}"
-    elif f"{key.lstrip('+')}." in _VARIABLES and value[:1] + value[-1:] == "{}":
-        pairs = [pair.partition(":") for pair in _split(value[1:-1])]
-        word = f"{key}={{{','.join(f'{name}{colon}{_spelled(text.strip(), parser)}' for name, colon, text in pairs)}}}"
-    elif key.lstrip("+") in _LISTS_OF_TEXTS and not _can_be_read(word, parser):
-        word = f"{key}={','.join(_texts_quoted(part, parser) for part in _split(value))}"
-    if _can_be_read(word, parser):
-        return word
-    value = word.partition("=")[2]
-    mended = (
-        f"{key}={','.join(part if _can_be_read(f'x={part}', parser) else in_quotes(part) for part in _parts(value))}"
-    )
-    is_text = bool(value) and not _NOT_TEXT.search(value) and not _CONTROL.search(value)
-    if sign and is_text and all(_parts(value)) and _can_be_read(mended, parser):
-        return mended
-    raise ConfigError(f"{word!r} is no override: {_what_to_write(word)}")
+def _takes_text(key: str) -> bool:
+    kinds = kinds_by_key()
+    kind, above = kinds.get(key), kinds.get(key.rpartition(".")[0])
+    if key in groups() or (kind is None and above is not None and get_args(above.type)[1:] == (str,)):
+        return True  # the name of an option, or a value below a dictionary of texts
+    return kind is not None and (kind.type is str or get_args(kind.type)[-1:] == (str,))
 
 
-@cache
-def groups_of_options() -> frozenset[str]:
-    """Return the groups that hpcml has, as precision: those of a user's own are not among them."""
-    return frozenset(folder.name for folder in resource_dir("conf").iterdir() if folder.is_dir())
+def _as_text(value: str, parser: OverridesParser, *, is_choice: bool = False) -> str:
+    """Return *value* with quotes where the grammar cannot read it, or would read a number and write it otherwise."""
+    if value[:1] + value[-1:] in ("[]", "{}") and not _CONTROL.search(value):
+        return f"{value[0]}{','.join(_item(part, parser, value[0]) for part in split(value[1:-1]))}{value[-1]}"
+    override = _read(f"x={value}", parser)
+    if override is None:
+        return value if _NOT_TEXT.search(value) or _CONTROL.search(value) or not value.strip() else in_quotes(value)
+    read = override.value()
+    return in_quotes(value) if isinstance(read, bool | int | float) and (is_choice or str(read) != value) else value
 
 
-@cache
-def _texts() -> frozenset[str]:
-    """Return the keys whose values are texts."""
-    return frozenset(key for key, kind in kinds_by_key(Run).items() if kind is str)
+def _item(part: str, parser: OverridesParser, bracket: str) -> str:
+    name, colon, text = part.partition(":") if bracket == "{" else ("", "", part)
+    return f"{name}{colon}{_as_text(text.strip(), parser)}"
 
 
-def _spelled(value: str, parser: OverridesParser) -> str:
-    """Return *value* in quotes where Hydra would read a number or a truth value and write it in another way: 1.10."""
-    if not _can_be_read(f"x={value}", parser):
-        return value
-    read = _read(value, parser)
-    return in_quotes(value) if isinstance(read, bool | int | float) and str(read) != value else value
-
-
-def _option(value: str, parser: OverridesParser) -> str:
-    """Return the name of an option in quotes where Hydra would read a number, and refuse that without saying which."""
-    if not _can_be_read(f"x={value}", parser):
-        return value
-    return in_quotes(value) if isinstance(_read(value, parser), bool | int | float | None) else value
-
-
-def _read(value: str, parser: OverridesParser) -> object:
-    (override,) = parser.parse_overrides([f"x={value}"])
-    return override.value()
-
-
-def _texts_quoted(value: str, parser: OverridesParser) -> str:
-    """Return a list with quotes around those of its texts that Hydra's grammar cannot read: ``[timm==1.0.9]``."""
-    if not (value.startswith("[") and value.endswith("]")):
-        return value
-    texts = [text.strip() for text in _split(value[1:-1])]
-    if any(_CONTROL.search(text) for text in texts):
-        return value
-    bare = [
-        text if _can_be_read(f"x=[{text}]", parser) or set(text) & {"'", '"'} else in_quotes(text) for text in texts
-    ]
-    return f"[{','.join(bare)}]"
-
-
-def _split(value: str) -> list[str]:
+def split(value: str) -> list[str]:
     """Return what stands between the commas of *value* that are in no brackets and no quotes."""
     parts, depth, quote = [""], 0, ""
     for sign in value:
@@ -132,17 +95,15 @@ def _split(value: str) -> list[str]:
     return parts
 
 
-def _can_be_read(word: str, parser: OverridesParser) -> bool:
+def _read(word: str, parser: OverridesParser) -> Override | None:
     try:
-        parser.parse_overrides([word])
+        return parser.parse_overrides([word])[0]
     except OverrideParseException:
-        return False
-    return True
-
-
-def _parts(value: str) -> list[str]:
-    """Return what stands between commas outside of brackets: the points of a sweep."""
-    return re.split(r",(?![^\[]*\])", value)
+        return None
+    except (HydraException, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{word!r} is no override: {str(error).partition(chr(10))[0] or 'it is nested too deeply'}"
+        ) from error
 
 
 def _what_to_write(word: str) -> str:
@@ -173,5 +134,5 @@ def _how_to_write(name: str, value: str) -> str:
         return f"the values of a sweep stand without brackets: -m {name}={values[1]}"
     texts = '"..."'
     if value.startswith("[") and value.endswith("]"):
-        texts = "[" + ",".join(texts for _ in _split(value[1:-1])) + "]"
+        texts = "[" + ",".join(texts for _ in split(value[1:-1])) + "]"
     return f"a text with such signs is written in two kinds of quotes: write '{name}={texts}'"

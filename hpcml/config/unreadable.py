@@ -6,10 +6,9 @@ from pathlib import Path
 
 import yaml
 
-from hpcml.config.command_line import in_one_line
-
 _MOST_BYTES = 1 << 20  # of which Hydra takes a minute
 _MOST_VALUES = 100_000  # the same
+_MERGING = "Error merging override "
 
 
 def why_unreadable(path: object, error: Exception) -> str:
@@ -26,7 +25,7 @@ def why_unreadable(path: object, error: Exception) -> str:
         return f"{path}, line {error.problem_mark.line + 1}: {error.problem}{advice}"
     if isinstance(error, UnicodeDecodeError):
         return f"{path}: {error}: save it in UTF-8"
-    return f"{path}: {in_one_line(str(error))}"
+    return f"{path}: {in_one_line(error)}"
 
 
 def why_no_options(path: Path) -> str | None:
@@ -63,3 +62,15 @@ def _n_values(path: Path) -> int:
     except yaml.YAMLError:
         return 0  # which is said when it is read
     return 0 if whole is None else counted(whole)
+
+
+def in_one_line(error: Exception) -> str:
+    """Return the first line of what Hydra or OmegaConf says, with the file, key or word that it is about."""
+    lines = [" ".join(line.split()) for line in f"{error}\n{error.__cause__ or ''}".splitlines()]
+    lines = [line for line in lines if line]
+    file = next((line.partition("'")[2].partition("'")[0] for line in lines if line.startswith("In '")), None)
+    key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
+    said, *others = [line for line in lines if not line.startswith("In '")] or [type(error).__name__]
+    if said.startswith(_MERGING):
+        said = f"{said.removeprefix(_MERGING)}: {next(iter(others), 'it cannot be set')}"
+    return f"{f'{file}.yaml: ' if file else ''}{f'{key}: ' if key and key not in said else ''}{said}"

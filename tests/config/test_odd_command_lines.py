@@ -10,7 +10,7 @@ import pytest
 
 from hpcml.commands.submit.validate import plan_points
 from hpcml.config.compose import compose_from_cli
-from hpcml.config.sweep.size import most_runs
+from hpcml.config.sweep import most_runs
 from hpcml.errors import ConfigError
 from tests.cli.command_line import Hpcml, said_in_one_line
 

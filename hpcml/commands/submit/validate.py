@@ -24,7 +24,7 @@ from hpcml.commands.submit.startable import ProgramStart, check_startable, has_k
 from hpcml.commands.submit.strategy_fit import processes_per_node
 from hpcml.commands.submit.workload import Software, build_plan
 from hpcml.config.compose import Composed
-from hpcml.config.sweep.size import MOST_RUNS, check_count
+from hpcml.config.sweep import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import ContainerKind

@@ -1,19 +1,21 @@
-"""How many points a sweep has, counted before any of them is made; one that is larger than the limit is refused.
+"""The points of a sweep: every combination of the values given, in the order in which they were typed.
 
-``range(1e9)`` is a few letters to type, and more memory than the machine has.
+They are counted before any of them is made: ``range(1e9)`` is a few letters to type, and more memory than the machine
+has.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
-from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep, ValueType
 
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, require
 
 MOST_RUNS = 100_000  # a few kB each while they are composed, a directory each afterwards
 _VARIABLE = "HPCML_MAX_RUNS"
@@ -39,28 +41,36 @@ def check_count(count: int, most: int, *, what: str) -> None:
         )
 
 
-def check_points(overrides: Sequence[Override], most: int) -> None:
-    """Raise `ConfigError` where all combinations of the values of *overrides* are more than *most*.
+def points(overrides: Sequence[Override], most: int) -> list[tuple[str, ...]]:
+    """Return the words of each point, as Hydra's basic sweeper has them: of two words for one key the last counts.
 
-    Of two words for one key the last counts, as for Hydra. No value is made for it.
+    Raises `ConfigError` where they are none, or more than *most*, or two of them the same.
     """
-    sizes = {override.get_key_element(): (_size(override), str(override.input_line)) for override in overrides}
-    words = [word for size, word in sizes.values() if size != 1]
-    check_count(math.prod(size for size, _ in sizes.values()), most, what=" ".join(words))
+    check_size(overrides, most)
+    by_key = {override.get_key_element(): override for override in overrides}
+    axes = [_words(key, override) for key, override in by_key.items()]
+    return list(itertools.product(*axes))
 
 
-def check_values(overrides: Sequence[Override]) -> None:
-    """Raise `ConfigError` where one of *overrides* lists a value twice, which would make the same run again."""
-    for override in overrides:
-        values = override.value()
-        if not isinstance(values, ChoiceSweep):
-            continue
-        texts = (value.text if isinstance(value, QuotedString) else str(value) for value in values.list)
-        if again := next((text for text, count in Counter(texts).items() if count > 1), None):
+def check_size(overrides: Sequence[Override], most: int) -> None:
+    """Raise `ConfigError` where all combinations of the values are more than *most*, or without end."""
+    by_key = {override.get_key_element(): override for override in overrides}
+    sizes = [(_size(override), str(override.input_line)) for override in by_key.values()]
+    require(all(size for size, _ in sizes), "the sweep has no points: one of its range() or glob() is empty")
+    check_count(math.prod(size for size, _ in sizes), most, what=" ".join(word for size, word in sizes if size != 1))
+
+
+def _words(key: str, override: Override) -> list[str]:
+    if override.is_sweep_override():
+        values = list(override.sweep_string_iterator())
+        counts = Counter(value.strip("'\"") for value in values if value != "null")
+        if again := next((text for text, count in counts.items() if count > 1), None):
             raise ConfigError(
                 f"{override.input_line}: {again} stands there twice, and would make the same run again: leave one out "
                 "(schedule.repeats=2 makes each run twice)"
             )
+        return [f"{key}={value}" for value in values]
+    return [key if override.value_type is None else f"{key}={override.get_value_element_as_str()}"]
 
 
 def _size(override: Override) -> int:
@@ -71,6 +81,10 @@ def _size(override: Override) -> int:
         return len(values.list)
     if override.value_type is ValueType.GLOB_CHOICE_SWEEP:
         return sum(1 for _ in override.sweep_iterator())  # no more than there are files
+    require(
+        override.value_type is not ValueType.INTERVAL_SWEEP,
+        f"{override.input_line}: an interval has no end of values: list them, or take range(START,STOP,STEP)",
+    )
     return 1
 
 
