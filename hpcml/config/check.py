@@ -14,7 +14,7 @@ from omegaconf import BooleanNode, EnumNode, FloatNode, IntegerNode, StringNode
 from omegaconf.errors import ValidationError
 
 from hpcml.config.command_line import for_shell
-from hpcml.config.schema import Kind, kinds_by_key
+from hpcml.config.schema import KeyType, kinds_by_key
 from hpcml.errors import ConfigError, require
 from hpcml.spelling import did_you_mean
 
@@ -25,7 +25,7 @@ _OPTIONAL = ("devices", "study")  # groups of which nothing is chosen by default
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")  # as behind the --
 
 
-def check_key(key: str, word: str, *, is_own: bool) -> Kind | None:
+def check_key(key: str, word: str, *, is_own: bool) -> KeyType | None:
     """Return what *key* takes, None below a dict or a list, where any name may stand.
 
     Raises `ConfigError` naming *word* where there is no such key; *is_own*: a program of the user's own is started.
@@ -44,7 +44,7 @@ def check_key(key: str, word: str, *, is_own: bool) -> Kind | None:
     raise ConfigError(f"unknown key {key}: {_meant_by(key, is_own=is_own)}")
 
 
-def check_value(key: str, kind: Kind, value: object) -> None:
+def check_value(key: str, kind: KeyType, value: object) -> None:
     """Raise `ConfigError` where *value*, as Hydra's grammar read it, is none that *key* takes."""
     if isinstance(value, str) and ("${" in value or value == omegaconf.MISSING) and not is_dataclass(kind.type):
         return

@@ -20,7 +20,8 @@ from hpcml.spelling import SYNONYMS, nearest
 
 MULTIRUN = frozenset({"-m", "--multirun"})
 _HELP = frozenset({"-h", "--help"})
-_WITH_VALUE = {"-cd": "-cd", "--config-dir": "-cd", "--cfg": "--cfg", "-p": "-p", "--package": "-p"}
+_FOLDERS = frozenset({"-cd", "--config-dir"})
+_WITH_VALUE = {"--cfg": "--cfg", "-p": "-p", "--package": "-p"}
 _WITH_DEFAULT = ("cluster", "container", "profile", "study", "devices")
 _OVERRIDE = re.compile(r"(?:[+~]{1,2}[^\s=]|[^-=\s][^=]*=)")
 _OF_HYDRA = (
@@ -62,7 +63,7 @@ def read_command_line(arguments: Sequence[str], *, project: Path, is_own: bool =
     >>> read_command_line(["--multirun", "seed=0,1"], project=Path.cwd())  # doctest: +SKIP
     CommandLine(overrides=('seed=0,1',), is_sweep=True, folders=(), shows=None, package=None, is_resolved=False)
     """
-    flags, words = _sort(arguments, project)
+    flags, folders, words = _sort(arguments, project)
     is_sweep = not MULTIRUN.isdisjoint(flags)
     if is_sweep:
         _refuse_expanded(words)
@@ -74,14 +75,14 @@ def read_command_line(arguments: Sequence[str], *, project: Path, is_own: bool =
         overrides[:0] = [word for word in OF_OWN_PROGRAMS if word.partition("=")[0] not in keys]
     if "objective.goal" not in keys and (way := _goal(overrides)) is not None:
         overrides.append(f"objective.goal={way.name}")
-    given = flags.get("-cd")
-    require(given is None or Path(given).is_dir(), f"--config-dir {given}: there is no such folder")
+    for folder in folders:
+        require(Path(folder).is_dir(), f"--config-dir {folder}: there is no such folder")
     require(flags.get("--cfg", "job") == "job", f"--cfg {flags.get('--cfg')}: only --cfg job can be shown")
     require("-p" not in flags or "--cfg" in flags, f"-p {flags.get('-p')}: that is a section of what --cfg job shows")
     return CommandLine(
         overrides=tuple(overrides),
         is_sweep=is_sweep,
-        folders=tuple(Path(folder).absolute() for folder in (given, own) if folder),
+        folders=tuple(Path(folder).absolute() for folder in (*folders, own) if folder),
         shows="help" if not _HELP.isdisjoint(flags) else flags.get("--cfg"),
         package=flags.get("-p"),
         is_resolved="--resolve" in flags,
@@ -140,15 +141,18 @@ def project_conf(project: Path) -> Path | None:
     return conf if any((conf / group).is_dir() for group in groups()) else None
 
 
-def _sort(arguments: Sequence[str], project: Path) -> tuple[dict[str, str], list[str]]:
-    """Return the flags with their values, "" for those that take none, and the overrides."""
+def _sort(arguments: Sequence[str], project: Path) -> tuple[dict[str, str], list[str], list[str]]:
+    """Return the flags with their values, "" for those that take none, the folders of options, and the overrides."""
     flags: dict[str, str] = {}
+    folders: list[str] = []
     overrides: list[str] = []
     rest, word = list(arguments), ""
     while rest:
         before, word = word, rest.pop(0)
         flag, sign, value = word.partition("=")
-        if flag in _WITH_VALUE and (sign or rest):
+        if flag in _FOLDERS and (sign or rest):
+            folders.append(value if sign else rest.pop(0))
+        elif flag in _WITH_VALUE and (sign or rest):
             flags[_WITH_VALUE[flag]] = value if sign else rest.pop(0)
         elif word in MULTIRUN | _HELP | {"--resolve"}:
             flags[word] = ""
@@ -159,7 +163,7 @@ def _sort(arguments: Sequence[str], project: Path) -> tuple[dict[str, str], list
             raise ConfigError(f"{flag} is no option of hpcml run: {instead_of_flag(flag, value)}")
         elif word != "--":
             raise ConfigError(f"{word!r} is no override: {_meant_instead(word, before, rest, project)}")
-    return flags, overrides
+    return flags, folders, overrides
 
 
 def _meant_instead(word: str, before: str, behind: Sequence[str], project: Path) -> str:

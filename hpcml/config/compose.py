@@ -249,6 +249,8 @@ class _Composer:
 
     def _check(self) -> None:
         """Raise `ConfigError` for what Hydra would stumble on, or take in silence though nobody can mean it."""
+        for word in self._words:
+            _refuse_arguments(str(word.input_line))
         if not self._line.is_sweep and not any(word.key_or_group.startswith(_MAY_SWEEP) for word in self._words):
             for word in self._words:
                 _refuse_several(word)
@@ -265,12 +267,6 @@ class _Composer:
 
     def _check_word(self, word: Override) -> None:
         text, key, value = str(word.input_line), word.key_or_group, word.value()
-        if found := re.match(r"\+{0,2}workload\.args\.(\w+)=", text):
-            name, setting = found[1], text.partition("workload.args.")[2]
-            raise ConfigError(
-                f"{text}: a value for {{{name}}} is written in front of a program behind --: "
-                f"hpcml run args.{setting} -- python train.py --{name} {{{name}}}"
-            )
         options = self._options(key)
         if options and isinstance(value, list):
             _check_together(text, key, value)
@@ -303,6 +299,15 @@ def _first(word: Override) -> str:
     return f"{word.get_key_element()}={next(iter(word.sweep_string_iterator()))}"
 
 
+def _refuse_arguments(word: str) -> None:
+    if found := re.match(r"\+{0,2}workload\.args\.(\w+)=", word):
+        name, setting = found[1], word.partition("workload.args.")[2]
+        raise ConfigError(
+            f"{word}: a value for {{{name}}} is written in front of a program behind --: "
+            f"hpcml run args.{setting} -- python train.py --{name} {{{name}}}"
+        )
+
+
 def _refuse_several(word: Override) -> None:
     if not word.is_sweep_override():
         return
@@ -333,6 +338,7 @@ def _check_together(word: str, group: str, names: Sequence[object]) -> None:
 @contextmanager
 def _hydra(folders: Sequence[Path]) -> Iterator[None]:
     """Have Hydra compose of hpcml's options and those in *folders*; what it refuses is one line."""
+    before, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None  # of a notebook, by hydra.initialize()
     try:
         with initialize_config_dir(str(resource_dir("conf")), version_base="1.3", job_name="hpcml run"):
             yield
@@ -349,6 +355,8 @@ def _hydra(folders: Sequence[Path]) -> Iterator[None]:
     except Exception as error:  # whatever a library of another's raises is about the words or files that it was given
         advice = "" if __debug__ else "; PYTHONOPTIMIZE takes out what its parser works by: unset it"
         raise ConfigError(f"{in_one_line(error)}{advice}") from error
+    finally:
+        GlobalHydra.instance().hydra = before
 
 
 def _is_in_utf8(path: Path) -> bool:

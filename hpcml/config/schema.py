@@ -22,7 +22,7 @@ NAME = "run_schema"  # in the defaults list of conf/run.yaml
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class KeyType:
     """What a key takes: a Python type such as int, list[str] or a dataclass, and whether it may be null."""
 
     type: Any
@@ -30,13 +30,13 @@ class Kind:
 
 
 @cache
-def kinds_by_key(schema: type = Run, prefix: str = "") -> Mapping[str, Kind]:
+def kinds_by_key(schema: type = Run, prefix: str = "") -> Mapping[str, KeyType]:
     """Return what each key takes; keys are dotted, sections are among them."""
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, KeyType] = {}
     for name, hint in get_type_hints(schema).items():
         others = [each for each in get_args(hint) if each is not type(None)]
         is_optional = type(None) in get_args(hint) and len(others) == 1
-        kind = Kind(others[0] if is_optional else hint, is_optional)
+        kind = KeyType(others[0] if is_optional else hint, is_optional)
         kinds[f"{prefix}{name}"] = kind
         if is_dataclass(kind.type):
             kinds |= kinds_by_key(kind.type, f"{prefix}{name}.")  # type: ignore[arg-type]
