@@ -49,7 +49,6 @@ SETTINGS = {
     "-m 'seed={0,1}'": "the values of a sweep stand without brackets: -m seed=0,1",
     "seed= 1": "'1' is no override: no blank stands behind a =: write seed=1",
     "seed=[1": "is missing",
-    "'cluster.prelude=[export A=b]'": "write 'cluster.prelude=[\"...\"]'",
     "'a b=1'": "write key=value",
     "fp32": "write key=value",
     "--mutlirun seed=1": "unrecognized arguments: --mutlirun",
