@@ -48,29 +48,6 @@ def _field_names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) and not is_enum else ()
 
 
-def decode_alike(kind: Any, value: Mapping[str, Json], known: dict[tuple[str, str], Any]) -> Any:  # noqa: ANN401
-    """Rebuild an instance of the dataclass *kind* as `decode` does; fields that are alike share one object.
-
-    *known* is what was rebuilt before, by the field's name and value: an empty dict at first. Of the thousand points of
-    a sweep, most have all but a few fields in common. What is in *value* must not be changed afterwards.
-    """
-    hints, _ = _shape(kind)
-
-    def shared(name: str, item: Json) -> Any:  # noqa: ANN401
-        if not isinstance(item, dict) or name not in hints:
-            return item
-        last = known.get((name, ""))
-        if last is not None and last[0] is item:  # the very same, as of the point before
-            return last[1]
-        key = (name, repr(item))  # 1, 1.0 and True are three things
-        if key not in known:
-            known[key] = decode(hints[name], item, where=name)
-        known[name, ""] = (item, known[key])
-        return known[key]
-
-    return decode(kind, {name: shared(name, item) for name, item in value.items()})
-
-
 def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, PLR0911 - one return for each kind
     """Rebuild an instance of the type *kind* from JSON values; what is an instance of a dataclass already stays.
 

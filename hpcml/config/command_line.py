@@ -78,7 +78,8 @@ def read_command_line(arguments: Sequence[str], *, project: Path, is_own: bool =
     for folder in folders:
         require(Path(folder).is_dir(), f"--config-dir {folder}: there is no such folder")
     require(flags.get("--cfg", "job") == "job", f"--cfg {flags.get('--cfg')}: only --cfg job can be shown")
-    require("-p" not in flags or "--cfg" in flags, f"-p {flags.get('-p')}: that is a section of what --cfg job shows")
+    if "-p" in flags and "--cfg" not in flags:
+        raise ConfigError(_no_option("-p", flags["-p"]))
     return CommandLine(
         overrides=tuple(overrides),
         is_sweep=is_sweep,
@@ -160,7 +161,7 @@ def _sort(arguments: Sequence[str], project: Path) -> tuple[dict[str, str], list
             overrides.append(word)
         elif word.startswith("-") and " " not in word and word != "--":
             value = value if sign else next((each for each in rest[:1] if each[:1] != "-" and "=" not in each), "")
-            raise ConfigError(f"{flag} is no option of hpcml run: {instead_of_flag(flag, value)}")
+            raise ConfigError(_no_option(flag, value))
         elif word != "--":
             raise ConfigError(f"{word!r} is no override: {_meant_instead(word, before, rest, project)}")
     return flags, folders, overrides
@@ -178,15 +179,18 @@ def _meant_instead(word: str, before: str, behind: Sequence[str], project: Path)
     return "write key=value (hpcml run --help lists the keys)"
 
 
-def instead_of_flag(flag: str, value: str) -> str:
+def _no_option(flag: str, value: str) -> str:
     """Return what to write instead of the *flag* of another program with its *value*."""
-    name, keys = flag.lstrip("-").replace("-", "_").lower(), kinds_by_key()
-    meant = [key for key in nearest(name, keys) if key.startswith(_OF_JOBS)]
-    called = [key for key in meant if (last := key.rpartition(".")[2]) == name or (name, last) in SYNONYMS]
-    key = name if name in keys else next(iter(called), None)
+    name, keys = flag.lstrip("-").replace("-", "_"), kinds_by_key()
+    called = [key for other, ours in SYNONYMS if other == name for key in keys if key.rpartition(".")[2] == ours]
+    key = (
+        name
+        if name in keys
+        else next((key for key in (*called, *nearest(name, keys)) if key.startswith(_OF_JOBS)), None)
+    )
     setting = "settings of a run have no dashes" + (f": write {key}={value or 'VALUE'}" if key else "")
     flag = f"{flag} {value}".rstrip()
-    return f"{setting}; a flag of the program stands behind two dashes: hpcml run -- PROGRAM {flag}"
+    return f"{flag} is no option of hpcml run: {setting}; one of a program: hpcml run -- PROGRAM {flag}"
 
 
 def _refuse_expanded(overrides: Sequence[str]) -> None:

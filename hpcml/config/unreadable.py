@@ -66,11 +66,10 @@ def _n_values(path: Path) -> int:
 
 def in_one_line(error: Exception) -> str:
     """Return the first line of what Hydra or OmegaConf says, with the file, key or word that it is about."""
-    lines = [" ".join(line.split()) for line in f"{error}\n{error.__cause__ or ''}".splitlines()]
-    lines = [line for line in lines if line]
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     file = next((line.partition("'")[2].partition("'")[0] for line in lines if line.startswith("In '")), None)
     key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
-    said, *others = [line for line in lines if not line.startswith("In '")] or [type(error).__name__]
-    if said.startswith(_MERGING):
-        said = f"{said.removeprefix(_MERGING)}: {next(iter(others), 'it cannot be set')}"
+    said = next((line for line in lines if not line.startswith("In '")), type(error).__name__).removeprefix(_MERGING)
+    if error.__cause__ is not None and (cause := str(error.__cause__).partition("\n")[0]) and cause not in said:
+        said = f"{said.rstrip('.')}: {cause}"
     return f"{f'{file}.yaml: ' if file else ''}{f'{key}: ' if key and key not in said else ''}{said}"

@@ -2,11 +2,10 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hpcml.codec import decode, decode_alike, encode, flatten
+from hpcml.codec import decode, encode, flatten
 from hpcml.errors import ConfigError
 from hpcml.model.container import ContainerKind
 from hpcml.model.identity import identifies
@@ -133,24 +132,6 @@ def test_a_queue_somebody_chose_goes_before_the_partition_of_a_profile(compose_o
     run = compose_one("+cluster=karolina", "resources.queue=qgpu_exp")
 
     assert run.resources.partition_or_queue == "qgpu_exp"
-
-
-def test_points_of_a_sweep_share_what_they_have_in_common_and_are_what_each_would_be_alone(
-    compose_one: ComposeOne,
-) -> None:
-    known: dict[tuple[str, str], Any] = {}
-    words = [("seed=1",), ("seed=2", "training.batch_size=8"), ("seed=3", "precision=amp_bf16"), ("seed=1",)]
-    alone = [compose_one(*each) for each in words]
-
-    together = [decode_alike(Run, encode(run), known) for run in alone]
-
-    assert together == alone
-    assert together[0].cluster is together[1].cluster is together[2].cluster
-    assert together[0].training is not together[1].training
-    assert [run.spec_hash for run in together] == [run.spec_hash for run in alone]
-    changed = dataclasses.replace(together[0], seed=9)
-    assert (changed.settings["seed"], together[0].settings["seed"]) == (9, 1)
-    assert changed.spec_hash != together[0].spec_hash
 
 
 def hash_of_all_settings(run: Run) -> str:
