@@ -54,7 +54,7 @@ SETTINGS = {
     "--mutlirun seed=1": "--mutlirun is no option of hpcml run",
     "resources.mem=lots": "write 64G, 500M or 1T",
     "workload.metrics=loss": "workload.metrics is a list: write 'workload.metrics=[{pattern: ..., name: ...}]'",
-    "'workload.metrics=[{patern: a, name: b}]'": "Could not override 'workload.metrics': Key 'patern' not in 'MetricRule'",
+    "'workload.metrics=[{patern: a, name: b}]'": "'workload.metrics': Key 'patern' not in 'MetricRule'",
     "workload.env=[A]": "workload.env has names below it: write workload.env.NAME=VALUE",
     "tags=a": "write 'tags=[a]'",
     "train.py --lr 1": "a program stands behind two dashes: hpcml run -- python train.py --lr 1",
@@ -65,7 +65,7 @@ SETTINGS = {
     "-p gpu": "write resources.partition=gpu",
     "\u2013m seed=1,2": "its first sign is no '-', though it looks like one",
     "--array=0-3": "--array 0-3 is no option of hpcml run: settings of a run have no dashes",
-    "-l select=1:ncpus=4": "-l select=1:ncpus=4 is no option of hpcml run",
+    "-l select=1:ncpus=4": "-l is no option of hpcml run",
     "seed=null": "seed=null: seed needs a value: leave the word out for its default",
     "--wrap='python t.py'": "settings of a run have no dashes",
 }
