@@ -153,8 +153,9 @@ def runs_section(publication: Publication) -> Section:
 
 
 def _left_out(publication: Publication, levels: Mapping[str, str]) -> Table:
-    cells = publication.comparison.cells if publication.comparison else ()
-    why = {each.uid: each.reason for cell in cells for each in cell.excluded}
+    found = publication.comparison
+    without = (found.excluded, *(cell.excluded for cell in found.cells)) if found else ()
+    why = {each.uid: each.reason for of in without for each in of}
     for run in publication.runs:
         if run.state is not State.COMPLETED:
             why.setdefault(run.uid, run.reason or run.state.value)

@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -515,6 +516,41 @@ def test_equivalent_is_only_said_where_the_interval_lies_inside_the_margin(
     elif row.verdict == "inconclusive" and inside and interval is not None:
         too_few = min(len(fp32), len(amp)) < LEAST_SEEDS
         assert too_few or interval.low == interval.high  # nothing says how certain that is
+
+
+def program(lr: float | None, seed: int, *, command: str = "train.py", **fields: Any) -> RunRecord:  # noqa: ANN401
+    params = {"workload.command": command} | ({} if lr is None else {"workload.args.lr": lr})
+    return run("own", seed, 0.5 + seed / 10 + (lr or 0), uid=f"{command}{lr}{seed}", precision_effective=None,
+               params=params, **fields)  # fmt: skip
+
+
+def test_runs_of_other_programs_without_the_setting_or_the_metric_are_left_out() -> None:
+    asked = [program(lr, seed) for lr in (0.1, 0.5) for seed in range(3)]
+    unset = [program(None, seed, command="other.py") for seed in range(2)]
+    mute = [program(0.1, 0, command=f"mute.py {n}", metrics={}, state=state)
+            for n, state in enumerate([State.COMPLETED, State.RUNNING])]  # fmt: skip
+    lost = [program(0.9, seed, command="lost.py", metrics={}, state=State.FAILED) for seed in range(3)]
+
+    found = compare([*asked, *unset, *mute, *lost], {}, ComparisonRequest(by="lr"))
+
+    assert {each.uid: each.reason for each in found.excluded} == {
+        **{each.uid: "without lr" for each in unset},
+        **{each.uid: "without val_accuracy" for each in mute},
+    }
+    assert found.n_runs == 9
+    assert [[row.level for row in cell.rows] for cell in found.cells] == [["0.1", "0.5"], ["0.9"]]
+    (cell,) = compare([*asked, *unset], {}, ComparisonRequest(by="lr")).cells
+    assert "workload.command" not in cell.where
+    assert not [flag for row in cell.rows for flag in row.flags if "precision" in flag or "step_time_s" in flag]
+
+
+def test_runs_without_the_setting_are_no_reference() -> None:
+    named = [replace(of, params={**of.params, "workload.args.opt": opt}, uid=f"{opt}{of.uid}")
+             for opt in ("sgd", "zadam") for of in (program(0.1, seed) for seed in range(3))]  # fmt: skip
+
+    found = compare([*named, program(0.1, 0, command="other.py")], {}, ComparisonRequest(by="opt"))
+
+    assert only_cell(found).reference == "sgd"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from publication_values import publication
@@ -21,7 +22,7 @@ from rendered import (
 from report_values import EVIL, ci, comparison, difference, row, speed
 from rich.console import Console
 
-from hpcml.model.comparison import Comparison, Cost, Discrepancy, Load, Losses, Occurrence, ToTarget
+from hpcml.model.comparison import Comparison, Cost, Discrepancy, Excluded, Load, Losses, Occurrence, ToTarget
 from hpcml.report.comparison import comparison_document
 from hpcml.report.document import IntervalChart
 from hpcml.report.text_charts import PLAIN, interval_bars
@@ -45,9 +46,9 @@ tf32      fp32, tf32 3/4 0.8783       -0.0325            worse      emulated  em
   differences to fp32 [90 %]: | zero, : the margin
   amp_bf16                    :-o :
   tf32       -----o------     : | :
-  - tf32: n=3: indicative only
   - tf32: requested tf32, measured fp32 (1 of 3 runs)
   - tf32: emulated: no speed
+  - tf32: n=3: indicative only
   - margin 0.005 in val_accuracy, fixed in the configuration
   - differences are against fp32: 90 % intervals for the verdict; means and speed-ups 95 %
   - amp_bf16: paired by seed, rho +0.93, p of TOST 0.032
@@ -327,6 +328,20 @@ def test_where_the_margin_comes_from_is_always_said() -> None:
     assert "no margin was fixed beforehand" in comparison_text(comparison(margin=None, margin_source=None))
 
 
+def test_an_effective_precision_is_shown_where_one_was_asked_for_or_rows_differ_in_it() -> None:
+    def is_shown(*effective: str, requested: str = "own") -> bool:
+        rows = [
+            row(f"0.{at}", 0.9, precision_requested=(requested,), precision_effective=(each,))
+            for at, each in enumerate(effective)
+        ]
+        return "effective" in comparison_text(comparison(rows=tuple(rows)))
+
+    assert not is_shown("not proven", "not proven")
+    assert not is_shown("fp32", "fp32")
+    assert is_shown("fp32", "tf32")
+    assert is_shown("not proven", "not proven", requested="tf32")
+
+
 def test_no_view_says_that_two_arms_are_the_same() -> None:
     for text in (comparison_text(comparison()), comparison_markdown(comparison()), comparison_json(comparison())):
         assert not {"same", "equal", "identical"} & set(re.findall(r"[a-z]+", text.lower()))
@@ -351,25 +366,28 @@ def test_a_goal_against_the_metric_s_name_is_told() -> None:
     )
 
 
-def test_runs_that_have_nothing_to_do_with_the_question_are_counted_in_a_line_and_shown_by_explain() -> None:
-    nothing = {"n_ok": 0, "seeds": (), "sd": None, "numerics": None, "verdict": "inconclusive"}
-    (own,) = comparison().cells
-    unset = replace(own, rows=(row("not set", None, n_failed=2, **nothing),), where={"model": "another"})
-    mute = replace(own, rows=(row("fp32", None, n_without_metric=3, **nothing),), where={"model": "mute"})
-    lost = replace(own, rows=(row("fp32", None, n_failed=3, **nothing),), where={"model": "lost"})
-    mixed = replace(comparison(), cells=(own, unset, mute, lost))
+def test_runs_that_have_nothing_to_do_with_the_question_are_counted_in_a_line() -> None:
+    reasons = [(1, "without lr"), (2, "without loss")]
+    beside = tuple(Excluded(uid=f"{n}{why}", level="not set", reason=why) for n, why in reasons for _ in range(n))
 
-    short, whole = comparison_text(mixed, explain=False), comparison_text(mixed)
+    text = " ".join(comparison_text(replace(comparison(), excluded=beside), explain=False).split())
 
-    assert "left out: 2 runs without precision; 3 runs that recorded no val_accuracy: --explain shows them" in " ".join(
-        short.split()
+    assert "left out: 2 runs without loss; 1 run without lr" in text
+    assert "left out" not in comparison_text(comparison(), explain=False)
+
+
+@pytest.mark.parametrize("source", ["config", "command line", None])
+def test_remarks_that_are_not_shown_are_counted(source: Literal["config", "command line"] | None) -> None:
+    margin = None if source is None else 0.005
+    short, whole = (
+        [line for line in comparison_text(told, explain=explain).splitlines() if line.startswith("  - ")]
+        for told in [comparison(margin=margin, margin_source=source)]
+        for explain in (False, True)
     )
-    assert [[name in text for name in ("another", "mute", "lost")] for text in (short, whole)] == [
-        [False, False, True],
-        [True, True, True],
-    ]
-    assert "left out" not in whole
-    assert "left out" not in comparison_text(replace(mixed, cells=(unset, mute)), explain=False)
+
+    n_of_table = len([line for line in whole if "wall time of whole runs" not in line])
+    assert short[-1] == f"  - {n_of_table - (len(short) - 1)} more remarks: --explain"
+    assert short[:-1] == whole[: len(short) - 1]
 
 
 def test_a_row_without_runs_is_empty_and_not_zero() -> None:
@@ -443,6 +461,7 @@ def test_json_holds_everything_under_stable_keys() -> None:
         "cells",
         "n_tests",
         "seed",
+        "excluded",
     ]
     first, second, emulated = found["cells"][0]["rows"]
     assert first["verdict"] == "reference"
