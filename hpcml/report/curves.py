@@ -35,6 +35,7 @@ _NONE: Mapping[str, str] = {}
 _HEADINGS = ("run", "name", "settings", "precision", "seed", "", "first", "last", "min", "max")
 _SETTINGS, _LINE = 2, 5  # the columns of what tells runs apart, and of the line
 _WIDEST, _NARROWEST = 60, 12
+_SHORT = 20  # a curve over so small a part of the steps has an axis of its own
 _DIGITS = 4
 _DISPENSABLE = ("name", "first", "seed")  # left out in this order where there is no room
 _DRAWN = 2  # what the table itself needs
@@ -85,9 +86,18 @@ def _rows(curves: Curves, width: int, apart: Mapping[str, str]) -> list[list[obj
     rows: list[list[object]] = []
     for run in curves.runs:
         points = curves.points[run.uid]
-        line = sparkline(points, width=width, steps=steps, values=values)
+        line = _line(points, width, steps, values)
         rows.append([*_who(run, curves.runs, apart), line, *_numbers(run.metrics.get(curves.metric), points)])
     return rows
+
+
+def _line(points: Sequence[Point], width: int, steps: tuple[int, int], values: tuple[float, float]) -> str:
+    """Return the curve of a run over *steps*, or, where these are few, over its own, and says to which."""
+    (first, last), _ = axes([points])
+    if width and len(points) > 1 and (last - first + 1) * _SHORT <= steps[1] - steps[0] + 1:
+        own = sparkline(points, width=min(_NARROWEST, last - first + 1), steps=(first, last), values=values)
+        return f"{own} to step {last}"
+    return sparkline(points, width=width, steps=steps, values=values)
 
 
 def _who(run: RunRecord, runs: Sequence[RunRecord], apart: Mapping[str, str]) -> list[object]:

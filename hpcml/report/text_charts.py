@@ -116,13 +116,16 @@ def _drawn(value: float, interval: Interval, margin: float | None, span: float, 
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _NOT_FINITE = "!"  # all that the program reported there was nan or infinite
 _NOTHING = " "
+_BEYOND = ("↓", "↑")
+_FAR = 10_000  # times the median size of a value
 
 
 def sparkline(points: Sequence[Point], *, width: int, steps: tuple[int, int], values: tuple[float, float]) -> str:
     """Return *width* characters, each as high as the mean of the points that it stands for.
 
     *steps* and *values* are the ends of both axes: with the same ones several curves can be compared by eye. A blank
-    stands for no point, "!" for points of which none is finite; blanks at the end are left out.
+    stands for no point, "!" for points of which none is finite, an arrow for one beyond *values*; blanks at the end are
+    left out.
     """
     if width < 1:
         return ""
@@ -138,10 +141,12 @@ def sparkline(points: Sequence[Point], *, width: int, steps: tuple[int, int], va
 def axes(curves: Sequence[Sequence[Point]]) -> tuple[tuple[int, int], tuple[float, float]]:
     """Return the smallest and largest step, and the smallest and largest finite value, over all *curves*.
 
-    Without any point they are (0, 0) and (0.0, 0.0).
+    Values of ten thousand times the usual size do not count. Without any point they are (0, 0) and (0.0, 0.0).
     """
     steps = [point.step for points in curves for point in points] or [0]
     values = [point.value for points in curves for point in points if math.isfinite(point.value)] or [0.0]
+    sizes = sorted(abs(value) for value in values if value) or [0.0]
+    values = [value for value in values if abs(value) <= _FAR * sizes[len(sizes) // 2]]
     return (min(steps), max(steps)), (min(values), max(values))
 
 
@@ -152,6 +157,8 @@ def _height(bucket: Sequence[float], low: float, high: float) -> str:
     finite = [value for value in bucket if math.isfinite(value)]
     if not finite:
         return _NOT_FINITE
+    if max(finite) > high or min(finite) < low:
+        return _BEYOND[max(finite) > high]
     # halves, since the difference of two large numbers may be no float any more
     height = high / 2 - low / 2
     mean = sum(value / len(finite) for value in finite)
