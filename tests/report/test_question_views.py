@@ -148,7 +148,7 @@ def test_a_short_curve_beside_a_long_one_has_steps_of_its_own() -> None:
         curve_views.curves_table(Curves(metric="loss", runs=[long, short], points=of), console=console(200))
     )
 
-    assert " ▁█▁█ to step 3 " in lines[-1]
+    assert " ▁█▁█ to step 3" in lines[-1]
 
 
 def curves() -> Curves:
@@ -191,7 +191,7 @@ def test_a_difference_in_a_last_value_that_is_not_finite_does_not_say_which_it_i
 def test_curves_are_drawn_and_their_points_told() -> None:
     lines = printed(curve_views.curves_table(curves(), console=console()))
 
-    assert lines[0].split() == ["run", "name", "precision", "seed", "loss", "first", "last", "min", "max"]
+    assert lines[0].split() == ["run", "model", "precision", "seed", "loss", "first", "last", "min", "max"]
     assert lines[1].startswith("aaaaaa")
     assert "█" in lines[1]
     assert "not finite" in lines[2]
