@@ -14,7 +14,6 @@ from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARG
 from hpcml.report.comparison_rows import RowQuantities, row_quantities
 from hpcml.report.document import (
     Document,
-    IntervalChart,
     LevelStyle,
     Paragraph,
     Part,
@@ -46,7 +45,7 @@ def comparison_document(
     """Return the document of ``hpcml compare``: for each cell what was found, a table, its costs, and remarks.
 
     A cell has the runs that are alike in everything but the compared setting, and a row for each of its values. Of the
-    remarks at most three are shown, those that change what a reader should think; *explain* shows all, and the chart.
+    remarks at most three are shown, those that change what a reader should think; *explain* shows all.
     *quantities* makes the columns, in the order of CSV; a test gives its own.
     """
     warning = closing(comparison)
@@ -73,14 +72,6 @@ def _left_out(comparison: Comparison) -> Iterator[Part]:
 
 def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]], *, explain: bool) -> Section:
     below = line_table(quantities, cell.rows, [row.level for row in cell.rows])
-    known = [(row.level, row.difference) for row in cell.rows if row.difference is not None]
-    intervals = IntervalChart(
-        title=f"differences to {cell.reference} [90\u00a0%]",
-        reference=cell.reference,
-        intervals=[(name, each.value, each.ci90) for name, each in known if each.ci90 is not None],
-        margin=cell.margin,
-        levels=[row.level for row in cell.rows],
-    )
     whole_runs = walls(cell)
     judged = [row for row in cell.rows if row.verdict != "reference"]
     found = [f"{verdict}: {who}" for verdict, who in tallied([(row.verdict, row.level) for row in judged])]
@@ -89,7 +80,6 @@ def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]
         found += [f"{row.level}: {sentence(comparison, cell, row)}" for row in judged]
     parts: list[Part] = [Remarks(lines=found, tones=["conclusion"] * len(found))] if found else []
     parts.append(short_table(quantities, cell.rows, is_dense=True))
-    parts += [intervals] if explain else []
     parts += [below] if below is not None else []
     parts.append(_remarks(comparison, cell, most=None if explain else _MOST_REMARKS))
     parts += [Remarks(lines=[whole_runs], terminal_only=True)] if whole_runs is not None and explain else []

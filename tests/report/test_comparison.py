@@ -23,9 +23,6 @@ from report_values import EVIL, ci, comparison, difference, row, speed
 from rich.console import Console
 
 from hpcml.model.comparison import Comparison, Cost, Discrepancy, Excluded, Load, Losses, Occurrence, ToTarget
-from hpcml.report.comparison import comparison_document
-from hpcml.report.document import IntervalChart
-from hpcml.report.text_charts import PLAIN, interval_bars
 
 GOLDEN = """\
 14 runs by precision · val_accuracy: last value, higher is better
@@ -43,9 +40,6 @@ amp_bf16  amp_bf16   5   0.9098       -0.0010            equivalent    8.979    
                          ± 0.0024     [-0.0018, -0.0002]                               [2.21, 2.23]
 tf32      fp32, tf32 3/4 0.8783       -0.0325            worse      emulated  emulated emulated
                          ± 0.0024     [-0.0450, -0.0200]
-  differences to fp32 [90 %]: | zero, : the margin
-  amp_bf16                    :-o :
-  tf32       -----o------     : | :
   - tf32: requested tf32, measured fp32 (1 of 3 runs)
   - tf32: emulated: no speed
   - tf32: n=3: indicative only
@@ -194,20 +188,6 @@ def test_a_terminal_gets_lines_and_colour_and_a_file_gets_neither() -> None:
     assert "─" in terminal.file.getvalue()
     assert "\x1b" not in plain.file.getvalue()
     assert "─" not in plain.file.getvalue()
-    assert "●" in terminal.file.getvalue()
-    assert "●" not in plain.file.getvalue()
-
-
-def test_a_terminal_that_cannot_draw_gets_plain_bars() -> None:
-    class Latin(io.StringIO):
-        encoding = "latin-1"
-
-    screen = Console(file=Latin(), width=100, force_terminal=True, color_system=None)
-    screen.print(comparison_renderable(comparison(), console=screen))
-
-    assert isinstance(screen.file, Latin)
-    assert "●" not in screen.file.getvalue()
-    assert ":-o :" in screen.file.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
@@ -255,30 +235,6 @@ def test_a_setting_that_made_cells_is_in_their_heading_once() -> None:
     heading = comparison_text(measured(), width=200).splitlines()[2]
 
     assert heading.count("64") == 1
-
-
-@pytest.mark.parametrize("half", [0.001, 0.02, 3.0])
-def test_bars_of_a_cell_share_one_axis(half: float) -> None:
-    rows = (row("fp32", 0.9), row("tf32", 0.9, difference=difference(0.0, half)))
-    parts = comparison_document(comparison(rows=rows), explain=True).sections[0].parts
-    chart = next(part for part in parts if isinstance(part, IntervalChart))
-
-    bars = interval_bars(chart, width=41, marks=PLAIN)
-
-    assert [len(bar.text) for bar in bars] == [41]
-    assert bars[0].text[20] == "o"
-    assert bars[0].text == bars[0].text[::-1].translate(str.maketrans("<>", "><"))
-    assert ("<" in bars[0].text) == (half > 0.05)  # ten margins
-
-
-def test_an_interval_without_ends_is_drawn_from_edge_to_edge() -> None:
-    rows = (row("fp32", 0.9), row("tf32", 0.9, difference=difference(0.0, math.inf)))
-    parts = comparison_document(comparison(rows=rows), explain=True).sections[0].parts
-    chart = next(part for part in parts if isinstance(part, IntervalChart))
-
-    (bar,) = interval_bars(chart, width=11, marks=PLAIN)
-
-    assert (bar.text[0], bar.text[5], bar.text[-1]) == ("<", "o", ">")
 
 
 def test_no_color_is_honoured() -> None:
