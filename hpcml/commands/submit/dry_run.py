@@ -53,5 +53,11 @@ def preview_submission(
         runs=[(item.run, launch.plan_shown(item, places), item.overrides) for item in planned],
         submissions=submissions,
         sources=[*code.foreseen(planned, places), *lines, *said.notes],
-        warnings=[*notes, *said.refusals, *said.warnings, *preflight.all_warnings(planned, places, backends.machine())],
+        warnings=[
+            *notes,
+            *preflight.refusals(planned),
+            *said.refusals,
+            *said.warnings,
+            *preflight.all_warnings(planned, places, backends.machine()),
+        ],
     )

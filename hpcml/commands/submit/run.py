@@ -92,14 +92,15 @@ def submit_points(
     chosen, lines = dependencies.resolve_all(missing if only_missing else planned, places)
     for line in lines:
         reporter.note(line)
+    preflight.refuse(chosen)
     code.refuse(chosen, places)
     _rehearse(chosen, places, backends, reporter)
+    for warning in preflight.all_warnings(chosen, places, backends.machine()):
+        reporter.warn(warning)
     if any(item.wants_image for item in chosen):
         voice = images.Voice(display=reporter.building, warn=reporter.warn)
         jobs = images.BuildJobs(places=places, backends=backends, command_line=command_line, tell=reporter.note)
         chosen = images.with_images(chosen, environ, project, voice, jobs)
-    for warning in preflight.all_warnings(chosen, places, backends.machine()):
-        reporter.warn(warning)
     if not chosen:
         return []
     if not only_missing:
