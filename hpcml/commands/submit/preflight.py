@@ -15,7 +15,7 @@ from hpcml.commands.submit.data_path import absent_paths
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.queues import unknown_queue
 from hpcml.commands.submit.startable import start_of
-from hpcml.errors import ConfigError, StoreError
+from hpcml.errors import StoreError
 from hpcml.model.cluster import SchedulerName
 from hpcml.mounts import file_system_of, is_local
 from hpcml.paths import Places
@@ -35,12 +35,6 @@ def refusals(planned: Sequence[Planned]) -> list[str]:
         yours = "resources.account=..., HPCML_ACCOUNT, or 'account: ...' in hpcml.yaml here"
         found[f"resources.account={ACCOUNT_PLACEHOLDER} stands for an account of yours: set {yours}"] = None
     return list(found)
-
-
-def refuse(planned: Sequence[Planned]) -> None:
-    """Raise `ConfigError` with the first of the `refusals`."""
-    for line in refusals(planned):
-        raise ConfigError(line)
 
 
 def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> list[str]:

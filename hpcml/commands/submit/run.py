@@ -19,6 +19,7 @@ from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.planned import Planned
+from hpcml.errors import ConfigError
 from hpcml.images.build import OnProgress
 from hpcml.model.run import know_hashes
 from hpcml.model.state import State
@@ -92,7 +93,8 @@ def submit_points(
     chosen, lines = dependencies.resolve_all(missing if only_missing else planned, places)
     for line in lines:
         reporter.note(line)
-    preflight.refuse(chosen)
+    for line in preflight.refusals(chosen):
+        raise ConfigError(line)
     code.refuse(chosen, places)
     _rehearse(chosen, places, backends, reporter)
     for warning in preflight.all_warnings(chosen, places, backends.machine()):
