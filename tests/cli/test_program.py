@@ -56,7 +56,7 @@ def test_a_setting_that_is_set_twice_is_told_of(hpcml: Hpcml) -> None:
     done = hpcml("run", "-n", "precision=fp32", "seed=1", "precision=tf32", "seed=1", "--", sys.executable, "-c", SAYS)
 
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines() == ["hpcml: precision=fp32 has no effect: precision=tf32 stands behind it"]
+    assert done.stderr.splitlines() == ["hpcml: warning: precision=fp32 has no effect: precision=tf32 stands behind it"]
 
 
 def test_a_command_that_is_a_setting_has_the_runs_own_filled_in_as_well(hpcml: Hpcml) -> None:
