@@ -36,14 +36,15 @@ QUESTIONS = {  # what is asked, and the most CPU seconds of ten runs and of 10,0
     "report --md": (1.5, None),
 }
 FIRST_READING_S, DRY_RUN_S, SWEEP_S, AGENT_S, METRIC_US = 60.0, 1.0, 5.0, 0.2, 10.0
-SWEEP, CALLS, REPEAT = 1000, 50_000, 3
+SWEEP, CALLS, REPEAT, SAMPLES = 1000, 50_000, 3, 10
 
 
 def write_run(runs: Path, number: int) -> None:
-    """Write the directory of one run that has ended, with its journals."""
+    """Write the directory of one run that has ended, with its journals and telemetry."""
     uid = f"20261121-{number:06d}-bench4"
     folder = runs / "benchmark" / uid
-    (folder / "journal").mkdir(parents=True)
+    for name in ("journal", "telemetry"):
+        (folder / name).mkdir(parents=True)
     with JournalWriter.open(str(folder / "journal"), run=uid, writer="rank0") as journal:
         for step in range(STEPS):
             journal.metrics(step, {"loss": 1 / (step + 1 + number % 7), "step_time_s": 0.1})
@@ -52,6 +53,11 @@ def write_run(runs: Path, number: int) -> None:
         journal.event("attempt_started", {"job_id": str(number)})
         journal.event("facts", {"hostname": "node1", "gpu_model": "NVIDIA A100", "torch": "2.13.0"})
         journal.event("attempt_ended", {"state": "COMPLETED", "exit_code": 0, "wall_s": 10.0})
+    with JournalWriter.open(str(folder / "telemetry"), run=uid, writer="node0") as journal:
+        journal.event("devices", {"gpus": [], "interval_s": 1.0})
+        for at in range(SAMPLES):
+            journal.metrics(at, {"host.at_s": at, "host.cpu_s": 0.9 * at, "host.memory_mb": 900 + at % 7})
+        journal.event("sampler_ended", {"ticks": SAMPLES, "missed_ticks": 0})
     run: dict[str, Any] = {
         "experiment": "benchmark",
         "seed": number // len(PRECISIONS) % SEEDS,

@@ -326,7 +326,7 @@ def _ends_by_itself() -> bool:
 def ranks_by_launcher(env: Mapping[str, str]) -> Optional[Ranks]:
     """Return what an MPI launcher (mpirun, mpiexec, srun, flux run) has told this process in *env*; None: nothing.
 
-    Variables that hpcml or torchrun sets are not looked at. Raises `ValueError` for one that is no integer.
+    Variables that hpcml or torchrun sets are not looked at. Raises `ValueError` for one that is no integer or no rank.
     """
     return _ranks_by(_BY_LAUNCHER, env)
 
@@ -340,8 +340,13 @@ def _ranks_by(launchers: Sequence[Tuple[str, str, str]], env: Mapping[str, str])
     for rank, world_size, local_rank in launchers:
         # PMI_RANK is what several launchers say: which one it is shows in the variable of the local rank
         is_whole = local_rank in env or not local_rank or rank != "PMI_RANK"
-        if env.get(rank) and is_whole:
-            return Ranks(_read_int(env, rank, 0), _read_int(env, world_size, 1), _read_int(env, local_rank, 0))
+        # the script of a job has SLURM_PROCID=0 and the job's SLURM_NTASKS, and is no step: srun has not started it
+        is_started = rank != "SLURM_PROCID" or "SLURM_STEP_ID" in env
+        if env.get(rank) and is_whole and is_started:
+            ranks = Ranks(_read_int(env, rank, 0), _read_int(env, world_size, 1), _read_int(env, local_rank, 0))
+            if not 0 <= ranks.rank < ranks.world_size:
+                raise ValueError(f"{rank}={ranks.rank} is no rank of {world_size}={ranks.world_size}: set both")
+            return ranks
     return None
 
 

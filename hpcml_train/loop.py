@@ -207,13 +207,13 @@ def _report(training: Training, end: StepEnd) -> None:
 _RESOLUTION = "metric_resolution."  # a fact of the run: the smallest step of a metric
 
 
-def counted_in(metric: str, samples: int) -> dict[str, object]:
-    """Return the facts of a *metric* that counts right answers of so many validation *samples*: it moves in steps.
+def counted_in(metric: str, samples: int, *, each: int = 1) -> dict[str, object]:
+    """Return the facts of a *metric* that counts right answers, *each* of so many in *samples*: it moves in steps.
 
-    >>> counted_in("val_accuracy", 4)
-    {'validation_samples': 4, 'metric_resolution.val_accuracy': 0.25}
+    >>> counted_in("val_accuracy", 2, each=2)
+    {'validation_samples': 2, 'metric_resolution.val_accuracy': 0.25}
     """
-    return {"validation_samples": samples, **({f"{_RESOLUTION}{metric}": 1 / samples} if samples else {})}
+    return {"validation_samples": samples, **({f"{_RESOLUTION}{metric}": 1 / (samples * each)} if samples else {})}
 
 
 def perplexity(loss: float) -> float:

@@ -23,7 +23,7 @@ _OF_STRATEGY = ("inter_op_threads", "bucket_cap_mb", "microbatches", "schedule")
 class Task:
     """The settings that recipes obey. Defaults are hpcml's; model and options are each recipe's own.
 
-    Raises `RecipeError` for a number below 1 and an unknown schedule.
+    Raises `RecipeError` for a number below 1, a holdout that is no share, and an unknown schedule.
     """
 
     model: Optional[str] = None
@@ -57,6 +57,8 @@ class Task:
             if value is not None and value < 1:
                 unit = " step" if name == "checkpoint_every" else ""
                 raise RecipeError(f"training.{name}={value} must be at least 1{unit}")
+        if not 0.0 < self.holdout < 1.0:
+            raise RecipeError(f"data.holdout={self.holdout:g} must lie between 0 and 1")
         if self.schedule not in ("gpipe", "1f1b"):
             raise RecipeError(f"strategy.schedule={self.schedule}: choose gpipe or 1f1b")
 

@@ -10,7 +10,7 @@ import click
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form
 from hpcml.cli.program import BeforeProgram, complete_words
-from hpcml.cli.say import complain, say
+from hpcml.cli.say import say
 from hpcml.paths import Places
 
 
@@ -35,7 +35,7 @@ def estimate(
     Type what you would give to hpcml run: hpcml estimate -m precision=fp32,tf32 'seed=range(5)'
     """
     from hpcml.cli.program import compose
-    from hpcml.cli.terminal import ask, console, show
+    from hpcml.cli.terminal import ask, console, say_remarks, show
     from hpcml.commands import estimate as operation
     from hpcml.commands.submit.validate import plan_points
     from hpcml.config.sweep import most_runs
@@ -46,8 +46,7 @@ def estimate(
     if not points:
         return 0  # Hydra has printed what was asked for
     planned, machine = plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=True, most=most)
-    for remark in remarks:
-        complain(remark)
+    say_remarks(remarks)
     found = operation.estimate_runs(planned, places, machine)
     if form == "json":
         say(report.estimate_json(found), nl=False)

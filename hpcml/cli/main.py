@@ -289,7 +289,9 @@ def _answer(error: click.ClickException) -> str:
         known = {name.lstrip("-"): name for each in context.command.params for name in each.opts}
         for meant in nearest(error.option_name.lstrip("-"), known)[:1]:  # dashes alone make two names alike
             return f"No such option '{error.option_name}'. Did you mean '{known[meant]}'?"
-    is_helpful = "Did you mean" in said or not said.startswith(("No such option", "Got unexpected extra"))
+    if isinstance(error, click.MissingParameter) and isinstance(option := error.param, click.Option):
+        return f"Missing option: {context.command_path} {option.opts[0]} {option.metavar}: {option.help}"
+    is_helpful = "Did you mean" in said or not said.startswith(("No such option", "Got unexpected extra", "Missing"))
     return said if is_helpful else f"{said.rstrip('.')}: {context.command_path} --help lists what it takes"
 
 

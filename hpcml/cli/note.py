@@ -12,11 +12,11 @@ from hpcml.paths import Places
 
 @click.command(cls=DashedCommand)
 @click.argument("reference", metavar="RUN")
-@click.argument("text")
+@click.argument("text", nargs=-1, required=True)
 @pass_places
-def note(places: Places, reference: str, text: str) -> None:
+def note(places: Places, reference: str, text: tuple[str, ...]) -> None:
     """Note TEXT of a run, with your name and the time; hpcml show shows it."""
     from hpcml.commands import tag
 
-    record = tag.note(places, reference, text)
+    record = tag.note(places, reference, " ".join(text))
     say(f"{record.uid}  {len(record.notes)} note{'s' if len(record.notes) != 1 else ''}")

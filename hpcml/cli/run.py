@@ -42,7 +42,7 @@ _DRY = {"dry-run", "script"}
 def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] | None) -> int:
     """Compose a configuration with Hydra's command line, check it, and run it or submit it."""
     from hpcml.cli.program import compose
-    from hpcml.cli.terminal import ask, has_input
+    from hpcml.cli.terminal import ask, has_input, say_remarks, warn
     from hpcml.commands.submit import validate
     from hpcml.commands.submit.backends import Backends
     from hpcml.commands.submit.batches import NONE_SUBMITTED
@@ -60,10 +60,9 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
         planned, machine = validate.plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=is_dry, most=most)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(NONE_SUBMITTED) from error
-    for remark in remarks:
-        complain(remark)
+    say_remarks(remarks)
     if any(point.run.workload.command for point in points) and has_input():
-        complain(
+        warn(
             "the program's input is empty: what comes through a pipe or < stays with hpcml run; "
             "name a file on the program's command line instead"
         )

@@ -9,6 +9,7 @@ import stat
 import struct
 import sys
 import termios
+from collections.abc import Sequence
 
 import click
 from rich.console import Console, RenderableType
@@ -86,6 +87,14 @@ def show(renderable: RenderableType) -> None:
 def warn(text: str) -> None:
     """Say that something is not as it should be, though the command goes on."""
     complain(f"warning: {text}")
+
+
+def say_remarks(remarks: Sequence[str]) -> None:
+    """Warn of what looks like a mistake in the words of a command; what they sweep is no mistake."""
+    from hpcml.config.program import SWEEP
+
+    for remark in remarks:
+        (complain if remark.startswith(SWEEP) else warn)(remark)
 
 
 def say_interrupted(places: Places) -> None:

@@ -43,21 +43,23 @@ def top(
     once: bool,
     form: str | None,
 ) -> None:
-    """Watch runs while they go, by what they write: GPUs, hosts, metrics, pace. Ends with them, or with Ctrl-C."""
+    """Watch the runs named, or all under way: GPUs, hosts, metrics, pace. Ends with them, or with Ctrl-C."""
     from hpcml.units import parse_interval_s
 
     interval_s = parse_interval_s(interval, field="--interval")
     if interval_s < SHORTEST_S:
         raise click.UsageError(f"--interval {interval} is too short: 100ms at least")
     named = bool(references) or submission is not None
-    if is_local == named:
-        raise click.UsageError("name the runs to watch (or a --submission), or say --local to watch this machine")
+    if is_local and named:
+        raise click.UsageError("--local is this machine, without a run: leave it or the runs out")
     if is_local:
         show_machine(interval_s, is_once=once, form=form)
+        return
+    found = live_runs.find_runs(places, references, submission) if named else live_runs.runs_under_way(places)
+    if found or form == "json":
+        show_runs(found, interval_s, is_once=once, form=form)
     else:
-        from hpcml.commands.top.live_runs import find_runs
-
-        show_runs(find_runs(places, references, submission), interval_s, is_once=once, form=form)
+        say("no run waits or runs: hpcml top RUN shows one that has ended, --local this machine")
 
 
 # Drawing the frames.

@@ -35,6 +35,7 @@ from hpcml.store.sqlite.location import only_read
 
 log = logging.getLogger(__name__)
 
+_MANY = 1000  # run directories, which take seconds to read
 _YOUR_OWN = "choose one of your own (--store, HPCML_STORE)"
 
 # For each run that was asked about: what its scheduler knows, or None if it has forgotten it. A run whose scheduler
@@ -241,6 +242,8 @@ def collect(
         # Imported here: reading run directories loads half of hpcml, and most answers find nothing to read.
         from hpcml.store.ingest import read_news  # noqa: PLC0415
 
+        if (count := len(news.changed)) >= _MANY and not is_silent:
+            log.warning("%d run directories have news, which are read first: that takes a while", count)
         report = read_news(store, news, *roots, is_anew=is_anew)
     if not is_silent:
         tell_left_out(report.problems)

@@ -101,10 +101,13 @@ def _settings(name: str, files: Mapping[str, Path], above: tuple[str, ...] = ())
     bases = own.pop("defaults", None) or []
     mine: Any = own.get(_GROUP) or {} if _GLOBAL in text.splitlines() else own
     merged: dict[str, Any] = {}
-    for base in bases:
-        if isinstance(base, str) and base in files and base not in (*above, name):
-            merged = _over(merged, _settings(base, files, (*above, name)))
-    return _over(merged, mine)
+    for base in bases if "_self_" in bases else [*bases, "_self_"]:
+        other = str(base).removeprefix(f"/{_GROUP}/")
+        if base == "_self_":
+            merged = _over(merged, mine)
+        elif other in files and other not in (*above, name):
+            merged = _over(merged, _settings(other, files, (*above, name)))
+    return merged
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Cluster profiles (``conf/cluster/*.yaml``): found as Hydra finds them, read without it, and written for a new site.
+"""Cluster profiles (``conf/cluster/*.yaml``): found as Hydra finds them, read, and written for a new site.
 
 `hpcml cluster` lists, shows and creates them.
 """
@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -18,13 +19,16 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpcml.codec import decode, encode
-from hpcml.config.command_line import project_conf
+from hpcml.config.command_line import in_quotes, project_conf
 from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import Cluster, Queue, Resources
+from hpcml.model.run import Run
 from hpcml.paths import resource_dir
 from hpcml.runs.atomic import create_text
 from hpcml.spelling import did_you_mean
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # a file, and a word of Hydra's override grammar
 _GLOBAL = "# @package _global_"
@@ -63,28 +67,37 @@ class Profile:
 
 
 def list_profiles(project: Path, config_dirs: Sequence[Path] = ()) -> list[Profile]:
-    """Return all profiles, sorted by name; raise `ConfigError` for the first that cannot be read.
+    """Return all profiles that can be read, sorted by name, and warn of the others.
 
     Shipped ones, those of *config_dirs* (``--config-dir``) and those of *project*'s ./conf. Of files of the same name
     the first in this order counts, as in Hydra.
     """
-    return [get_profile(name, project, config_dirs) for name in sorted(_files(project, config_dirs))]
+    found = []
+    for name in sorted(_files(project, config_dirs)):
+        try:
+            found.append(get_profile(name, project, config_dirs))
+        except ConfigError as error:
+            log.warning("left out: %s", error)
+    return found
 
 
 def get_profile(name: str, project: Path, config_dirs: Sequence[Path] = ()) -> Profile:
     """Return the profile that ``+cluster=NAME`` would compose; raise `ConfigError` without a valid one.
 
-    *name* is the word to type, and becomes the name of the cluster. The profiles that its defaults list names are read
-    first, and its own values win over theirs. The message of an error names the file, or the names that there are.
+    *name* is the word to type, and becomes the name of the cluster. Hydra composes a profile with a defaults list. The
+    message of an error names the file, or the names that there are.
     """
     files = _files(project, config_dirs)
     if name not in files:
         guess = did_you_mean(name, files)
         names = f"choose {', '.join(sorted(files))}, or make it: hpcml cluster new NAME"
         raise ConfigError(f"cluster={name} is not known: {guess or names}")
-    settings = _settings(name, files)
     path = files[name]
+    settings = _settings(path)
     try:
+        if settings is None:
+            run = _composed(name, project, config_dirs)
+            return Profile(cluster=replace(run.cluster, name=name), resources=run.resources, path=path)
         return Profile(
             # By the word to type: a profile built on another keeps the other's name inside.
             cluster=replace(decode(Cluster, settings.get("cluster", {}), where="cluster"), name=name),
@@ -208,25 +221,25 @@ def _files(project: Path, config_dirs: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
-def _settings(name: str, files: Mapping[str, Path], above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return ``{"cluster": ..., "resources": ...}`` of a file and of the profiles that its defaults list names."""
-    path = files[name]
+def _settings(path: Path) -> dict[str, Any] | None:
+    """Return ``{"cluster": ..., "resources": ...}`` of a file; None where it has a defaults list, which Hydra reads."""
     try:
         text = path.read_text(encoding="utf-8")
-        own = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
+        own: Any = OmegaConf.create(text)
+        if "defaults" in own:
+            return None
+        own = OmegaConf.to_container(own, resolve=True)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(why_unreadable(path, error)) from error
     require(isinstance(own, dict), f"{path}: a profile is a mapping of keys to values")
-    assert isinstance(own, dict)
-    bases = own.pop("defaults", None) or []
-    settings = own if _GLOBAL in text.splitlines() else {"cluster": own}
-    merged: dict[str, Any] = {"cluster": {}, "resources": {}}
-    for base in bases:
-        if isinstance(base, str) and base in files and base not in (*above, name):
-            merged = _over(merged, _settings(base, files, (*above, name)))
-    return _over(merged, settings)
+    return dict(own) if _GLOBAL in text.splitlines() else {"cluster": own}
 
 
-def _over(below: Mapping[str, Any], above: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the two groups a profile may set, *above* winning key by key."""
-    return {group: {**below[group], **(above.get(group) or {})} for group in ("cluster", "resources")}
+def _composed(name: str, project: Path, config_dirs: Sequence[Path]) -> Run:
+    """Return the run that ``+cluster=NAME`` alone is."""
+    from hpcml.config.compose import compose_from_cli  # noqa: PLC0415 - loads Hydra
+
+    own = project_conf(project, resource_dir("conf"))
+    folders = ",".join(in_quotes(f"file://{path.absolute()}") for path in (*config_dirs, *filter(None, [own])))
+    (point,) = compose_from_cli([f"cluster={name}", f"hydra.searchpath=[{folders}]"], project=project)
+    return point.run

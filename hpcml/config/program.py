@@ -39,6 +39,7 @@ _SEED_OF_WHAT = re.compile(
 _IS_NO_NAME = re.compile(r"arg\d+|s")  # of a seed that stands behind no flag, or behind -s
 _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
+SWEEP = "sweep of the program's own settings"  # how the one remark begins that is no warning
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
 _RANGE = re.compile(r"\{?(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?\}?")
 # Of --gin_bindings=train.lr=0.1,0.2 the name is the last one.
@@ -132,7 +133,7 @@ class Program:
             for name, values in swept.items()
             if len(values) > 1
         )
-        lines = [f"sweep of the program's own settings: {said}"] if said else []
+        lines = [f"{SWEEP}: {said}"] if said else []
         is_ours = _asks_us(self.words, project)
         if len(set(seeds)) > 1 and _SEED not in names_in(self.words, OF_THE_RUN) and not is_ours:
             lines.append(

@@ -15,7 +15,6 @@ import yaml
 
 from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import ConfigError
-from hpcml.runs.private import make_folder, write_file
 
 PROJECT_FILE = "hpcml.yaml"
 
@@ -74,18 +73,6 @@ def read_preferences(path: Path) -> Preferences:
 
 def _is_account(account: object) -> bool:
     return isinstance(account, str | int) and not isinstance(account, bool) and len(str(account).split()) == 1
-
-
-def remember_account(path: Path, cluster: str, account: str) -> None:
-    """Write the account of *cluster* into *path*, keeping its other settings (but not its comments).
-
-    The folder is made where it is absent, for its owner only. Raises `ConfigError` where the file that is there cannot
-    be read, and `OSError` where it cannot be written.
-    """
-    raw = _read(path)
-    raw["accounts"] = {**(raw.get("accounts") or {}), cluster: account}
-    make_folder(path.parent, parents=True)
-    write_file(path.resolve(), yaml.safe_dump(raw, sort_keys=False))
 
 
 def _read(path: Path) -> dict[str, Any]:

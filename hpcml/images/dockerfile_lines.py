@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from hpcml.errors import ConfigError
 
 _INSTRUCTION = re.compile(r"([A-Za-z]+)(?:\s+(.*))?", re.DOTALL)
-_QUOTED = r""""(?:\\.|[^"\\])*"|'[^']*'"""
-_HEREDOC = re.compile(rf"""(?<![<\w])\d*<<(?P<tabs>-?)(?P<quote>["']?)(?P<word>[A-Za-z_]\w*)(?P=quote)|{_QUOTED}""")
+_OTHER = r""""(?:\\.|[^"\\])*"|'[^']*'|\(\(.*?\)\)"""  # quotes, and arithmetic, in which << shifts bits
+_HEREDOC = re.compile(rf"""(?<![<\w])\d*<<(?P<tabs>-?)(?P<quote>["']?)(?P<word>[A-Za-z_]\w*)(?P=quote)|{_OTHER}""")
 _TAKE_HEREDOCS = frozenset({"RUN", "COPY", "ADD"})
 
 

@@ -324,3 +324,4 @@ class Comparison:
     cells: tuple[Cell, ...] = field(default_factory=tuple)
     n_tests: int = 0  # of them, those with a p value: Holm's m
     seed: str | None = None  # the setting that stands for the seed of the runs; None: their own
+    excluded: tuple[Excluded, ...] = ()  # runs of cells without the setting or the metric, often of another program

@@ -120,6 +120,9 @@ class Layout:
     name: LayoutName
 
 
+DEFAULT_METRIC = "val_accuracy"  # the metric of runs of which nobody chose one
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """The metric that runs are compared by.
@@ -128,7 +131,7 @@ class Objective:
     with each run, so that a verdict of equivalence cannot be fitted to the results afterwards.
     """
 
-    metric: str = "val_accuracy"
+    metric: str = DEFAULT_METRIC
     goal: Goal = Goal.max
     margin: float | None = None  # in the metric's unit: a difference below it does not matter
     margins: dict[str, float] = field(default_factory=dict)  # of other metrics, by name

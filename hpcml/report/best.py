@@ -10,7 +10,7 @@ from hpcml.codec import encode
 from hpcml.model.query_results import Ranked, Ranking
 from hpcml.report.render.data import json_text
 from hpcml.report.render.rows import value_csv, value_markdown, value_table
-from hpcml.report.runs import precision_words, short_uid, title
+from hpcml.report.runs import name_heading, name_words, precision_words, short_uid
 from hpcml.report.text import number
 
 
@@ -102,7 +102,7 @@ def _averaged(ranking: Ranking) -> str | None:
     return "repeats" if any(each.alike_n > 1 for each in ranking.ranked) else None
 
 
-_DISPENSABLE = ("experiment", "name", "at step", "state", "seed")
+_DISPENSABLE = ("experiment", "name", "model", "at step", "state", "seed")
 _FIELDS = ("uid", "experiment", "name", "precision", "seed", "state")
 
 
@@ -111,7 +111,8 @@ def _fields(each: Ranked) -> list[object]:
 
 
 def _headings(ranking: Ranking) -> list[str]:
-    told = ["run", "experiment", "name", "precision", *ranking.differ, "seed", "state", ranking.metric, "at step"]
+    named = name_heading(each.run for each in ranking.ranked)
+    told = ["run", "experiment", named, "precision", *ranking.differ, "seed", "state", ranking.metric, "at step"]
     averaged = _averaged(ranking)
     mean = [f"its {averaged}' mean"] if averaged else []
     return ["", *ranking.by, *told, *mean, *(["diverged"] if _any_diverged(ranking) else [])]
@@ -123,7 +124,8 @@ def _any_diverged(ranking: Ranking) -> bool:
 
 def _words(each: Ranked, ranking: Ranking, uid: str | None = None) -> Sequence[object]:
     run, averaged = each.run, _averaged(ranking)
-    who = (uid or short_uid(run.uid), run.experiment, title(run), precision_words(run))
+    named = name_heading(other.run for other in ranking.ranked)
+    who = (uid or short_uid(run.uid), run.experiment, name_words(run, named), precision_words(run))
     settings = (
         f"{value:g}" if isinstance(value, float) else value for value in each.settings
     )  # no more digits than typed

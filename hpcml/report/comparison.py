@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
@@ -13,7 +14,6 @@ from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARG
 from hpcml.report.comparison_rows import RowQuantities, row_quantities
 from hpcml.report.document import (
     Document,
-    IntervalChart,
     LevelStyle,
     Paragraph,
     Part,
@@ -45,19 +45,16 @@ def comparison_document(
     """Return the document of ``hpcml compare``: for each cell what was found, a table, its costs, and remarks.
 
     A cell has the runs that are alike in everything but the compared setting, and a row for each of its values. Of the
-    remarks at most three are shown, those that change what a reader should think; *explain* shows all, and the chart.
-    Cells of which nothing is to be told are counted in a line.
+    remarks at most three are shown, those that change what a reader should think; *explain* shows all.
     *quantities* makes the columns, in the order of CSV; a test gives its own.
     """
     warning = closing(comparison)
     told = [(cell, quantities(comparison, cell)) for cell in comparison.cells]
-    beside = {} if explain else _beside(comparison)
-    left_out = f"left out: {'; '.join(dict.fromkeys(beside.values()))}: --explain shows them" if beside else None
     return Document(
         introduction=introduction(comparison),
         sections=[
-            *(_cell(comparison, cell, its, explain=explain) for cell, its in told if id(cell) not in beside),
-            *([Section(heading="", parts=[Paragraph(text=left_out)])] if left_out is not None else []),
+            *(_cell(comparison, cell, its, explain=explain) for cell, its in told),
+            *(Section(heading="", parts=[part]) for part in _left_out(comparison)),
             *([Section(heading="", parts=[Paragraph(text=warning)])] if warning is not None and explain else []),
         ],
         record=_record(comparison, told),
@@ -65,38 +62,16 @@ def comparison_document(
     )
 
 
-def _beside(comparison: Comparison) -> dict[int, str]:
-    """Return what is said of all cells of runs that have nothing to do with the question, by the `id` of each.
-
-    That is of runs, often of another program, that have no such setting, or that completed and never recorded the
-    metric. Empty where these are all cells.
-    """
-    unset = [cell for cell in comparison.cells if [row.level for row in cell.rows] == ["not set"]]
-    mute = [
-        cell
-        for cell in comparison.cells
-        if cell not in unset and all(row.n_without_metric == row.n_selected for row in cell.rows)
-    ]
-    if len(unset) + len(mute) == len(comparison.cells):
-        return {}
-    kinds = ((unset, f"without {comparison.by}"), (mute, f"that recorded no {comparison.metric}"))
-    said: dict[int, str] = {}
-    for cells, why in kinds:
-        n = sum(row.n_selected for cell in cells for row in cell.rows)
-        said |= {id(cell): f"{n} run{'s'[: n != 1]} {why}" for cell in cells}
-    return said
+def _left_out(comparison: Comparison) -> Iterator[Part]:
+    """Yield the line that counts the runs that have nothing to do with the question."""
+    counts = Counter(run.reason for run in comparison.excluded)
+    told = "; ".join(f"{n} run{'s'[: n != 1]} {why}" for why, n in sorted(counts.items()))
+    if told:
+        yield Paragraph(text=f"left out: {told}")
 
 
 def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]], *, explain: bool) -> Section:
     below = line_table(quantities, cell.rows, [row.level for row in cell.rows])
-    known = [(row.level, row.difference) for row in cell.rows if row.difference is not None]
-    intervals = IntervalChart(
-        title=f"differences to {cell.reference} [90\u00a0%]",
-        reference=cell.reference,
-        intervals=[(name, each.value, each.ci90) for name, each in known if each.ci90 is not None],
-        margin=cell.margin,
-        levels=[row.level for row in cell.rows],
-    )
     whole_runs = walls(cell)
     judged = [row for row in cell.rows if row.verdict != "reference"]
     found = [f"{verdict}: {who}" for verdict, who in tallied([(row.verdict, row.level) for row in judged])]
@@ -105,7 +80,6 @@ def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]
         found += [f"{row.level}: {sentence(comparison, cell, row)}" for row in judged]
     parts: list[Part] = [Remarks(lines=found, tones=["conclusion"] * len(found))] if found else []
     parts.append(short_table(quantities, cell.rows, is_dense=True))
-    parts += [intervals] if explain else []
     parts += [below] if below is not None else []
     parts.append(_remarks(comparison, cell, most=None if explain else _MOST_REMARKS))
     parts += [Remarks(lines=[whole_runs], terminal_only=True)] if whole_runs is not None and explain else []
@@ -140,7 +114,7 @@ def comparison_section(
         )
         for cell in comparison.cells
     ]
-    return Section(heading=f"Comparison by {comparison.by}", sections=cells)
+    return Section(heading=f"Comparison by {comparison.by}", parts=list(_left_out(comparison)), sections=cells)
 
 
 def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]]) -> Iterator[Table]:
@@ -175,15 +149,14 @@ def _remarks(comparison: Comparison, cell: Cell, *, most: int | None = None, is_
     lines = list(remarks(cell, comparison, is_beside_tables=is_beside_tables))
     hint = ""
     if most is not None:
-        first = list(weighty_remarks(cell))[:most]
-        more = len(lines) - len(first)
-        hint = f"{more} more remarks: --explain" if more > 0 else ""
-        lines = first
+        n_all, lines = len(lines), list(_weighty_remarks(cell, comparison.metric))[:most]
+        more = n_all - len(lines)
+        hint = f"{more} more remark{'s'[: more != 1]}: --explain" if more else ""
     tones: list[Tone] = ["bad" if line.startswith("CONFOUNDED") else "plain" for line in lines]
     return Remarks(lines=lines, tones=tones, hint=hint)
 
 
-def weighty_remarks(cell: Cell) -> Iterator[str]:
+def _weighty_remarks(cell: Cell, metric: str) -> Iterator[str]:
     """Yield the remarks that change what a reader should think of *cell*, the most important first.
 
     That is what else differs, whether an arm has other units, what is wrong with the whole cell, that the margin was
@@ -192,19 +165,18 @@ def weighty_remarks(cell: Cell) -> Iterator[str]:
     """
     for confounder in cell.confounders:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
-    flags = list(_flags(cell, without=ENOUGH_IS_SAID))
+    flags = [flag for flag in _flags(cell) if ENOUGH_IS_SAID not in flag]
     yield from (flag for flag in flags if OTHER_UNITS in flag)
     yield from cell.remarks
     if cell.margin_source == "command line":
-        yield AFTERWARDS
+        yield _margin(cell, metric)
     yield from (flag for flag in flags if OTHER_UNITS not in flag)
 
 
-def _flags(cell: Cell, *, without: str | None = None) -> Iterator[str]:
+def _flags(cell: Cell) -> Iterator[str]:
     """Yield the flags of the rows, first of each row in turn; one that several rows have stands once."""
-    flags = [[flag for flag in row.flags if without is None or without not in flag] for row in cell.rows]
-    listed = dict.fromkeys(flag for turn in zip_longest(*flags) for flag in turn if flag is not None)
-    for flag in listed:
+    turns = zip_longest(*(row.flags for row in cell.rows))
+    for flag in dict.fromkeys(flag for turn in turns for flag in turn if flag is not None):
         yield f"{_levels([row.level for row in cell.rows if flag in row.flags], cell)}: {flag}"
 
 
@@ -235,15 +207,13 @@ def introduction(comparison: Comparison) -> str:
 def remarks(cell: Cell, comparison: Comparison, *, is_beside_tables: bool = False) -> Iterator[str]:
     """Yield what is needed to read the table of *cell*, one line each, the most important first.
 
-    These are: confounders, flags of rows, the margin and its source, the intervals, how the runs were paired, sources
-    of the numbers, the steps that count for speed, and the runs that do not count. *is_beside_tables*: a report has
-    how each row was paired and its p values in tables, and they are not told again.
+    These are: the weighty ones, how few seeds there are, the margin and its source, the intervals, how the runs were
+    paired, sources of the numbers, the steps that count for speed, and the runs that do not count. *is_beside_tables*:
+    a report has how each row was paired and its p values in tables, and they are not told again.
     """
-    for confounder in cell.confounders:
-        yield f"CONFOUNDED by {confounder.kind} {confounder}"
-    yield from cell.remarks
-    yield from _flags(cell)
-    if any(row.n_ok for row in cell.rows):  # the margin is that of the runs that count
+    yield from _weighty_remarks(cell, comparison.metric)
+    yield from (flag for flag in _flags(cell) if ENOUGH_IS_SAID in flag)
+    if any(row.n_ok for row in cell.rows) and cell.margin_source != "command line":
         yield _margin(cell, comparison.metric)
     yield f"differences are against {cell.reference}: 90 % intervals for the verdict; means and speed-ups 95 %"
     if not is_beside_tables:
@@ -287,7 +257,7 @@ def closing(comparison: Comparison) -> str | None:
 def _margin(cell: Cell, metric: str) -> str:
     if cell.margin is None:
         return f"no margin was fixed beforehand for {metric} (objective.margin): no verdict on equivalence"
-    source = "fixed in the configuration" if cell.margin_source == "config" else "given on the command line, afterwards"
+    source = "fixed in the configuration" if cell.margin_source == "config" else AFTERWARDS
     return f"margin {cell.margin:g} in {metric}, {source}"
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import NOT_AS_REQUESTED, Cell, Comparison, Losses, Row, Speed
-from hpcml.model.precision import contradicts
+from hpcml.model.precision import PrecisionName, contradicts
 from hpcml.report.comparison_costs import (
     NAME,
     NBSP,
@@ -125,6 +125,8 @@ def _context(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
 
 
 def _counts(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
+    asked = {each for row in cell.rows for each in row.precision_requested} - {PrecisionName.own.name}
+    is_asked = bool(asked) or len({row.precision_effective for row in cell.rows if row.n_ok}) > 1
     return [
         Quantity(key="level", heading=comparison.by, kind="text", value=lambda row: row.level, section=NAME, order=-9,
                  short=Short(terminal=comparison.by.rpartition(".")[2])),
@@ -138,7 +140,7 @@ def _counts(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             write=lambda row: words(", ".join(row.precision_effective)),
             section=OUTCOME,
             order=-2,
-            short=Short(heading="effective"),
+            short=Short(heading="effective") if is_asked else None,
         ),
         Quantity(
             key="n_ok",

@@ -28,15 +28,16 @@ from hpcml.report.document import (
 )
 from hpcml.report.render.data import json_text
 from hpcml.report.render.rows import value_csv, value_markdown, value_table, width_of
-from hpcml.report.runs import metric_words, precision_words, short_uid, title
+from hpcml.report.runs import metric_words, name_heading, name_words, precision_words, short_uid, title
 from hpcml.report.text_charts import axes, sparkline
 
 _NONE: Mapping[str, str] = {}
 _HEADINGS = ("run", "name", "settings", "precision", "seed", "", "first", "last", "min", "max")
-_SETTINGS, _LINE = 2, 5  # the columns of what tells runs apart, and of the line
+_NAME, _SETTINGS, _LINE = 1, 2, 5  # the columns of names, of what tells runs apart, and of the line
 _WIDEST, _NARROWEST = 60, 12
+_SHORT = 20  # a curve over so small a part of the steps has an axis of its own
 _DIGITS = 4
-_DISPENSABLE = ("name", "first", "seed")  # left out in this order where there is no room
+_DISPENSABLE = ("name", "model", "first", "seed")  # left out in this order where there is no room
 _DRAWN = 2  # what the table itself needs
 
 
@@ -76,8 +77,8 @@ def curves_json(curves: Curves) -> str:
 
 
 def _headings(curves: Curves, apart: Mapping[str, str]) -> list[str]:
-    named = [curves.metric if at == _LINE else heading for at, heading in enumerate(_HEADINGS)]
-    return [heading for at, heading in enumerate(named) if at != _SETTINGS or apart]
+    named = {_NAME: name_heading(curves.runs), _LINE: curves.metric}
+    return [named.get(at, heading) for at, heading in enumerate(_HEADINGS) if at != _SETTINGS or apart]
 
 
 def _rows(curves: Curves, width: int, apart: Mapping[str, str]) -> list[list[object]]:
@@ -85,16 +86,31 @@ def _rows(curves: Curves, width: int, apart: Mapping[str, str]) -> list[list[obj
     rows: list[list[object]] = []
     for run in curves.runs:
         points = curves.points[run.uid]
-        line = sparkline(points, width=width, steps=steps, values=values)
+        line = _line(points, width, steps, values)
         rows.append([*_who(run, curves.runs, apart), line, *_numbers(run.metrics.get(curves.metric), points)])
     return rows
+
+
+def _line(points: Sequence[Point], width: int, steps: tuple[int, int], values: tuple[float, float]) -> str:
+    """Return the curve of a run over *steps*, or, where these are few, over its own, and says to which."""
+    (first, last), _ = axes([points])
+    if width and len(points) > 1 and (last - first + 1) * _SHORT <= steps[1] - steps[0] + 1:
+        own = sparkline(points, width=min(_NARROWEST, last - first + 1), steps=(first, last), values=values)
+        return f"{own} to step {last}"
+    return sparkline(points, width=width, steps=steps, values=values)
 
 
 def _who(run: RunRecord, runs: Sequence[RunRecord], apart: Mapping[str, str]) -> list[object]:
     """Return what names a run in the table; the whole uid where another run's ends alike."""
     is_unique = sum(short_uid(other.uid) == short_uid(run.uid) for other in runs) == 1
     settings = [apart.get(run.uid, "")] if apart else []
-    return [short_uid(run.uid) if is_unique else run.uid, title(run), *settings, precision_words(run), run.seed]
+    return [
+        short_uid(run.uid) if is_unique else run.uid,
+        name_words(run, name_heading(runs)),
+        *settings,
+        precision_words(run),
+        run.seed,
+    ]
 
 
 def _numbers(summary: MetricSummary | None, points: Sequence[Point]) -> list[object]:

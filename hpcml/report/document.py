@@ -133,20 +133,6 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalChart:
-    """Intervals around zero on one axis; drawn on terminals alone, the other formats have `Chart`.
-
-    All numbers are in the unit of the compared metric. `margin` is drawn on both sides of zero; None: none was fixed.
-    """
-
-    title: str
-    reference: str
-    intervals: Sequence[tuple[str, float, Interval]]  # level, value, interval
-    margin: float | None
-    levels: Sequence[str]  # of the whole table, as wide as which the names are
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One conclusion of a report: what was asked, what was found, how sure that is, and what weakens it.
 
@@ -263,7 +249,7 @@ class Commands:
     lines: Sequence[str]
 
 
-Part = Findings | Paragraph | Remarks | Commands | Table | Chart | IntervalChart
+Part = Findings | Paragraph | Remarks | Commands | Table | Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

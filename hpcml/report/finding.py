@@ -11,7 +11,7 @@ from hpcml.report.comparison_rows import difference_decimals
 from hpcml.report.document import VERDICT_TONES, Finding
 from hpcml.report.text import ratio, to_decimals
 
-AFTERWARDS = "the margin was given on the command line, afterwards: fix it beforehand (objective.margin)"
+AFTERWARDS = "given on the command line, afterwards: fix it beforehand (objective.margin)"
 ENOUGH_IS_SAID = "indicative only"  # a flag of rows with few seeds, which findings say in their own words
 
 _LEAST, _ENOUGH = 3, 5  # seeds: for a verdict at all, and for one that is worth printing
@@ -194,7 +194,7 @@ def _doubts(cell: Cell, row: Row) -> Iterator[str]:
         yield f"CONFOUNDED by {confounder.kind} {confounder}"
     yield from cell.remarks
     if cell.margin_source == "command line":
-        yield AFTERWARDS
+        yield f"the margin was {AFTERWARDS}"
     yield from (flag for flag in row.flags if ENOUGH_IS_SAID not in flag)
     if row.losses is not None and row.losses.n and row.verdict != "unstable":
         yield f"lost {_lost(row.losses)} of its {row.losses.unit} to their own doing"

@@ -42,7 +42,7 @@ from hpcml.report.document import (
 )
 from hpcml.report.finding import findings_of, heading
 from hpcml.report.live import live_section, so_far
-from hpcml.report.runs import cause_words, key_metric, metric_beside_objectives, metric_words, objective_of, title
+from hpcml.report.runs import cause_words, key_metric, metric_beside_objectives, metric_words, objective_of
 from hpcml.report.scaling import scaling_section
 from hpcml.report.telemetry import telemetry_section
 from hpcml.report.text import safe
@@ -153,8 +153,9 @@ def runs_section(publication: Publication) -> Section:
 
 
 def _left_out(publication: Publication, levels: Mapping[str, str]) -> Table:
-    cells = publication.comparison.cells if publication.comparison else ()
-    why = {each.uid: each.reason for cell in cells for each in cell.excluded}
+    found = publication.comparison
+    without = (found.excluded, *(cell.excluded for cell in found.cells)) if found else ()
+    why = {each.uid: each.reason for of in without for each in of}
     for run in publication.runs:
         if run.state is not State.COMPLETED:
             why.setdefault(run.uid, run.reason or run.state.value)
@@ -164,7 +165,7 @@ def _left_out(publication: Publication, levels: Mapping[str, str]) -> Table:
     rows = [
         [
             words(uid),
-            words(title(runs[uid]) or None),
+            words(runs[uid].name),
             words(levels.get(uid)),
             words(runs[uid].state.value, _tone(runs[uid])),
             words(cause_words(runs[uid]) or None),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hpcml.model.failure_causes import without_numbers
 from hpcml.model.metric_goal import most_telling
 from hpcml.model.precision import PrecisionName, contradicts
+from hpcml.model.run import DEFAULT_METRIC
 from hpcml.report.files import written_words
 from hpcml.report.runs import short_uid
 
@@ -103,14 +104,17 @@ def _unread(runs: Sequence[RunEnd]) -> Iterator[str]:
 def _without_objective(runs: Sequence[RunEnd]) -> Iterator[str]:
     """Yield in a line how many programs of the user's own reported something, but not the metric to compare by."""
     silent = [
-        run for run in runs if run.is_own and run.has_completed and run.metrics and run.objective not in run.metrics
+        run
+        for run in runs
+        if run.is_own and run.has_completed and run.metrics and run.objective not in run.metrics
+        if len(run.metrics) > 1 or run.objective != DEFAULT_METRIC  # else its only metric judges it
     ]
     if silent:
         names = most_telling(silent[0].metrics)
         listed = ", ".join([*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])])
         name = shlex.quote(names[0]) if len(names) == 1 else "NAME"
         yield (
-            f"{len(silent)} of {len(runs)} runs reported no {silent[0].objective}, by which hpcml compare judges, but "
+            f"{len(silent)} of {len(runs)} runs reported no {silent[0].objective}, their objective.metric, but "
             f"{listed}: objective.metric={name} says which it is, and --metric {name} judges these"
         )
 

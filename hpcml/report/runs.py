@@ -43,6 +43,16 @@ def title(run: RunRecord) -> str:
     return run.name or str(run.params.get("model.name") or "")
 
 
+def name_heading(runs: Iterable[RunRecord]) -> str:
+    """Return what the names of a table of *runs* are, as ``--where`` calls it: models where none has a name."""
+    return "name" if any(run.name for run in runs) else "model"
+
+
+def name_words(run: RunRecord, heading: str) -> str:
+    """Return the run's name, or its model, as the *heading* of `name_heading` says."""
+    return str((run.name if heading == "name" else run.params.get("model.name")) or "")
+
+
 def tags_line(run: RunRecord) -> str:
     """Return one line with the uid and the tags of the run."""
     return safe(f"{run.uid}  {', '.join(run.tags) or 'no tags'}")
@@ -163,7 +173,7 @@ def runs_table(
     if_any = _if_any(metric)
     show_uid, metric = _uid_words(runs), metric or metric_beside_objectives(runs)
     headings = [safe(heading) for heading in _headings(runs, metric)]
-    rows = [[safe(word) for word in _words(run, now, metric, show_uid, apart)] for run in runs]
+    rows = [[safe(word) for word in _words(run, headings[_NAME], now, metric, show_uid, apart)] for run in runs]
     widths, gap = _lay_out(headings, rows, console.width, if_any)
     if sum(widths.values()) + gap * (len(widths) - 1) > console.width:  # nothing more can be left out: rich cuts
         return _cut_table(headings, rows, [run.state for run in runs], widths, gap if console.is_terminal else None)
@@ -271,7 +281,7 @@ def runs_markdown(
     if_any = set(_if_any(metric)) - {_CAUSE}
     metric = metric or metric_beside_objectives(runs)
     headings = [safe_markdown(heading) for heading in _headings(runs, metric)]
-    rows = [[safe_markdown(word) for word in _words(run, now, metric, str, apart)] for run in runs]
+    rows = [[safe_markdown(word) for word in _words(run, headings[_NAME], now, metric, str, apart)] for run in runs]
     is_empty = {column for column in if_any if not any(row[column] for row in rows)}
     shown = [column for column in range(len(_HEADINGS)) if column not in is_empty]
     right = [at for at, column in enumerate(shown) if column in _RIGHT]
@@ -359,6 +369,7 @@ def _field(value: object) -> object:
 def _headings(runs: Sequence[RunRecord], metric: str | None) -> list[str]:
     metrics = {key_metric(run, metric)[0] for run in runs}
     headings = list(_HEADINGS)
+    headings[_NAME] = name_heading(runs)
     headings[_METRIC] = metrics.pop() or "metric" if len(metrics) == 1 else "metric"
     return headings
 
@@ -369,13 +380,18 @@ def cause_words(run: RunRecord) -> str:
 
 
 def _words(
-    run: RunRecord, now: float, metric: str | None, show_uid: Callable[[str], str], apart: Mapping[str, str]
+    run: RunRecord,
+    named: str,
+    now: float,
+    metric: str | None,
+    show_uid: Callable[[str], str],
+    apart: Mapping[str, str],
 ) -> list[str]:
     since = submitted_at(run)
     return [
         show_uid(run.uid),
         run.experiment,
-        title(run),
+        name_words(run, named),
         apart.get(run.uid, ""),
         precision_words(run),
         str(run.seed),

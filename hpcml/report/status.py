@@ -16,14 +16,14 @@ from rich.text import Text
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.report.render.data import json_text
-from hpcml.report.runs import STATE_STYLES, job_words, short_uid, title
+from hpcml.report.runs import STATE_STYLES, job_words, name_heading, name_words, short_uid, title
 from hpcml.report.text import duration, safe
 
 _FRESH_S = 5.0  # an answer so young was given just now
 _HEADINGS = (
     *("run", "experiment", "name", "precision", "seed", "state", "attempt", "job", "scheduler says", "cause", "why"),
 )
-_STATE = _HEADINGS.index("state")
+_NAME, _STATE = _HEADINGS.index("name"), _HEADINGS.index("state")
 _MAY_BE_EMPTY = frozenset({"name", "attempt", "scheduler says", "cause", "why"})  # left out where there is nothing
 
 
@@ -46,10 +46,11 @@ def standing_table(rows: Sequence[StandingRow], *, console: Console, now: float)
     scheduler's answer is told where it is older than five seconds.
     """
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
-    lines = [_cells(row, now) for row in rows]
+    headings = _headings(rows)
+    lines = [_cells(row, now, headings[_NAME]) for row in rows]
     columns = _columns(lines)
     for at in columns:
-        table.add_column(_HEADINGS[at], overflow="fold", no_wrap=_HEADINGS[at] in ("run", "state"))
+        table.add_column(headings[at], overflow="fold", no_wrap=headings[at] in ("run", "state"))
     for row, line in zip(rows, lines, strict=True):
         style = STATE_STYLES.get(row.record.state, "red")
         table.add_row(*(Text(safe(line[at]), style=style if at == _STATE else "") for at in columns))
@@ -61,9 +62,10 @@ def standing_text(rows: Sequence[StandingRow], *, now: float) -> str:
 
     Nothing is cut or wrapped.
     """
-    lines = [_cells(row, now) for row in rows]
+    headings = _headings(rows)
+    lines = [_cells(row, now, headings[_NAME]) for row in rows]
     columns = _columns(lines)
-    table = [list(_HEADINGS), *([safe(cell) for cell in line] for line in lines)]
+    table = [headings, *([safe(cell) for cell in line] for line in lines)]
     widths = {at: max(cell_len(line[at]) for line in table) for at in columns}
     padded = ("  ".join(set_cell_size(line[at], widths[at]) for at in columns).rstrip() for line in table)
     return "".join(f"{line}\n" for line in padded)
@@ -103,12 +105,16 @@ def _columns(lines: Sequence[Sequence[str]]) -> list[int]:
     ]
 
 
-def _cells(row: StandingRow, now: float) -> list[str]:
+def _headings(rows: Sequence[StandingRow]) -> list[str]:
+    return [*_HEADINGS[:_NAME], name_heading(row.record for row in rows), *_HEADINGS[_NAME + 1 :]]
+
+
+def _cells(row: StandingRow, now: float, named: str) -> list[str]:
     record, word = row.record, row.word
     return [
         short_uid(record.uid),
         record.experiment,
-        title(record),
+        name_words(record, named),
         record.precision,
         str(record.seed),
         _state_words(record),

@@ -1,4 +1,4 @@
-"""Charts made of characters: bars, intervals on one axis, and curves in one line of text.
+"""Charts made of characters: bars, and curves in one line of text.
 
 They use the block elements and box-drawing characters of Unicode, or ASCII alone where a terminal cannot show these.
 """
@@ -6,13 +6,9 @@ They use the block elements and box-drawing characters of Unicode, or ASCII alon
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from hpcml.model.comparison import Interval
 from hpcml.model.records import Point
-from hpcml.report.document import IntervalChart
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _WHOLE = "#"
@@ -44,85 +40,19 @@ def can_draw(encoding: str) -> bool:
     return True
 
 
-_ROOM = 1.25  # the axis ends a quarter beyond the margin, or where the longest interval does
-_MOST_MARGINS = 10  # beyond, the margin itself could not be seen
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
-    """The characters that a chart is drawn with."""
-
-    line: str
-    point: str
-    margin: str
-    zero: str
-    beyond: tuple[str, str]  # an end that lies outside
-
-
-DRAWN = Marks(line="─", point="●", margin="┊", zero="│", beyond=("◂", "▸"))
-PLAIN = Marks(line="-", point="o", margin=":", zero="|", beyond=("<", ">"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalBar:
-    """The drawn interval of one row; all rows of a table have the same width."""
-
-    level: str
-    text: str
-
-
-def interval_bars(chart: IntervalChart, *, width: int, marks: Marks) -> list[IntervalBar]:
-    """Return the intervals of *chart* on one axis around 0, with the margin where there is one; [] without intervals.
-
-    The axis goes as far as the longest interval, but not beyond ten margins: an interval that does is cut, with a mark
-    that it goes on. With fewer than 9 characters nothing is drawn.
-    """
-    intervals = chart.intervals
-    ends = [max(abs(interval.low), abs(interval.high)) for _, _, interval in intervals]
-    if not intervals or width < 9:
-        return []
-    span = max(ends) * 1.05
-    if chart.margin is not None:
-        span = max(chart.margin * _ROOM, min(span, chart.margin * _MOST_MARGINS))
-    if span <= 0:
-        return []
-    span = min(span, sys.float_info.max)  # ends may be infinite
-    return [
-        IntervalBar(level=level, text=_drawn(value, interval, chart.margin, span, width, marks))
-        for level, value, interval in intervals
-    ]
-
-
-def _drawn(value: float, interval: Interval, margin: float | None, span: float, width: int, marks: Marks) -> str:
-    """Return *width* characters from -*span* to *span*, with the interval, zero, the margins and the value in them."""
-
-    def at(number: float) -> int:
-        return round((max(-1.0, min(1.0, number / span)) + 1) / 2 * (width - 1))
-
-    cells = [" "] * width
-    for place in range(at(interval.low), at(interval.high) + 1):
-        cells[place] = marks.line
-    cells[at(0.0)] = marks.zero
-    if margin is not None:
-        cells[at(-margin)] = cells[at(margin)] = marks.margin
-    cells[at(value)] = marks.point
-    if interval.low < -span:
-        cells[0] = marks.beyond[0]
-    if interval.high > span:
-        cells[-1] = marks.beyond[1]
-    return "".join(cells)
-
-
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _NOT_FINITE = "!"  # all that the program reported there was nan or infinite
 _NOTHING = " "
+_BEYOND = ("↓", "↑")
+_FAR = 10_000  # times the median size of a value
 
 
 def sparkline(points: Sequence[Point], *, width: int, steps: tuple[int, int], values: tuple[float, float]) -> str:
     """Return *width* characters, each as high as the mean of the points that it stands for.
 
     *steps* and *values* are the ends of both axes: with the same ones several curves can be compared by eye. A blank
-    stands for no point, "!" for points of which none is finite; blanks at the end are left out.
+    stands for no point, "!" for points of which none is finite, an arrow for one beyond *values*; blanks at the end are
+    left out.
     """
     if width < 1:
         return ""
@@ -138,10 +68,12 @@ def sparkline(points: Sequence[Point], *, width: int, steps: tuple[int, int], va
 def axes(curves: Sequence[Sequence[Point]]) -> tuple[tuple[int, int], tuple[float, float]]:
     """Return the smallest and largest step, and the smallest and largest finite value, over all *curves*.
 
-    Without any point they are (0, 0) and (0.0, 0.0).
+    Values of ten thousand times the usual size do not count. Without any point they are (0, 0) and (0.0, 0.0).
     """
     steps = [point.step for points in curves for point in points] or [0]
     values = [point.value for points in curves for point in points if math.isfinite(point.value)] or [0.0]
+    sizes = sorted(abs(value) for value in values if value) or [0.0]
+    values = [value for value in values if abs(value) <= _FAR * sizes[len(sizes) // 2]]
     return (min(steps), max(steps)), (min(values), max(values))
 
 
@@ -152,6 +84,8 @@ def _height(bucket: Sequence[float], low: float, high: float) -> str:
     finite = [value for value in bucket if math.isfinite(value)]
     if not finite:
         return _NOT_FINITE
+    if max(finite) > high or min(finite) < low:
+        return _BEYOND[max(finite) > high]
     # halves, since the difference of two large numbers may be no float any more
     height = high / 2 - low / 2
     mean = sum(value / len(finite) for value in finite)

@@ -10,7 +10,7 @@ from shape import Shape
 
 from hpcml_client import Checkpoints, Client
 from hpcml_train.continuing import check_prompt
-from hpcml_train.loop import perplexity
+from hpcml_train.loop import counted_in, perplexity
 from hpcml_train.task import Task
 from hpcml_train.tensorflow.arithmetic import Arithmetic
 from hpcml_train.tensorflow.as_torch import begins_as_torch, cross_entropies, evenly, normally
@@ -57,9 +57,10 @@ class Continuation(Recipe):
         return {"val_loss": mean, "perplexity": perplexity(mean), "val_accuracy": correct / guesses}
 
     def facts(self) -> Mapping[str, object]:
+        guesses = self._shape.context - (self._sequences.first_guess - 1)
         return {
             "training_samples": self.samples,
-            "validation_samples": len(self._sequences.validation()),
+            **counted_in("val_accuracy", len(self._sequences.validation()), each=guesses),
             **self._sequences.facts(),
         }
 

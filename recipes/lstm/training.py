@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own custom
 from hpcml_client import Checkpoints, Client
 from hpcml_train.continuing import check_prompt, continue_text
 from hpcml_train.data.texts import BYTES
-from hpcml_train.loop import perplexity
+from hpcml_train.loop import counted_in, perplexity
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.continuing import last_logits
@@ -64,9 +64,10 @@ class Continuation(Recipe):
         return list(model.children())
 
     def facts(self) -> Mapping[str, object]:
+        guesses = self._shape.context - (self._sequences.first_guess - 1)
         return {
             "training_samples": self.samples,
-            "validation_samples": len(self._sequences.validation()),
+            **counted_in("val_accuracy", len(self._sequences.validation()), each=guesses),
             **self._sequences.facts(),
         }
 

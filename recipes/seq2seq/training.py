@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
 from hpcml_train.errors import RecipeError
-from hpcml_train.loop import perplexity
+from hpcml_train.loop import counted_in, perplexity
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.recipe import Recipe
@@ -76,7 +76,8 @@ class Reversal(Recipe):
         }
 
     def facts(self) -> Mapping[str, object]:
-        return {"training_samples": self.samples, "validation_samples": len(self._validation)}
+        count, length = self._validation.shape
+        return {"training_samples": self.samples, **counted_in("val_accuracy", count, each=length)}
 
     def _asked(self, given: torch.Tensor) -> Batch:
         wanted = given.flip(1)

@@ -17,7 +17,7 @@ from hpcml_client import Checkpoints, Client
 from hpcml_train.continuing import continue_text
 from hpcml_train.data.texts import BYTES, TEXTS, read_text
 from hpcml_train.errors import RecipeError
-from hpcml_train.loop import perplexity
+from hpcml_train.loop import counted_in, perplexity
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.continuing import last_logits
@@ -86,9 +86,11 @@ class LanguageModelling(Recipe):
         return batch[0][0]
 
     def facts(self) -> Mapping[str, object]:
+        starts = self._windows.validation_starts
+        guesses = int((self._at(starts[:1])[1] != UNASKED).sum())
         return {
             "training_samples": self.samples,
-            "validation_samples": len(self._windows.validation_starts),
+            **counted_in("val_accuracy", len(starts), each=guesses),
             "text_bytes": len(self._text),
             "text_sha256": self._text.sha256,
         }

@@ -130,7 +130,17 @@ def test_the_first_remote_shell_that_is_there_is_taken(tmp_path: Path) -> None:
         ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, (3, 8, 1)),
         ({"PMI_RANK": "3", "PMI_SIZE": "8", "PMI_LOCAL_RANK": "1", "RANK": "0"}, (3, 8, 1)),
         ({"PMI_RANK": "3", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "SLURM_PROCID": "0"}, (3, 8, 1)),
-        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "PMI_RANK": "3", "PMI_SIZE": "8"}, (3, 8, 1)),
+        (
+            {
+                "SLURM_STEP_ID": "0",
+                "SLURM_PROCID": "3",
+                "SLURM_NTASKS": "8",
+                "SLURM_LOCALID": "1",
+                "PMI_RANK": "3",
+                "PMI_SIZE": "8",
+            },
+            (3, 8, 1),
+        ),
         ({"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "8", "FLUX_TASK_LOCAL_ID": "1"}, (3, 8, 1)),
     ],
 )

@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -517,29 +518,91 @@ def test_equivalent_is_only_said_where_the_interval_lies_inside_the_margin(
         assert too_few or interval.low == interval.high  # nothing says how certain that is
 
 
+def program(lr: float | None, seed: int, *, command: str = "train.py", **fields: Any) -> RunRecord:  # noqa: ANN401
+    params = {"workload.command": command} | ({} if lr is None else {"workload.args.lr": lr})
+    return run("own", seed, 0.5 + seed / 10 + (lr or 0), uid=f"{command}{lr}{seed}", precision_effective=None,
+               params=params, **fields)  # fmt: skip
+
+
+def test_runs_of_other_programs_without_the_setting_or_the_metric_are_left_out() -> None:
+    asked = [program(lr, seed) for lr in (0.1, 0.5) for seed in range(3)]
+    unset = [program(None, seed, command="other.py") for seed in range(2)]
+    mute = [program(0.1, 0, command=f"mute.py {n}", metrics={}, state=state)
+            for n, state in enumerate([State.COMPLETED, State.RUNNING])]  # fmt: skip
+    lost = [program(0.9, seed, command="lost.py", metrics={}, state=State.FAILED) for seed in range(3)]
+
+    found = compare([*asked, *unset, *mute, *lost], {}, ComparisonRequest(by="lr"))
+
+    assert {each.uid: each.reason for each in found.excluded} == {
+        **{each.uid: "without lr" for each in unset},
+        **{each.uid: "without val_accuracy" for each in mute},
+    }
+    assert found.n_runs == 9
+    assert [[row.level for row in cell.rows] for cell in found.cells] == [["0.1", "0.5"], ["0.9"]]
+    (cell,) = compare([*asked, *unset], {}, ComparisonRequest(by="lr")).cells
+    assert "workload.command" not in cell.where
+    assert not [flag for row in cell.rows for flag in row.flags if "precision" in flag or "step_time_s" in flag]
+
+
+def test_runs_without_the_setting_are_no_reference() -> None:
+    named = [replace(of, params={**of.params, "workload.args.opt": opt}, uid=f"{opt}{of.uid}")
+             for opt in ("sgd", "zadam") for of in (program(0.1, seed) for seed in range(3))]  # fmt: skip
+
+    found = compare([*named, program(0.1, 0, command="other.py")], {}, ComparisonRequest(by="opt"))
+
+    assert only_cell(found).reference == "sgd"
+
+
 @pytest.mark.parametrize(
-    ("known", "remedy"),
+    ("known", "objective", "judged"),
     [
-        (["valid logloss"], r"they have valid logloss \(--metric 'valid logloss' judges by it\)"),
-        (["Loss/test", "Loss/train"], r"they have Loss/test, Loss/train \(--metric NAME judges by one of them\)"),
-        (["loss", "val_acc"], r"they have loss, val_acc \(--metric NAME judges by one of them\)"),  # nobody typed it
+        (["valid logloss"], "val_accuracy", "valid logloss"),  # the default: nobody typed it
+        (["loss", "epoch_time_s"], None, "loss"),  # as imported runs, which say none
+        (["epoch_time_s"], "val_accuracy", "epoch_time_s"),
+        (["loss", "val_accuracy"], "val_accuracy", "val_accuracy"),
     ],
 )
-def test_runs_without_their_metric_are_judged_by_another_that_is_named(known: list[str], remedy: str) -> None:
+def test_the_only_metric_of_runs_judges_them_where_nobody_chose_one(
+    known: list[str], objective: str | None, judged: str
+) -> None:
     metrics = {name: summary(name, 0.5) for name in known}
+    params = {"objective.metric": objective}
+    mute = run("tf32", 1, metrics={}, params={"objective.metric": "ppl"})
 
-    with pytest.raises(ComparisonError, match=f"no run recorded val_accuracy, their objective.metric: {remedy}"):
-        compare([run(metrics=metrics), run("tf32", metrics=metrics)], {})
+    found = compare([run(params=params, metrics=metrics), run("tf32", params=params, metrics=metrics), mute], {})
+
+    assert found.metric == judged
 
 
-def test_runs_that_say_no_metric_as_imported_ones_are_told_which_they_have() -> None:
-    metrics = {f"m{number:02}": summary(f"m{number:02}", 0.5) for number in range(30)}
-    imported = [replace(run(word, metrics=metrics), params={"precision.name": word}) for word in ("fp32", "tf32")]
+@pytest.mark.parametrize(
+    ("known", "objective", "refusal"),
+    [
+        ([], "val_accuracy", r"no run recorded any metric: hpcml read --experiment precision-study workload.metrics="),
+        (
+            ["Loss/test", "acc"],
+            "val_accuracy",
+            r"by which metric\? they have Loss/test, acc \(--metric NAME judges by one",
+        ),
+        (
+            [f"m{n:02}" for n in range(30)],
+            None,
+            r"by which metric\? they have m00, .*, m19 and 10 more \(--metric NAME",
+        ),
+        (
+            ["valid loss"],
+            "f1",
+            r"no run recorded f1, their objective.metric: .* valid loss \(--metric 'valid loss' judges",
+        ),
+    ],
+)
+def test_runs_that_do_not_say_by_what_to_judge_are_told_what_they_have(
+    known: list[str], objective: str | None, refusal: str
+) -> None:
+    metrics = {name: summary(name, 0.5) for name in known}
+    params = {"objective.metric": objective}
 
-    with pytest.raises(
-        ComparisonError, match=r"say no objective.metric: they have m00, .*, m19 and 10 more \(--metric"
-    ):
-        compare(imported, {})
+    with pytest.raises(ComparisonError, match=refusal):
+        compare([run(params=params, metrics=metrics), run("tf32", params=params, metrics=metrics)], {})
 
 
 @pytest.mark.parametrize(

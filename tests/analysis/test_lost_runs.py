@@ -25,15 +25,14 @@ def judged(ours: list[float | None], theirs: list[float | None], request: Compar
     return compare(arm("fp32", theirs) + arm("tf32", ours), {}, request).cells[0].rows[1]
 
 
-def test_arms_of_which_no_metric_was_ever_read_are_not_unstable() -> None:
+def test_arms_of_which_no_metric_was_ever_read_are_left_out_and_not_unstable() -> None:
     there = arm("fp32", [*TEN]) + arm("tf32", [*TEN])
     mute = [replace(one, uid=f"{one.uid}0", metrics={}, params={**one.params, "training.steps": 5}) for one in there]
 
-    cells = compare([*mute, *there], {}, LARGE).cells
+    found = compare([*mute, *there], {}, LARGE)
 
-    assert [[row.verdict for row in cell.rows] for cell in cells if cell.rows[1].n_without_metric] == [
-        ["reference", "inconclusive"]
-    ]
+    assert [row.n_without_metric for cell in found.cells for row in cell.rows] == [0, 0]
+    assert {run.uid for run in found.excluded} == {run.uid for run in mute}
 
 
 def test_runs_that_went_before_their_metrics_file_was_named_are_not_lost() -> None:

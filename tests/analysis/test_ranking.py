@@ -210,7 +210,7 @@ def test_runs_that_have_not_ended_are_not_said_to_have_reported_nothing() -> Non
         replace(run("b", 0.7), metrics={}, state=State.PENDING),
     ]
 
-    with pytest.raises(ComparisonError, match=r"accuracy yet: 2 of 2 runs have not ended \(1 PENDING, 1 RUNNING\)$"):
+    with pytest.raises(ComparisonError, match=r"a metric yet: 2 of 2 runs have not ended \(1 PENDING, 1 RUNNING\)$"):
         best(waiting)
-    with pytest.raises(ComparisonError, match="no metrics at all"):
+    with pytest.raises(ComparisonError, match="no run recorded any metric"):
         best([*waiting, replace(run("c", 0.7), metrics={})])

@@ -278,13 +278,16 @@ def test_nodes_threads_and_processes_are_counted_too() -> None:
 def test_where_nothing_scales_the_line_says_what_to_launch() -> None:
     sweep = Sweep().law(amdahl(0.1), gpus=(1,))
     with pytest.raises(
-        ComparisonError, match=r"all 5 runs have 1 GPU: nothing scales; launch others, e.g. hpcml run -m"
+        ComparisonError, match=r"nothing to compare: all 5 runs have 1 GPU; hpcml run -m strategy=ddp .* launches some"
     ):
         study(sweep)
-    with pytest.raises(ComparisonError, match="the only run has 1 GPU: nothing scales"):
+    with pytest.raises(ComparisonError, match="nothing to compare: the only run has 1 GPU; hpcml run"):
         study_scaling(sweep.runs[:1], sweep.curves, ScalingRequest())
     with pytest.raises(ComparisonError, match="none matches the selection"):
         study(Sweep())
+    program = [replace(sweep.runs[0], params={}, facts={"device": "cpu"})]
+    with pytest.raises(ComparisonError, match="no run of 1 says on how many GPUs or CPU threads it ran; hpcml run"):
+        study_scaling(program, {}, ScalingRequest())
     odd = Sweep()
     odd.add(1, 0.1)
     odd.add(2, 0.1, params={"model.name": "another"})

@@ -93,7 +93,8 @@ def test_a_selection_is_tagged_as_a_whole(hpcml: Hpcml, recorded: list[str]) -> 
 def test_notes_have_an_author_and_a_time_and_outlive_the_store(hpcml: Hpcml, recorded: list[str]) -> None:
     texts = ["seed of figure 3", "-5 % without warm-up", "<b>'); DROP TABLE run; --\n\x1b[31m"]
 
-    said = [hpcml("note", recorded[0], text).stdout for text in texts]
+    words = [texts[0].split(), [texts[1]], [texts[2]]]  # quoted or not
+    said = [hpcml("note", recorded[0], *each).stdout for each in words]
 
     assert said == [f"{recorded[0]}  {count}\n" for count in ("1 note", "2 notes", "3 notes")]
     notes = shown(hpcml, recorded[0])["notes"]

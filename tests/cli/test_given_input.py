@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.command_line import HPCML, Hpcml
 
-SAID = "hpcml: the program's input is empty: what comes through a pipe or < stays with hpcml run; "
+SAID = "hpcml: warning: the program's input is empty: what comes through a pipe or < stays with hpcml run; "
 RUN = f"{shlex.join(HPCML)} run -n -- true"
 GIVEN = {
     "a pipe": "printf 1 | { sleep 0.2; RUN; cat; }",

@@ -56,7 +56,7 @@ def test_a_setting_that_is_set_twice_is_told_of(hpcml: Hpcml) -> None:
     done = hpcml("run", "-n", "precision=fp32", "seed=1", "precision=tf32", "seed=1", "--", sys.executable, "-c", SAYS)
 
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines() == ["hpcml: precision=fp32 has no effect: precision=tf32 stands behind it"]
+    assert done.stderr.splitlines() == ["hpcml: warning: precision=fp32 has no effect: precision=tf32 stands behind it"]
 
 
 def test_a_command_that_is_a_setting_has_the_runs_own_filled_in_as_well(hpcml: Hpcml) -> None:
@@ -82,16 +82,20 @@ def test_a_command_that_is_a_setting_and_tells_no_seed_is_remarked_on(hpcml: Hpc
 
 
 def test_a_metric_to_compare_by_that_was_never_reported_is_named_at_the_end(hpcml: Hpcml) -> None:
-    (hpcml.cwd / "metrics.py").write_text("open('metrics.jsonl', 'w').write('{\"step\": 1, \"acc\": 0.5}\\n')")
+    row = "{'step': 1, 'acc': 0.5, **dict.fromkeys(sys.argv[1:], 1)}"
+    (hpcml.cwd / "metrics.py").write_text(
+        f"import json, sys; print(json.dumps({row}), file=open('metrics.jsonl', 'w'))"
+    )
     program = ["--", sys.executable, "metrics.py"]
 
-    other, chosen = hpcml("run", *program), hpcml("run", "objective.metric=acc", *program)
+    other, chosen = hpcml("run", *program, "loss"), hpcml("run", "objective.metric=acc", *program, "loss")
+    only = hpcml("run", *program)
 
     assert (other.returncode, chosen.returncode) == (0, 0), other.stderr
-    told = "1 of 1 runs reported no val_accuracy, by which hpcml compare judges, but acc: objective.metric=acc says"
+    told = "1 of 1 runs reported no val_accuracy, their objective.metric, but loss, acc: objective.metric=NAME says"
     assert told in other.stderr
-    assert "and --metric acc judges these" in other.stderr
-    assert "reported no" not in chosen.stderr
+    assert "and --metric NAME judges these" in other.stderr
+    assert "reported no" not in chosen.stderr + only.stderr
 
 
 def test_without_the_metric_to_compare_by_the_one_that_tells_most_is_shown(hpcml: Hpcml) -> None:

@@ -179,7 +179,9 @@ def test_a_site_that_charges_an_account_gets_none_silently(hpcml: Hpcml) -> None
 
     assert done.returncode == 2
     assert "HPCML_ACCOUNT" in said_in_one_line(done)
-    assert "YOUR-ACCOUNT" in hpcml("run", "+cluster=salomon", "--dry-run").stdout
+    dry = hpcml("run", "+cluster=salomon", "--dry-run")
+    assert "--account" not in dry.stdout or "YOUR-ACCOUNT" in dry.stdout
+    assert "warning: resources.account=YOUR-ACCOUNT stands for" in dry.stderr
 
 
 def test_a_home_that_cannot_be_written_is_one_line(hpcml: Hpcml, tmp_path: Path) -> None:

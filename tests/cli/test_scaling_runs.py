@@ -36,7 +36,7 @@ def test_threads_of_this_machine_scale_as_they_do(hpcml: Hpcml) -> None:
     assert all(row["samples_per_s"] > 0 and row["mfu"] is None for row in peak["attained"])
 
     refused = hpcml("scaling", "--over", "processes")
-    assert said_in_one_line(refused).endswith("all 4 runs have 1 process: nothing scales; --over threads")
+    assert said_in_one_line(refused).endswith("nothing to compare: all 4 runs have 1 process; --over threads")
 
 
 @pytest.mark.parametrize("command", ["scaling", "peak", "best", "compare --by precision", "plan --by precision"])

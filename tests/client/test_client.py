@@ -156,7 +156,8 @@ def test_a_configuration_that_cannot_be_read_is_an_error(tmp_path: Path, content
     ("environ", "ranks"),
     [
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "9"}, (3, 4, 1)),
-        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}, (5, 8, 1)),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}, (5, 8, 1)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, (0, 1, 0)),  # by hand, in a job's script
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, (1, 2, 1)),
         (
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"},
@@ -172,9 +173,17 @@ def test_ranks_are_read_from_one_launcher(environ: dict[str, str], ranks: tuple[
     assert (run.rank, run.world_size, run.local_rank) == ranks
 
 
-def test_a_rank_that_is_no_number_is_an_error() -> None:
-    with pytest.raises(ValueError, match="RANK='first' must be an integer"):
-        hpcml_client.connect({"RANK": "first"})
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"RANK": "first"}, "RANK='first' must be an integer"),
+        ({"RANK": "3"}, "RANK=3 is no rank of WORLD_SIZE=1: set both"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4 is no rank of WORLD_SIZE=4: set both"),
+    ],
+)
+def test_a_rank_that_is_none_is_an_error(environ: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        hpcml_client.connect(environ)
 
 
 def test_each_rank_and_attempt_has_its_journal(tmp_path: Path) -> None:

@@ -62,6 +62,18 @@ def ended(tell: Callable[[], None] = lambda: None) -> Callable[[Sequence[RunReco
     return ask
 
 
+def test_that_many_runs_are_read_first_is_said(places: Places, caplog: pytest.LogCaptureFixture) -> None:
+    make_home(places.home)
+    for number in range(1000):
+        (folder := places.runs / "default" / f"20260528-202640-{number:08}").mkdir(parents=True)
+        (folder / "run.json").touch()  # which says nothing: that is faster than a run
+
+    with opened(places) as store:
+        collect(store, places)
+
+    assert caplog.messages[0] == "1000 run directories have news, which are read first: that takes a while"
+
+
 def test_the_end_of_a_job_is_not_that_of_the_one_that_goes_on_meanwhile(places: Places) -> None:
     _, following = left_at_a_checkpoint(places, ProcessIdentity.of_this_process().as_details())
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.data_path import check_exists, check_kind
+from hpcml.commands.submit.data_path import absent_paths, check_kind
+from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError
+from hpcml.model.run import Run
 
 
 @pytest.fixture
@@ -23,7 +25,6 @@ def place(tmp_path: Path) -> Path:
     ("name", "kind"), [("folder", "folder"), ("folder/file", "file"), ("folder", "any"), ("folder/file", "any")]
 )
 def test_what_is_there_and_of_its_kind_is_let_through(place: Path, name: str, kind: str) -> None:
-    check_exists(str(place / name))
     check_kind(str(place / name), kind, data="mnist")
 
 
@@ -47,10 +48,14 @@ def test_data_that_is_read_from_a_path_needs_one() -> None:
         check_kind(None, "any", data="mnist")
 
 
-@pytest.mark.parametrize(
-    ("name", "says"), [("gone", "does not exist"), ("x" * 300, "cannot be looked at: File name too long")]
-)
-def test_a_path_that_leads_nowhere_takes_one_line(place: Path, name: str, says: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        check_exists(str(place / name))
-    assert str(refused.value) == f"data.path={place / name} {says}"
+@pytest.mark.parametrize("words", [["data=mnist", "data.path={}"], ["+container=sif", "container.path={}"]])
+def test_a_path_that_leads_nowhere_takes_one_line(place: Path, words: list[str]) -> None:
+    def run_of(name: str) -> Run:
+        (point,) = compose_from_cli([word.format(place / name) for word in words], project=place)
+        return point.run
+
+    key = words[1].partition("=")[0]
+    assert list(absent_paths(run_of("folder"))) == []
+    assert list(absent_paths(run_of("gone"))) == [f"{key}={place / 'gone'} does not exist"]
+    with pytest.raises(ConfigError, match=rf"^{key}=.* cannot be looked at: File name too long$"):
+        list(absent_paths(run_of("x" * 300)))

@@ -1,22 +1,46 @@
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from hpcml.commands.machine import Machine
+from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.dry_run import preview_submission
+from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.preflight import all_warnings, warnings
+from hpcml.commands.submit.run import RunReporter, submit_points
 from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_command, compose_from_cli
+from hpcml.errors import ConfigError, ImageError
 from hpcml.mounts import file_system_of
 from hpcml.paths import Places
 
 MACHINE = Machine(cores=2, gpus=[])
+IMAGES = {"HPCML_IMAGES": "/nowhere"}
 
 
 def warned(tmp_path: Path, *words: str) -> list[str]:
     (item,) = plan_all(compose_from_cli(words, project=tmp_path), MACHINE)
     return list(warnings(item, Places(home=tmp_path / "home", store_url="")))
+
+
+class Reporter(RunReporter):
+    """Keeps the warnings of a submission."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def submit(planned: Sequence[Planned], places: Places, project: Path, reporter: Reporter) -> None:
+    backends = Backends(places=places, machine=lambda: MACHINE)
+    submit_points(
+        planned, places, backends, reporter, environ=IMAGES, project=project, command_line=["hpcml"], only_missing=False
+    )
 
 
 def test_runs_on_this_machine_need_no_warning(tmp_path: Path) -> None:
@@ -57,6 +81,47 @@ def test_directives_of_a_job_script_are_said_not_to_be_read(tmp_path: Path, monk
             found = all_warnings(planned, Places(home=tmp_path / "home", store_url=""), MACHINE)
             named = [line.partition(" are not read: resources.* in front of the -- asks")[0] for line in found]
             assert named == ([] if directive is None else [f"the {directive} lines of {command.split()[-1]}"]), text
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("+container=sif", "container.path=/scratch/x/tensorflow.sif"),
+            "container.path=/scratch/x/tensorflow.sif does ",
+        ),
+        (("+container=sandbox", "container.path=/scratch/x"), "container.path=/scratch/x does not exist"),
+        (("data=mnist", "data.path=/scratch/mnist"), "data.path=/scratch/mnist does not exist"),
+        (("resources.account=YOUR-ACCOUNT",), "resources.account=YOUR-ACCOUNT stands for an account of yours: "),
+    ],
+)
+def test_what_a_site_may_have_is_a_warning_of_a_dry_run_and_refused_before_submission(
+    tmp_path: Path, words: tuple[str, ...], line: str
+) -> None:
+    places = Places(home=tmp_path / "home", store_url=f"sqlite:///{tmp_path}/home/store.db")
+    planned = plan_all(
+        compose_from_cli(["cluster=salomon", "resources.account=DD-1-1", *words], project=tmp_path), MACHINE
+    )
+    backends = Backends(places=places, machine=lambda: MACHINE)
+
+    preview = preview_submission(planned, places, backends, environ=IMAGES, project=tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        submit(planned, places, tmp_path, Reporter())
+
+    assert str(refused.value).startswith(line)
+    assert [warning for warning in preview.warnings if warning.startswith(line)] == [str(refused.value)]
+
+
+def test_what_looks_wrong_is_said_before_an_image_is_built(tmp_path: Path) -> None:
+    image = ("container.image=a/b", "container.tag='1'", "container.registry=127.0.0.1:1")
+    words = ("cluster=salomon", "resources.account=DD-1-1", "resources.walltime=null", "+container=docker", *image)
+    places = Places(home=tmp_path / "home", store_url=f"sqlite:///{tmp_path}/home/store.db")
+    reporter = Reporter()
+
+    with pytest.raises(ImageError):
+        submit(plan_all(compose_from_cli(words, project=tmp_path), MACHINE), places, tmp_path, reporter)
+
+    assert any("no resources.walltime" in line for line in reporter.warnings)
 
 
 def test_a_decommissioned_site_is_said(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,16 @@ def test_a_model_of_ones_own_is_read_as_hydra_composes_it(tmp_path: Path) -> Non
     with_model(tmp_path, "plain", "defaults: [base]\nname: plain\noptions: {b: 3}\n")
     with_model(tmp_path, "wide", "# @package _global_\nmodel:\n  name: wide\n  recipe: nets\n  options: {c: [1, 2]}\n")
 
+    text = "# @package _global_\ndefaults: [_self_, /model/base]\nmodel: {options: {b: 3, c: 4}}\n"
+    with_model(tmp_path, "below", text)
+
     found = {model.name: model for model in list_models(tmp_path)}
 
     for name in ("plain", "wide", "mnist_cnn"):
         (point,) = compose_from_cli([f"model={name}"], project=tmp_path)
         assert found[name] == point.run.model
+    (point,) = compose_from_cli(["model=below"], project=tmp_path)
+    assert replace(found["below"], name="base") == point.run.model
     assert found["custom"].recipe is None
 
 

@@ -1,5 +1,6 @@
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from string import Formatter
 
@@ -253,6 +254,27 @@ def test_a_profile_may_build_on_another(tmp_path: Path) -> None:
     found = get_profile("workstation", project)
 
     assert found.cluster == Cluster(name="workstation", scheduler=SchedulerName.local, max_parallel=1)
+
+
+@pytest.mark.parametrize("bases", ["[_self_, base]", "[base, _self_]", "[/cluster/base, _self_]", "[base]", "[nosuch]"])
+def test_a_profile_built_on_another_is_shown_and_listed_as_it_is_composed(
+    tmp_path: Path, bases: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = "# @package _global_\n"
+    project_with(tmp_path, "base", f"{head}cluster: {{name: base, scheduler: slurm, gpus_per_node: 4, site: there}}\n")
+    project_with(tmp_path, "mine", f"{head}defaults: {bases}\ncluster: {{gpus_per_node: 8, name: mine}}\n")
+
+    listed = {profile.cluster.name: profile for profile in list_profiles(tmp_path)}
+
+    if "nosuch" in bases:
+        assert "mine" not in listed
+        assert "left out: " in caplog.text
+        assert "mine.yaml: In 'cluster/mine': Could not load 'cluster/nosuch'" in caplog.text
+        return
+    (point,) = compose_from_cli(["cluster=mine"], project=tmp_path)
+    assert listed["mine"].cluster == replace(point.run.cluster, name="mine")
+    assert listed["mine"].cluster.gpus_per_node == (4 if bases.startswith("[_self_") else 8)
+    assert listed["mine"] == get_profile("mine", tmp_path)
 
 
 def test_profiles_are_those_of_hpcml_of_the_project_and_of_the_folders_given(tmp_path: Path) -> None:

@@ -196,6 +196,21 @@ def test_what_a_process_had_for_a_moment_when_it_was_killed_is_cleaned_up(tmp_pa
     assert sorted(path.name for path in cache.leftovers()) == sorted([*forgotten, old])
 
 
+def test_a_link_that_is_called_as_a_dead_build_is_left_over_and_nothing_behind_it(tmp_path: Path) -> None:
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    name = f"building-{'b' * 32}-{ProcessIdentity.of_this_process().place}-{int(dead.stdout)}"
+    cache, elsewhere, theirs = Cache(tmp_path / "cache"), tmp_path / "elsewhere", tmp_path / "project"
+    for folder in (cache.root, elsewhere, theirs):
+        folder.mkdir(mode=0o755)
+    links = [cache.root / f".{name}", elsewhere / name]
+    for link in links:
+        link.symlink_to(theirs)
+
+    assert list(cache.leftovers(elsewhere)) == links
+    assert all(remove_tree(link) for link in links)
+    assert (list(elsewhere.iterdir()), stat.S_IMODE(theirs.stat().st_mode)) == ([], 0o755)
+
+
 @pytest.mark.parametrize("name", [".building-x", "below/link"])
 def test_a_link_is_removed_and_what_it_leads_to_left_as_it_is(tmp_path: Path, name: str) -> None:
     theirs = tmp_path / "project"

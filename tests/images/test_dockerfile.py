@@ -109,6 +109,8 @@ def test_a_dockerfile_is_built_as_it_is_meant(user: ImageUser, registry: Registr
         ("ARG 1KEY", "ARG 1KEY: write ARG NAME=value"),
         ("ARG KEY\nWORKDIR $KEY", "the value of $KEY is not known here: set container.build_args.KEY"),
         ("COPY $NOWHERE /x", "the value of $NOWHERE is not known here: write it, or ARG NOWHERE=..."),
+        ("RUN N=2 && echo $((1<<N)) $(( 1 << N ))", None),
+        ("RUN echo $((1<<N)) && cat <<EOF", "the here-document <<EOF has no end: a line EOF alone"),
         ("WORKDIR $NOWHERE", None),
         ("COPY nothere /x", "nothere is not there ("),
         ("COPY ../a /x", "../a lies outside of the context /"),

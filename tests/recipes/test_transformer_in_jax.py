@@ -138,6 +138,7 @@ def test_from_the_same_weights_it_goes_where_torch_goes(
         assert found.series(name)[-1] == pytest.approx(torch[name], rel=1e-12)
     for name in ("training_samples", "validation_samples", "text_bytes", "text_sha256"):
         assert found.events["training"][name] == torch[name]
+    assert found.events["facts"]["metric_resolution.val_accuracy"] == torch["metric_resolution.val_accuracy"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -168,7 +169,7 @@ def test_each_precision_begins_where_fp32_does_and_learns(runs: dict[str, Record
 def test_it_reports_what_the_torch_half_reports(runs: dict[str, Recorded]) -> None:
     found = runs["fp32"]
 
-    assert set(found.events) == {"framework", "precision", "training", "work", "memory", "final", "closed"}
+    assert set(found.events) == {"facts", "framework", "precision", "training", "work", "memory", "final", "closed"}
     assert [record.step for record in found.metrics] == list(range(1, STEPS + 1))
     assert set(found.metrics[0].values) == {"loss", "step_time_s", "data_time_s"}
     assert [record.step for record in found.metrics if "val_loss" in record.values] == [3, 6]

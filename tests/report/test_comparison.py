@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from publication_values import publication
@@ -21,10 +22,7 @@ from rendered import (
 from report_values import EVIL, ci, comparison, difference, row, speed
 from rich.console import Console
 
-from hpcml.model.comparison import Comparison, Cost, Discrepancy, Load, Losses, Occurrence, ToTarget
-from hpcml.report.comparison import comparison_document
-from hpcml.report.document import IntervalChart
-from hpcml.report.text_charts import PLAIN, interval_bars
+from hpcml.model.comparison import Comparison, Cost, Discrepancy, Excluded, Load, Losses, Occurrence, ToTarget
 
 GOLDEN = """\
 14 runs by precision · val_accuracy: last value, higher is better
@@ -42,12 +40,9 @@ amp_bf16  amp_bf16   5   0.9098       -0.0010            equivalent    8.979    
                          ± 0.0024     [-0.0018, -0.0002]                               [2.21, 2.23]
 tf32      fp32, tf32 3/4 0.8783       -0.0325            worse      emulated  emulated emulated
                          ± 0.0024     [-0.0450, -0.0200]
-  differences to fp32 [90 %]: | zero, : the margin
-  amp_bf16                    :-o :
-  tf32       -----o------     : | :
-  - tf32: n=3: indicative only
   - tf32: requested tf32, measured fp32 (1 of 3 runs)
   - tf32: emulated: no speed
+  - tf32: n=3: indicative only
   - margin 0.005 in val_accuracy, fixed in the configuration
   - differences are against fp32: 90 % intervals for the verdict; means and speed-ups 95 %
   - amp_bf16: paired by seed, rho +0.93, p of TOST 0.032
@@ -193,20 +188,6 @@ def test_a_terminal_gets_lines_and_colour_and_a_file_gets_neither() -> None:
     assert "─" in terminal.file.getvalue()
     assert "\x1b" not in plain.file.getvalue()
     assert "─" not in plain.file.getvalue()
-    assert "●" in terminal.file.getvalue()
-    assert "●" not in plain.file.getvalue()
-
-
-def test_a_terminal_that_cannot_draw_gets_plain_bars() -> None:
-    class Latin(io.StringIO):
-        encoding = "latin-1"
-
-    screen = Console(file=Latin(), width=100, force_terminal=True, color_system=None)
-    screen.print(comparison_renderable(comparison(), console=screen))
-
-    assert isinstance(screen.file, Latin)
-    assert "●" not in screen.file.getvalue()
-    assert ":-o :" in screen.file.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
@@ -256,30 +237,6 @@ def test_a_setting_that_made_cells_is_in_their_heading_once() -> None:
     assert heading.count("64") == 1
 
 
-@pytest.mark.parametrize("half", [0.001, 0.02, 3.0])
-def test_bars_of_a_cell_share_one_axis(half: float) -> None:
-    rows = (row("fp32", 0.9), row("tf32", 0.9, difference=difference(0.0, half)))
-    parts = comparison_document(comparison(rows=rows), explain=True).sections[0].parts
-    chart = next(part for part in parts if isinstance(part, IntervalChart))
-
-    bars = interval_bars(chart, width=41, marks=PLAIN)
-
-    assert [len(bar.text) for bar in bars] == [41]
-    assert bars[0].text[20] == "o"
-    assert bars[0].text == bars[0].text[::-1].translate(str.maketrans("<>", "><"))
-    assert ("<" in bars[0].text) == (half > 0.05)  # ten margins
-
-
-def test_an_interval_without_ends_is_drawn_from_edge_to_edge() -> None:
-    rows = (row("fp32", 0.9), row("tf32", 0.9, difference=difference(0.0, math.inf)))
-    parts = comparison_document(comparison(rows=rows), explain=True).sections[0].parts
-    chart = next(part for part in parts if isinstance(part, IntervalChart))
-
-    (bar,) = interval_bars(chart, width=11, marks=PLAIN)
-
-    assert (bar.text[0], bar.text[5], bar.text[-1]) == ("<", "o", ">")
-
-
 def test_no_color_is_honoured() -> None:
     console = Console(
         file=io.StringIO(), width=100, force_terminal=True, color_system="standard", _environ={"NO_COLOR": "1"}
@@ -327,6 +284,20 @@ def test_where_the_margin_comes_from_is_always_said() -> None:
     assert "no margin was fixed beforehand" in comparison_text(comparison(margin=None, margin_source=None))
 
 
+def test_an_effective_precision_is_shown_where_one_was_asked_for_or_rows_differ_in_it() -> None:
+    def is_shown(*effective: str, requested: str = "own") -> bool:
+        rows = [
+            row(f"0.{at}", 0.9, precision_requested=(requested,), precision_effective=(each,))
+            for at, each in enumerate(effective)
+        ]
+        return "effective" in comparison_text(comparison(rows=tuple(rows)))
+
+    assert not is_shown("not proven", "not proven")
+    assert not is_shown("fp32", "fp32")
+    assert is_shown("fp32", "tf32")
+    assert is_shown("not proven", "not proven", requested="tf32")
+
+
 def test_no_view_says_that_two_arms_are_the_same() -> None:
     for text in (comparison_text(comparison()), comparison_markdown(comparison()), comparison_json(comparison())):
         assert not {"same", "equal", "identical"} & set(re.findall(r"[a-z]+", text.lower()))
@@ -351,25 +322,28 @@ def test_a_goal_against_the_metric_s_name_is_told() -> None:
     )
 
 
-def test_runs_that_have_nothing_to_do_with_the_question_are_counted_in_a_line_and_shown_by_explain() -> None:
-    nothing = {"n_ok": 0, "seeds": (), "sd": None, "numerics": None, "verdict": "inconclusive"}
-    (own,) = comparison().cells
-    unset = replace(own, rows=(row("not set", None, n_failed=2, **nothing),), where={"model": "another"})
-    mute = replace(own, rows=(row("fp32", None, n_without_metric=3, **nothing),), where={"model": "mute"})
-    lost = replace(own, rows=(row("fp32", None, n_failed=3, **nothing),), where={"model": "lost"})
-    mixed = replace(comparison(), cells=(own, unset, mute, lost))
+def test_runs_that_have_nothing_to_do_with_the_question_are_counted_in_a_line() -> None:
+    reasons = [(1, "without lr"), (2, "without loss")]
+    beside = tuple(Excluded(uid=f"{n}{why}", level="not set", reason=why) for n, why in reasons for _ in range(n))
 
-    short, whole = comparison_text(mixed, explain=False), comparison_text(mixed)
+    text = " ".join(comparison_text(replace(comparison(), excluded=beside), explain=False).split())
 
-    assert "left out: 2 runs without precision; 3 runs that recorded no val_accuracy: --explain shows them" in " ".join(
-        short.split()
+    assert "left out: 2 runs without loss; 1 run without lr" in text
+    assert "left out" not in comparison_text(comparison(), explain=False)
+
+
+@pytest.mark.parametrize("source", ["config", "command line", None])
+def test_remarks_that_are_not_shown_are_counted(source: Literal["config", "command line"] | None) -> None:
+    margin = None if source is None else 0.005
+    short, whole = (
+        [line for line in comparison_text(told, explain=explain).splitlines() if line.startswith("  - ")]
+        for told in [comparison(margin=margin, margin_source=source)]
+        for explain in (False, True)
     )
-    assert [[name in text for name in ("another", "mute", "lost")] for text in (short, whole)] == [
-        [False, False, True],
-        [True, True, True],
-    ]
-    assert "left out" not in whole
-    assert "left out" not in comparison_text(replace(mixed, cells=(unset, mute)), explain=False)
+
+    n_of_table = len([line for line in whole if "wall time of whole runs" not in line])
+    assert short[-1] == f"  - {n_of_table - (len(short) - 1)} more remarks: --explain"
+    assert short[:-1] == whole[: len(short) - 1]
 
 
 def test_a_row_without_runs_is_empty_and_not_zero() -> None:
@@ -443,6 +417,7 @@ def test_json_holds_everything_under_stable_keys() -> None:
         "cells",
         "n_tests",
         "seed",
+        "excluded",
     ]
     first, second, emulated = found["cells"][0]["rows"]
     assert first["verdict"] == "reference"

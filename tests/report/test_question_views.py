@@ -124,6 +124,7 @@ def test_a_terminal_gets_no_more_rows_than_it_can_show_and_programs_get_all() ->
         ([1, 1, 1], "▅ ▅  ▅"),
         ([0, math.nan, math.inf, 8], "▁ ! ! █"),
         ([-1e308, 1e308], "▁   █"),
+        ([0.5, 1.5, 1e300, 1.0, -1e6], "▁█ ↑▅ ↓"),
         ([], ""),
     ],
 )
@@ -137,6 +138,17 @@ def test_a_curve_is_a_line_as_high_as_its_values(values: list[float], line: str)
 def test_a_curve_keeps_to_its_place_on_axes_that_several_share() -> None:
     assert sparkline(points(0, 0)[1:], width=4, steps=(0, 3), values=(0.0, 1.0)) == " ▁"
     assert sparkline(points(1.0) * 50, width=1, steps=(0, 0), values=(0.0, 1.0)) == "█"
+
+
+def test_a_short_curve_beside_a_long_one_has_steps_of_its_own() -> None:
+    long, short = run(uid="20260528-202640-aaaaaa"), run(uid="20260528-202640-bbbbbb")
+    of = {long.uid: points(*range(1000)), short.uid: points(0, 999, 0, 999)}
+
+    lines = printed(
+        curve_views.curves_table(Curves(metric="loss", runs=[long, short], points=of), console=console(200))
+    )
+
+    assert " ▁█▁█ to step 3" in lines[-1]
 
 
 def curves() -> Curves:
@@ -179,7 +191,7 @@ def test_a_difference_in_a_last_value_that_is_not_finite_does_not_say_which_it_i
 def test_curves_are_drawn_and_their_points_told() -> None:
     lines = printed(curve_views.curves_table(curves(), console=console()))
 
-    assert lines[0].split() == ["run", "name", "precision", "seed", "loss", "first", "last", "min", "max"]
+    assert lines[0].split() == ["run", "model", "precision", "seed", "loss", "first", "last", "min", "max"]
     assert lines[1].startswith("aaaaaa")
     assert "█" in lines[1]
     assert "not finite" in lines[2]

@@ -30,7 +30,7 @@ def test_each_thing_that_looks_wrong_is_a_line() -> None:
     assert len(lines) == 6
     for words in (
         "1 of 4 runs reported no metric, so hpcml compare has nothing to judge them by: say workload.metrics",
-        "1 of 4 runs reported no acc, by which hpcml compare judges, but val_loss, epoch: objective.metric=NAME",
+        "1 of 4 runs reported no acc, their objective.metric, but val_loss, epoch: objective.metric=NAME",
         "in 1 of 4 runs the rule for loss matched no line: hpcml logs 222abcde",
         "/home/ada/model.pt changed while 1 of these runs",
         "1 of 4 runs completed, but it said ValueError: 3 layers; hpcml show 222abcde",

@@ -62,7 +62,7 @@ def test_a_run_is_one_line() -> None:
     lines = table(run(), run(uid="20261121-080001-ghijkl", state=State.FAILED, wall_s=None, precision_effective="fp32"))
 
     assert lines == [
-        "run     experiment  name        precision     seed  state      val_accuracy   wall    age",
+        "run     experiment  model       precision     seed  state      val_accuracy   wall    age",
         "abcdef  study       digits_cnn  tf32             3  COMPLETED        0.9123  1m03s  2h01m",
         "ghijkl  study       digits_cnn  tf32 -> fp32     3  FAILED           0.9123         2h01m",
     ]
@@ -124,19 +124,19 @@ def test_the_pieces_of_json_are_those_of_one_list() -> None:
 
 NARROW = """\
 run      experim… name       precision           seed state         val_accuracy
-222k7q9x precisi… digits_cnn fp32                   3 COMPLETED           0.9123
-223m2abc precisi… digits_cnn tf32 (emulated)        3 COMPLETED           0.9123
-224zz8yh precisi… digits_cnn amp_fp16 (unproven)    3 COMPLETED           0.9123
+222k7q9x precisi…            fp32                   3 COMPLETED           0.9123
+223m2abc precisi…            tf32 (emulated)        3 COMPLETED           0.9123
+224zz8yh precisi…            amp_fp16 (unproven)    3 COMPLETED           0.9123
 2253npre precisi… lr-sweep-… tf32 -> fp32           3 COMPLETED           0.9123
-226x4rrt precisi… digits_cnn tf32                  12 OUT_OF_MEMORY
+226x4rrt precisi…            tf32                  12 OUT_OF_MEMORY
 """
 HUNDRED = """\
 run      experiment    name          precision           seed state         val_accuracy  wall   age
-222k7q9x precision-st… digits_cnn    fp32                   3 COMPLETED           0.9123 1m03s 2h01m
-223m2abc precision-st… digits_cnn    tf32 (emulated)        3 COMPLETED           0.9123 1m03s 2h01m
-224zz8yh precision-st… digits_cnn    amp_fp16 (unproven)    3 COMPLETED           0.9123 1m03s 2h01m
+222k7q9x precision-st…               fp32                   3 COMPLETED           0.9123 1m03s 2h01m
+223m2abc precision-st…               tf32 (emulated)        3 COMPLETED           0.9123 1m03s 2h01m
+224zz8yh precision-st…               amp_fp16 (unproven)    3 COMPLETED           0.9123 1m03s 2h01m
 2253npre precision-st… lr-sweep-wit… tf32 -> fp32           3 COMPLETED           0.9123 1m03s 2h01m
-226x4rrt precision-st… digits_cnn    tf32                  12 OUT_OF_MEMORY              2h30m 2h01m
+226x4rrt precision-st…               tf32                  12 OUT_OF_MEMORY              2h30m 2h01m
 """
 
 

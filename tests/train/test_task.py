@@ -50,6 +50,12 @@ def test_counts_below_one_are_refused(name: str) -> None:
         Task.from_config(config(**{name: 0}))
 
 
+@pytest.mark.parametrize("share", [0, 1.0, -0.2])
+def test_a_share_that_holds_out_nothing_or_everything_is_refused(share: float) -> None:
+    with pytest.raises(RecipeError, match=rf"^data\.holdout={share:g} must lie between 0 and 1$"):
+        Task(holdout=share)
+
+
 def test_what_a_recipe_does_not_have_is_refused_with_what_it_has() -> None:
     with pytest.raises(RecipeError, match=r"^layout=nhwc is not in this recipe: choose nchw$"):
         Task(layout="nhwc").choose("layout", ("nchw",))

@@ -173,6 +173,11 @@ class Terms:
     by_mean: bool = False  # speed-ups are of mean step times, not of medians
 
     @property
+    def is_timed(self) -> bool:
+        """Whether any run reported the times of its steps."""
+        return bool(self.steady or self.reporting)
+
+    @property
     def unit(self) -> Literal["seeds", "runs"]:
         """What is counted as one observation."""
         return "seeds" if self.seed is None else "runs"
@@ -190,6 +195,8 @@ def group_runs(runs: Sequence[RunRecord], by: str, comparison: Comparison | None
     if comparison is None:
         return tuple(_group(factor, cell.where, cell.runs, set()) for cell in find_cells(factor, runs))
     refused = {run.uid for cell in comparison.cells for run in cell.excluded}
+    left_out = {run.uid for run in comparison.excluded}
+    runs = [run for run in runs if run.uid not in left_out]
     wheres: list[_Where] = [tuple(cell.where.items()) for cell in comparison.cells]
     return tuple(_group(factor, where, [run for run in runs if _is_in(run, where)], refused) for where in wheres)
 

@@ -38,11 +38,12 @@ from hpcml.analysis.compare.speed import OF_MEANS, uses_means
 from hpcml.analysis.compare.to_target import Race, find_budget_s, find_reaches
 from hpcml.analysis.steady import SteadyState, Window, common_window, steady_states
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
+from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Excluded, Row
 from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
+from hpcml.model.told_apart import show
 
 _LISTED = 10  # cells, in an error
 _PLAIN = ComparisonRequest()
@@ -67,7 +68,7 @@ def compare(
     `ComparisonError` where runs that count differ, within a cell, in a fact that may change the result (a driver, a GPU
     model), where there is nothing to compare, or where no run can count.
     """
-    found, question = _look_at_all(runs, curves, request, more_curves, timelines)
+    found, question, left_out = _look_at_all(runs, curves, request, more_curves, timelines)
     factor, yardstick = question.factor, question.yardstick
     cells, n_tests = judge(found, question)
     if seed := maybe_seed([each.group for each in found]):
@@ -78,11 +79,12 @@ def compare(
         metric=yardstick.metric,
         goal=yardstick.goal,
         goal_source=yardstick.goal_source,
-        n_runs=len({run.uid for run in runs}),
+        n_runs=len({run.uid for run in runs}) - len(left_out),
         n_comparisons=sum(row.difference is not None for cell in cells for row in cell.rows),
         cells=tuple(cells),
         n_tests=n_tests,
         seed=request.seed,
+        excluded=left_out,
     )
 
 
@@ -92,8 +94,8 @@ def _look_at_all(
     request: ComparisonRequest,
     more_curves: Mapping[str, Curves] | None,
     timelines: Mapping[str, Sequence[Timeline]] | None,
-) -> tuple[list[JudgedCell], Question]:
-    """Return *runs* sorted into cells, and what is asked of them; raise `ComparisonError` as `compare` does."""
+) -> tuple[list[JudgedCell], Question, tuple[Excluded, ...]]:
+    """Return *runs* in cells, what is asked of them, and those left out; raise `ComparisonError` as `compare` does."""
     runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
     if not runs:
         raise ComparisonError("no runs to compare: none matches the selection")
@@ -102,19 +104,22 @@ def _look_at_all(
     distinct = with_distinct_settings(runs)
     factor = find_factor(request.factor, distinct)
     levels = find_levels(factor, runs)
-    reference = find_reference(factor, levels, request.reference)
     if not any(run.state is State.COMPLETED for run in runs):
         states = ", ".join(f"{n} {state}" for state, n in sorted(Counter(run.state for run in runs).items()))
         raise ComparisonError(f"no run of {len(runs)} is COMPLETED ({states}): nothing to compare yet")
     yardstick = find_yardstick(runs, request.metric, request.goal)
     allowed = find_allowed(request.allow, distinct)
+    cells = find_cells(factor, runs, None if request.allow_mixed else allowed)
+    _require_two_levels_somewhere(factor, cells)
+    if left_out := _beside_the_question(factor, cells, yardstick.metric):
+        runs = [run for run in runs if run.uid not in {each.uid for each in left_out}]
+        levels = find_levels(factor, runs)
+        cells = find_cells(factor, runs, None if request.allow_mixed else allowed)
+        _require_two_levels_somewhere(factor, cells)
+    reference = find_reference(factor, levels, request.reference)
     mistaken = never_trained(factor.levels(runs), runs)
-    found = [
-        _look_at(factor, group, yardstick, mistaken, has_target=request.target is not None)
-        for group in find_cells(factor, runs, None if request.allow_mixed else allowed)
-    ]
+    found = [_look_at(factor, group, yardstick, mistaken, has_target=request.target is not None) for group in cells]
     found.sort(key=lambda each: not each.counted)  # stable: what failed before the command was right comes last
-    _require_two_levels_somewhere(factor, found)
     if not request.allow_mixed:
         _require_fairness(factor, found, allowed)
     question = Question(
@@ -126,7 +131,23 @@ def _look_at_all(
         curves={**(more_curves or {}), STEP: curves},
         timelines=timelines or {},
     )
-    return found, question
+    return found, question, left_out
+
+
+def _beside_the_question(factor: Factor, cells: Sequence[CellRuns], metric: str) -> tuple[Excluded, ...]:
+    """Return the runs of cells, often of another program, without the setting, or without the metric so far.
+
+    Runs that failed before it are an outcome, and stay.
+    """
+    left_out: list[Excluded] = []
+    for cell in cells:
+        levels = factor.levels(cell.runs)
+        is_unset = all(set(level.split(" x ")) == {show(None)} for level in levels)
+        silent = [run for run in cell.runs if run.state is State.COMPLETED or not run.state.is_final]
+        if is_unset or (len(silent) == len(cell.runs) and not any(metric in run.metrics for run in silent)):
+            why = f"without {factor.name}" if is_unset else f"without {metric}"
+            left_out += [Excluded(uid=run.uid, level=of, reason=why) for run, of in zip(cell.runs, levels, strict=True)]
+    return tuple(left_out)
 
 
 def _look_at(
@@ -154,14 +175,15 @@ def _look_at(
     return JudgedCell(group=group, arms=arms, counted=counted, distinct=distinct, differences=differences)
 
 
-def _require_two_levels_somewhere(factor: Factor, found: Sequence[JudgedCell]) -> None:
-    if any(len(each.arms) > 1 for each in found):
+def _require_two_levels_somewhere(factor: Factor, cells: Sequence[CellRuns]) -> None:
+    levels = [sorted(set(factor.levels(cell.runs)), key=factor.sort_key) for cell in cells]
+    if any(len(of) > 1 for of in levels):
         return
     lines = [f"no two runs differ in {factor.name} alone:"]
-    lines += [f"  {', '.join(each.arms)}: {each.group.name}" for each in found[:_LISTED]]
-    if more := len(found) - _LISTED:
-        lines += [f"  and {more} more such cells"] if more > 0 else []
-    settings = sorted({key for each in found for key, _ in each.group.where if "." in key})
+    lines += [f"  {', '.join(of)}: {cell.name}" for of, cell in list(zip(levels, cells, strict=True))[:_LISTED]]
+    if (more := len(cells) - _LISTED) > 0:
+        lines.append(f"  and {more} more such cells")
+    settings = sorted({key for cell in cells for key, _ in cell.where if "." in key})
     mixing = f", or compare anyway with --allow {','.join(settings)}" if settings else ""
     lines.append(f"launch the missing arms, or compare by what differs above instead of {factor.name}{mixing}")
     raise ComparisonError(*lines)

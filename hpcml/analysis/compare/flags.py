@@ -47,7 +47,7 @@ def row_flags(arm: Arm, terms: Terms, found: Matchup | None, ups: SpeedUps | Non
     precision = _precision_flags(arm, terms)
     flags = [*_computing_flags(arm, found, terms), *_doubts(arm, terms)]
     flags += [*precision, *tests] if terms.by_precision else [*tests, *precision]
-    flags += _time_flags(arm, terms) if ups is not None else []
+    flags += _time_flags(arm, terms) if ups is not None and (terms.by_precision or terms.is_timed) else []
     if ups is not None:
         flags += [
             *speed_flags(arm, terms, ups),
@@ -188,7 +188,8 @@ def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
     for (requested, measured, is_observed), n in sorted(proofs.items(), key=str):
         runs = f"{n} of {len(arm.ok)} runs"
         if measured is None and requested == PrecisionName.own.name:
-            flags.append(f"precision left to the program, and not measured ({runs})")
+            asked = terms.by_precision
+            flags += [f"precision left to the program, and not measured ({runs})"] if asked else []
         elif measured is None:
             flags.append(f"requested {requested}, not proven by a measurement ({runs})")
         elif not is_proven(measured):

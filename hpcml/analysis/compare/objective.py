@@ -6,7 +6,9 @@ any result was known. Used by `hpcml compare`, `best`, `plan` and `report`.
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -16,17 +18,14 @@ from typing import Literal
 from hpcml.analysis.compare.factor import with_distinct_settings
 from hpcml.errors import ComparisonError
 from hpcml.model.choices import Goal
-from hpcml.model.metric_goal import goal_by_name
+from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate
 from hpcml.model.records import RunRecord
+from hpcml.model.run import DEFAULT_METRIC
 from hpcml.model.told_apart import show
 from hpcml.spelling import did_you_mean
 from hpcml.units import one_or_many
 
 _MOST_NAMED = 20  # metrics, in a line of advice
-_NO_METRICS = (
-    "no metrics at all; workload.metrics reads those that a program prints (hpcml read those that runs have printed), "
-    "metrics_from those that it writes"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +67,17 @@ def _offered(known: Sequence[str]) -> str:
     return f"they have {named} (--metric {choice} judges by {'it' if len(known) == 1 else 'one of them'})"
 
 
+def _no_metric(runs: Sequence[RunRecord], asked: str | None) -> str:
+    """Return that none of *runs* recorded any metric, and what reads one that they printed."""
+    if not any(run.state.is_final for run in runs):
+        return f"no run recorded {asked or 'a metric'} yet: {not_ended(runs)}"
+    name, experiments = asked or "loss", {run.experiment for run in runs}
+    which = f"--experiment {shlex.quote(experiments.pop())}" if len(experiments) == 1 else "RUN..."
+    rule = shlex.quote(rf'[{{pattern: "{re.escape(name)}[\s=:]+(?P<value>\S+)", name: {json.dumps(name)}}}]')
+    reads = f"hpcml read {which} workload.metrics={rule} reads {name} from what they printed"
+    return f"no run recorded {asked or 'any metric'}: {reads}"
+
+
 def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | None) -> Yardstick:
     """Return the metric to judge *runs* by and its direction ("max" or "min").
 
@@ -77,21 +87,18 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
     """
     if not runs:
         raise ComparisonError("no runs to judge: none matches the selection")
-    distinct = with_distinct_settings(runs)
-    asked, metric = metric, metric or _agreed_metric(runs)
-    if not any(metric in run.metrics for run in runs):
-        known = sorted({name for run in runs for name in run.metrics})
-        if not known and not any(run.state.is_final for run in runs):
-            raise ComparisonError(f"no run recorded {metric} yet: {not_ended(runs)}")
-        near = (did_you_mean(metric, known) if asked else None) or (
-            _offered(known) if known else f"they have {_NO_METRICS}"
-        )
+    known = sorted({name for run in runs for name in run.metrics})
+    if not known:
+        raise ComparisonError(_no_metric(runs, metric))
+    asked, metric = metric, metric or _agreed_metric(runs, known)
+    if metric not in known:
+        near = (did_you_mean(metric, known) if asked else None) or _offered(known)
         raise ComparisonError(f"no run recorded {metric}{'' if asked else ', their objective.metric'}: {near}")
     if goal is not None:
         if goal not in Goal.__members__:
             raise ComparisonError(f"goal={goal}: choose max or min")
         return Yardstick(metric=metric, goal="max" if goal == Goal.max.name else "min", goal_source="command line")
-    if own := _judged_by(distinct, metric):
+    if own := _judged_by(with_distinct_settings(runs), metric):
         is_max = _agreed(own, "goal", runs, metric) == Goal.max.name
         return Yardstick(metric=metric, goal="max" if is_max else "min", goal_source="config")
     is_min = goal_by_name(metric) is Goal.min
@@ -153,11 +160,19 @@ def _margin_of(run: RunRecord, metric: str) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _agreed_metric(runs: Sequence[RunRecord]) -> str:
-    """Return the objective's metric; where runs disagree, those have no say that recorded no metric at all."""
-    if len({run.params.get("objective.metric") for run in with_distinct_settings(runs)}) > 1:
-        runs = [run for run in runs if run.metrics] or runs
-    return _agreed(with_distinct_settings(runs), "metric", runs)
+def _agreed_metric(runs: Sequence[RunRecord], known: Sequence[str]) -> str:
+    """Return the objective's metric; where nobody chose one, and no run recorded the default, the only one of *known*.
+
+    Runs have no say that recorded no metric, or not the default. A time or a rate is no metric beside another.
+    """
+    chosen = [(run, run.params.get("objective.metric")) for run in runs if run.metrics]
+    judging = [run for run, name in chosen if name in run.metrics or name not in (None, DEFAULT_METRIC)]
+    if judging:
+        return _agreed(with_distinct_settings(judging), "metric", judging)
+    own = [name for name in known if not is_duration_or_rate(name)] or known
+    if len(own) > 1:
+        raise ComparisonError(f"by which metric? {_offered(own)}")
+    return own[0]
 
 
 def _agreed(distinct: Sequence[RunRecord], word: str, runs: Sequence[RunRecord], metric: str | None = None) -> str:
@@ -167,8 +182,7 @@ def _agreed(distinct: Sequence[RunRecord], word: str, runs: Sequence[RunRecord],
         raise ComparisonError(_disagreement(runs if metric is None else _judged_by(runs, metric), word))
     value = next(iter(values))
     if value is None:
-        known = sorted({name for run in runs for name in run.metrics}) if word == "metric" else []
-        raise ComparisonError(f"these runs say no objective.{word}: {_offered(known) if known else f'give --{word}'}")
+        raise ComparisonError(f"these runs say no objective.{word}: give --{word}")
     return str(value)
 
 

@@ -259,12 +259,14 @@ def choose_over(runs: Sequence[RunRecord], wanted: Over | None) -> Over:
     over = wanted or _natural_choice(runs)
     known = sorted(number for number in {count(run, over) for run in runs} if number is not None)
     others = [each for each in Over if len({count(run, each) for run in runs} - {None}) > 1]
-    if not known:
-        what = f"no run of {len(runs)} says on how many {over.value} it ran"
+    if known:
+        what = f"{all_have(runs)} {known[0]} {one_or_many(known[0], over.value)}"
     else:
-        what = f"{all_have(runs)} {known[0]} {one_or_many(known[0], over.value)}: nothing scales"
-    cure = f"--over {others[0].name}" if others else f"launch others, e.g. hpcml run -m {_MORE[over]}"
-    raise ComparisonError(f"{what}; {cure}")
+        what = (
+            f"no run of {len(runs)} says on how many {'GPUs or CPU threads' if wanted is None else over.value} it ran"
+        )
+    cure = f"--over {others[0].name}" if others else f"hpcml run -m {_MORE[over]} launches some that differ"
+    raise ComparisonError(f"nothing to compare: {what}; {cure}")
 
 
 def _natural_choice(runs: Sequence[RunRecord]) -> Over:

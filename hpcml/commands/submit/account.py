@@ -1,4 +1,4 @@
-"""The account that a site charges for a run: from settings and files, or asked for and remembered."""
+"""The account that a site charges for a run: from settings and files, or asked for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def with_accounts(
 
     The account is the first of: HPCML_ACCOUNT, `accounts` in the project's hpcml.yaml, the same in the user's
     configuration file, *placeholder* (of dry runs), and the answer of *ask*, which gets the question as text. A site is
-    asked about once, however many runs go there, and an answer is written to the user's file for later calls.
+    asked about once, however many runs go there.
 
     Raises `ConfigError` where none of them has an account; *ask* returns None where nobody can be asked (no terminal).
     """
@@ -53,13 +53,11 @@ def known_account(site: Cluster, environ: Mapping[str, str], project: Path) -> s
 
 
 def _asked(site: Cluster, environ: Mapping[str, str], ask: Ask) -> str:
-    file = user.user_file(environ)
-    account = ask(f"Account to charge on {site.name}" + (f" (remembered in {file})" if file else ""))
+    file = user.user_file(environ) or "your configuration"
+    account = ask(f"Account to charge on {site.name} ('accounts: {{{site.name}: ...}}' in {file} sets it)")
     if not account:
         raise ConfigError(
             f"cluster={site.name} charges an account and none is given: set resources.account=..., HPCML_ACCOUNT, or "
-            f"'accounts: {{{site.name}: ...}}' in {user.PROJECT_FILE} here or in {file or 'your configuration'}"
+            f"'accounts: {{{site.name}: ...}}' in {user.PROJECT_FILE} here or in {file}"
         )
-    if file is not None:
-        user.remember_account(file, site.name, account)
     return account

@@ -76,8 +76,8 @@ def fitted(run: Run, machine: Cluster) -> Run:
 
     *machine* is the run's cluster profile, for local runs with the GPU and driver that were found on this machine.
     Checked are: the container runtime (what it can do, and on this machine that it is there), an own image or sandbox
-    (it exists, is readable and of its kind), and the vendor of the GPU. No registry is asked and nothing is built: that
-    is done by `images.with_images`.
+    (where it is there: it is readable and of its kind), and the vendor of the GPU. No registry is asked and nothing is
+    built: that is done by `images.with_images`.
     """
     container = run.container
     if container.kind is ContainerKind.none:
@@ -202,7 +202,7 @@ def _check_own(container: Container, runtime: ContainerRuntime) -> None:
     assert container.path is not None
     path, is_file = Path(container.path), container.kind is ContainerKind.sif
     if not path.exists():
-        raise ConfigError(f"container.path={path} does not exist")
+        return  # `preflight.refusals` says so
     if is_file != path.is_file():
         what, other = ("a folder", "sandbox") if is_file else ("a file", "sif")
         raise ConfigError(f"container.path={path} is {what}: choose container={other}")

@@ -49,9 +49,10 @@ def preview_submission(
         planned, lines = images.foreseen(planned, environ, project)
     submissions = launch.preview(planned, places, backends)
     said = rehearse.rehearse(planned, places, backends)
+    refused = [*preflight.refusals(planned), *said.refusals]
     return SubmissionPreview(
         runs=[(item.run, launch.plan_shown(item, places), item.overrides) for item in planned],
         submissions=submissions,
         sources=[*code.foreseen(planned, places), *lines, *said.notes],
-        warnings=[*notes, *said.refusals, *said.warnings, *preflight.all_warnings(planned, places, backends.machine())],
+        warnings=[*notes, *refused, *said.warnings, *preflight.all_warnings(planned, places, backends.machine())],
     )

@@ -1,4 +1,4 @@
-"""Warnings before a submission: queues, accounts, file systems, and walltimes that recorded runs needed more than."""
+"""Refusals and warnings before a submission: of paths, queues, accounts, file systems, and walltimes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit import code, packing, walltimes
+from hpcml.commands.submit.data_path import absent_paths
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.queues import unknown_queue
 from hpcml.commands.submit.startable import start_of
@@ -19,11 +20,21 @@ from hpcml.model.cluster import SchedulerName
 from hpcml.mounts import file_system_of, is_local
 from hpcml.paths import Places
 from hpcml.runs.files import read_whole
+from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
 
 # How many threads a process begins: of OpenMP, and of libraries that ask their own first.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "JULIA_NUM_THREADS")
 _DIRECTIVE = re.compile(rb"#(?:SBATCH|PBS|BSUB|FLUX:?)\s")
 _COMMENT = re.compile(rb"\s*(?:#.*)?")
+
+
+def refusals(planned: Sequence[Planned]) -> list[str]:
+    """Return, each once, what refuses a submission; a dry run, which may be made far from the site, warns of it."""
+    found = {line: None for item in planned for line in absent_paths(item.run)}
+    if any(item.run.resources.account == ACCOUNT_PLACEHOLDER for item in planned):
+        yours = "resources.account=..., HPCML_ACCOUNT, or 'account: ...' in hpcml.yaml here"
+        found[f"resources.account={ACCOUNT_PLACEHOLDER} stands for an account of yours: set {yours}"] = None
+    return list(found)
 
 
 def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> list[str]:
@@ -80,7 +91,11 @@ def warnings(item: Planned, places: Places, kind_of: Callable[[Path], str | None
         yield f"cluster={site.name} is {site.status} according to its profile"
     if queue := unknown_queue(run):
         yield queue
-    if wanted.account and site.account_pattern and not re.fullmatch(f"(?:{site.account_pattern})", wanted.account):
+    if (
+        wanted.account
+        and site.account_pattern
+        and not re.fullmatch(f"(?:{site.account_pattern})|{ACCOUNT_PLACEHOLDER}", wanted.account)
+    ):
         yield f"resources.account={wanted.account} looks like no account of {site.name} ({site.account_pattern})"
     if site.whole_nodes and site.gpus_per_node and wanted.gpus_per_node not in (None, 0, site.gpus_per_node):
         yield (

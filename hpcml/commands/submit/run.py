@@ -19,6 +19,7 @@ from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.planned import Planned
+from hpcml.errors import ConfigError
 from hpcml.images.build import OnProgress
 from hpcml.model.run import know_hashes
 from hpcml.model.state import State
@@ -92,14 +93,16 @@ def submit_points(
     chosen, lines = dependencies.resolve_all(missing if only_missing else planned, places)
     for line in lines:
         reporter.note(line)
+    for line in preflight.refusals(chosen):
+        raise ConfigError(line)
     code.refuse(chosen, places)
     _rehearse(chosen, places, backends, reporter)
+    for warning in preflight.all_warnings(chosen, places, backends.machine()):
+        reporter.warn(warning)
     if any(item.wants_image for item in chosen):
         voice = images.Voice(display=reporter.building, warn=reporter.warn)
         jobs = images.BuildJobs(places=places, backends=backends, command_line=command_line, tell=reporter.note)
         chosen = images.with_images(chosen, environ, project, voice, jobs)
-    for warning in preflight.all_warnings(chosen, places, backends.machine()):
-        reporter.warn(warning)
     if not chosen:
         return []
     if not only_missing:

@@ -16,7 +16,7 @@ from hpcml.commands.machine import Machine, look_around
 from hpcml.commands.submit import packing
 from hpcml.commands.submit.account import Ask, with_accounts
 from hpcml.commands.submit.containers import check_binds, fitted, lacks_fuse
-from hpcml.commands.submit.data_path import check_exists
+from hpcml.commands.submit.data_path import absent_paths
 from hpcml.commands.submit.frameworks import check_framework, check_version
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.queues import asked_of, completed, refuse_impossible, routed
@@ -171,8 +171,9 @@ def _plan(point: Composed, machine: Machine, software: Software, known: _Known) 
     run = routed(point.run)
     for tag in run.tags:
         check_tag(tag)
-    if run.data.path is not None:
-        check_exists(run.data.path)
+    local = run.cluster.scheduler is SchedulerName.local
+    for line in absent_paths(run) if local else ():  # a site's may be seen from there alone: `preflight.refusals`
+        raise ConfigError(line)
     cwd = Path(run.workload.cwd) if run.workload.cwd else software.cwd
     if not os.path.isdir(cwd):  # noqa: PTH112 - Path.is_dir raises where a name is longer than a file's may be
         raise ConfigError(f"workload.cwd={cwd} is no directory")
@@ -180,7 +181,6 @@ def _plan(point: Composed, machine: Machine, software: Software, known: _Known) 
     _refuse_unheard_slice(run)
     _refuse_unsaid(run)
     _refuse_unread(run)
-    local = run.cluster.scheduler is SchedulerName.local
     device = _local_device(run, machine) if local else run.profile_device()
     cpus = _local_cpus(run, machine, device) if local else run.resources.cpus_per_task
     run = fitted(run, _as_found(run.cluster, machine, device) if local else run.cluster)

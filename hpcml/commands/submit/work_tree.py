@@ -31,7 +31,6 @@ from hpcml.commands.submit.code_store import File, Link
 from hpcml.errors import ConfigError
 from hpcml.paths import Places, home_of_user
 from hpcml.runs.layout import is_home
-from hpcml.runs.original import SOURCES
 from hpcml.runs.working_directory import is_environment
 
 _TIMEOUT_S = 60
@@ -54,6 +53,13 @@ _WRITTEN_WHOLE = frozenset(  # files that programs write again under the same na
     {
         *(".pt", ".pth", ".ckpt", ".safetensors", ".keras", ".h5", ".onnx", ".pkl", ".pickle", ".joblib"),
         *(".msgpack", ".db", ".sqlite", ".sqlite3", ".log"),
+    }
+)
+_SOURCES = frozenset(  # endings, in small letters, of files of source
+    {
+        *(".py", ".pyx", ".ipynb", ".sh", ".bash", ".zsh", ".jl", ".r", ".m", ".pl", ".lua", ".rb"),
+        *(".c", ".h", ".cc", ".hh", ".cpp", ".hpp", ".cxx", ".hxx", ".cu", ".cuh", ".f", ".for", ".f90", ".f95"),
+        *(".f03", ".f08", ".rs", ".go", ".java", ".scala", ".kt", ".swift"),
     }
 )
 _OF_A_HOME = re.compile(r"(.*?)(?:^|/)runs/[^/]+/[^/]+/(?:run\.json|job\.sh)$")
@@ -236,9 +242,9 @@ class _Sorter:
         return sorted(paths, key=order)
 
     def _take_file(self, path: PurePosixPath, place: Path, status: os.stat_result) -> None:
-        if not self.is_code and _is_like(path.name, _OUTPUT_FILES) and path.suffix.lower() not in SOURCES:
+        if not self.is_code and _is_like(path.name, _OUTPUT_FILES) and path.suffix.lower() not in _SOURCES:
             return
-        is_source = self.is_code and path.suffix.lower() in SOURCES
+        is_source = self.is_code and path.suffix.lower() in _SOURCES
         if is_source or (status.st_size <= self.bytes_left and self.files_left > 0):
             self.bytes_left -= status.st_size
             self.files_left -= 1
@@ -274,7 +280,7 @@ def _walked(folder: Path | str) -> Iterator[os.DirEntry[str]]:
 
 def _has_source(folder: Path) -> bool:
     some = islice(_walked(folder), _MOST_FILES)
-    return any(PurePosixPath(entry.name).suffix.lower() in SOURCES for entry in some)
+    return any(PurePosixPath(entry.name).suffix.lower() in _SOURCES for entry in some)
 
 
 def _size(entry: os.DirEntry[str]) -> int:

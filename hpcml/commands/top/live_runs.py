@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcml.commands import external_runs
+from hpcml.commands.collect import answering, collect
 from hpcml.commands.follow import REQUEUE_S, Glimpse, Watcher
+from hpcml.commands.selection import Selection, select
 from hpcml.commands.top.live_machine import Sampled
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.live import NodeNow, RunNow
@@ -124,6 +126,14 @@ def find_runs(places: Places, references: Sequence[str], submission: str | None 
             raise ConfigError(f"--submission {submission}: no run below {places.runs} was submitted so")
         found += members
     return list({run_dir.path.resolve(): run_dir for run_dir in found}.values())
+
+
+def runs_under_way(places: Places) -> list[RunDir]:
+    """Return the runs that run, and behind them those that wait."""
+    with answering(places) as store:
+        collect(store, places)
+        found = select(store, Selection(states=[State.RUNNING.name, State.PENDING.name]))
+    return [RunDir(Path(record.path)) for record in sorted(found, key=lambda record: record.state is State.PENDING)]
 
 
 def _newest(number: int, by_uid: Mapping[str, RunDir], *, is_submission: bool) -> list[RunDir]:

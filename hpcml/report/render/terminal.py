@@ -19,7 +19,6 @@ from hpcml.report.document import (
     Document,
     Entry,
     Findings,
-    IntervalChart,
     Paragraph,
     Part,
     Remarks,
@@ -29,12 +28,11 @@ from hpcml.report.document import (
     Tone,
 )
 from hpcml.report.text import safe
-from hpcml.report.text_charts import DRAWN, PLAIN, bar, can_draw, interval_bars
+from hpcml.report.text_charts import bar, can_draw
 
 _WIDE = 132  # from here on a value and its interval stand in one line
 _WORDS_WIDTH = 26  # of a cell: longer ones are wrapped between words
 _TITLE_WIDTH = 14
-_INTERVAL_WIDTH = 41  # odd: zero has a character of its own
 _BAR_WIDTH = 10
 _INDENT = 2
 _CELL_STYLES: Mapping[Tone, str] = {"good": "green", "bad": "red", "doubt": "yellow"}
@@ -108,8 +106,6 @@ def _part(part: Part, console: Console, *, is_closing: bool) -> Iterator[Rendera
             yield from _transposed(part, console)
         else:
             yield from _dense(part, console) if part.is_dense else [_fitted(part, console)]
-    elif isinstance(part, IntervalChart):
-        yield from _intervals(part, console)
     elif isinstance(part, Remarks):
         yield from (_line(line, tone, is_flush=is_closing) for line, tone in part.toned())
     elif isinstance(part, Paragraph):
@@ -231,19 +227,6 @@ def _transposed(table: Table, console: Console) -> Iterator[RenderableType]:
         yield Text()
         yield drawn
         first = last
-
-
-def _intervals(chart: IntervalChart, console: Console) -> Iterator[RenderableType]:
-    """Yield the chart of intervals; in ASCII where the output is no terminal or cannot show other characters."""
-    marks = DRAWN if console.is_terminal and can_draw(console.encoding) else PLAIN
-    widest = max(len(safe(level)) for level in chart.levels) + _INDENT + 2
-    bars = interval_bars(chart, width=min(_INTERVAL_WIDTH, console.width - widest), marks=marks)
-    if bars:
-        margins = "" if chart.margin is None else f", {marks.margin} the margin"
-        yield Text(f"{'':{_INDENT}}{safe(chart.title)}: {marks.zero} zero{margins}")
-    for each in bars:
-        line = f"{'':{_INDENT}}{safe(each.level):{widest - _INDENT}}{each.text}".rstrip()
-        yield Text(line, no_wrap=True, overflow="crop")
 
 
 def _title(column: TableColumn) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from hpcml.errors import HpcmlError
-from hpcml.schedulers.commands import NoAnswerError, advised, call
+from hpcml.schedulers.commands import NoAnswerError, call
 from hpcml.schedulers.contract import Batch
 from hpcml.schedulers.rehearsal import PATIENCE_S, Rehearsal
 from hpcml.schedulers.request import Request, request_for_batch
@@ -62,7 +62,7 @@ def _tested(
     script: str, request: Request, cluster: str, patience_s: float
 ) -> tuple[str | None, float | None, str | None, tuple[str, ...]]:
     """Return Slurm's refusal, when the job would start and in which partition, and what it would wait for."""
-    from hpcml.schedulers.slurm.submission import ADVICE, submission_environ  # noqa: PLC0415 - loads submitit
+    from hpcml.schedulers.slurm.submission import explained, submission_environ  # noqa: PLC0415 - loads submitit
 
     environ = submission_environ(os.environ, request)
     answer = call(["sbatch", "--test-only"], timeout_s=patience_s, input=script, environ=environ)
@@ -76,7 +76,7 @@ def _tested(
             return None, None, None, (f"Slurm says of the job: {words}",)
         if _NO_NODE in words and (away := _nodes_away(request.partition, cluster, patience_s)):
             return None, None, None, (f"Slurm says of the job: {words}: {away}",)
-        return f"sbatch refused the job: {advised(words, ADVICE)}", None, None, ()
+        return f"sbatch refused the job: {explained(words, environ)}", None, None, ()
     match = _STARTS.search(answer.stderr)
     if match is None:
         return None, None, None, ()

@@ -56,7 +56,7 @@ _REFUSED = re.compile(
 )
 _NAMED = re.compile(r"^\s*Submitted batch job (\d+)(?: on cluster (\S+))?", re.MULTILINE)
 # Words of Slurm's refusals, and what to set
-ADVICE = {
+_ADVICE = {
     "Invalid account": "set resources.account",
     "nvalid partition": "set resources.partition",
     "Invalid qos": "set resources.qos",
@@ -89,6 +89,13 @@ def submission_environ(environ: Mapping[str, str], request: Request) -> dict[str
     kept |= {name: environ[name] for name in _KEPT if name in environ}
     defaults = [name for name, field in _SETTINGS.items() if getattr(request, field) is None]
     return kept | {name: environ[name] for name in defaults if name in environ}
+
+
+def explained(words: str, environ: Mapping[str, str]) -> str:
+    """Return sbatch's *words* of a refusal with what to set, and the variable of *environ* that was read for it."""
+    said = advised(words, _ADVICE)
+    keys = {name: f"set resources.{field.removesuffix('_s')}" for name, field in _SETTINGS.items() if name in environ}
+    return said + "".join(f": {name}={environ[name]} was read" for name, key in keys.items() if key in said)
 
 
 def submit(
@@ -150,7 +157,7 @@ class ScriptExecutor(SlurmExecutor):
     ) -> None:
         super().__init__(folder)
         self._options = list(options)
-        self._environ = environ
+        self.environ = environ
         self._patience_s = patience_s
 
     @classmethod
@@ -169,7 +176,7 @@ class ScriptExecutor(SlurmExecutor):
     def _submit_command(self, command: str) -> SlurmJob[None]:
         # submitit's own would submit a copy of the script, and wait for sbatch without end
         argv = self._make_submission_command(Path(command))
-        answer = call(argv, timeout_s=self._patience_s, environ=self._environ)
+        answer = call(argv, timeout_s=self._patience_s, environ=self.environ)
         if (job_id := _named(answer)) is None:  # whatever its status: a wrapper may fail after sbatch did not
             raise SbatchFailedError(answer)
         for words in answer.own_words("sbatch"):
@@ -221,7 +228,7 @@ class _Submission:
         if may_pass in _NOT_SENT:
             raise SubmissionError(f"{_words(answer)}: nothing was queued; hpcml retry submits it once that is over")
         if is_refused:
-            raise SubmissionError(f"sbatch refused the job: {advised(_words(answer), ADVICE)}")
+            raise SubmissionError(f"sbatch refused the job: {explained(_words(answer), self.executor.environ)}")
         words = one_line(answer)
         why = f"sbatch failed ({answer.end}): {words}" if answer.returncode else "sbatch named no job"
         if found := self._find(why):

@@ -14,7 +14,7 @@ from hpcml.schedulers.batches import name_of
 from hpcml.schedulers.request import Request
 from hpcml.schedulers.script import agent_array_command, agent_command
 from hpcml.schedulers.slurm.script import Titles, clusters_in, render
-from hpcml.schedulers.slurm.submission import submission_environ
+from hpcml.schedulers.slurm.submission import explained, submission_environ
 
 TITLES = Titles(name="demo.20261121-101500-222abcde", comment="hpcml:20261121-101500-222abcde", remark="hpcml run x")
 FOLDER = Path("/scratch/runs/demo/20261121-101500-222abcde")
@@ -220,6 +220,10 @@ def test_a_users_default_account_counts_where_none_is_asked_for() -> None:
 
     assert submission_environ(environ, request()) == environ
     assert submission_environ(environ, request(account="other")) == {"SBATCH_PARTITION": "p"}
+    assert (
+        explained("Invalid account", environ) == "Invalid account (set resources.account): SBATCH_ACCOUNT=mine was read"
+    )
+    assert explained("Invalid account", {"SBATCH_PARTITION": "p"}) == "Invalid account (set resources.account)"
 
 
 def test_the_login_of_a_registry_is_for_a_job_that_builds_alone() -> None:
