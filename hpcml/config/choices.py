@@ -1,4 +1,4 @@
-"""The models and studies of conf/, read from their YAML files without starting Hydra.
+"""The options of conf/: their files, models, what the TAB key completes, and what a study suggests.
 
 `list_models` is for lists of recipes and models, `completions` for the TAB key. `what_then` gives the commands that a
 study suggests to type once its runs have ended, from the comment at the head of the study's file.
@@ -8,49 +8,65 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from hpcml.config.command_line import project_conf
-from hpcml.config.compose import Composed
+from hpcml.config.compose import Composed, compose_from_cli
 from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import ConfigError
 from hpcml.model.run import Model
 from hpcml.paths import resource_dir
 
 _GROUP = "model"
-_GLOBAL = "# @package _global_"
 
 
 def list_models(project: Path) -> list[Model]:
     """Return the shipped models and those of *project*'s ./conf, by name; raise `ConfigError` for a bad file.
 
-    A model's name is that of its file. Hydra is not started: values that refer to others (``${...}``) stay as
-    they are written. `hpcml recipes` lists them.
+    A model's name is that of its file. `hpcml recipes` lists them.
     """
-    files = option_files(_GROUP, project)
-    return [_model(name, files) for name in sorted(files)]
+    return [_model(name, path, project) for name, path in sorted(option_files(_GROUP, project).items())]
 
 
-def option_files(group: str, project: Path) -> dict[str, Path]:
-    """Return the file of each option of the config *group*.
+def option_files(group: str, project: Path, config_dirs: Sequence[Path] = ()) -> dict[str, Path]:
+    """Return the file of each option of the config *group*, by the name to type, as in ``model=NAME``.
 
-    Of a shipped file and one of *project* with the same name, the shipped one is used, as in Hydra. Keys are the names
-    to type, as in ``model=NAME``. A group without files has an empty dict.
+    They are hpcml's, those of *config_dirs* and those of *project*'s ./conf; of two with the same name the first in
+    this order is used, as in Hydra.
     """
-    shipped = resource_dir("conf")
-    own = project_conf(project)
     found: dict[str, Path] = {}
-    for folder in (shipped, *([] if own is None else [own])):
+    for folder in (resource_dir("conf"), *config_dirs, *filter(None, [project_conf(project)])):
         for path in sorted((folder / group).glob("*.yaml")):
             found.setdefault(path.stem, path)
     return found
+
+
+def sections_in(path: Path, group: str) -> dict[str, Any] | None:
+    """Return the sections that a file of options sets, by name; None where it builds on others, which Hydra composes.
+
+    Raises `ConfigError` for a bad file.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        own: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
+    except InterpolationResolutionError:
+        return None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(why_unreadable(path, error)) from error
+    if not isinstance(own, dict):
+        raise ConfigError(f"{path}: an option is a mapping of keys to values")
+    bases = own.pop("defaults", None) or []
+    if any(base != "_self_" and not str(base).startswith("{'override ") for base in bases):
+        return None
+    return dict(own) if "# @package _global_" in text.splitlines() else {group: own}
 
 
 def completions(before: Sequence[str], incomplete: str, project: Path) -> list[str]:
@@ -77,8 +93,12 @@ def completions(before: Sequence[str], incomplete: str, project: Path) -> list[s
     ]
 
 
-def _model(name: str, files: Mapping[str, Path]) -> Model:
-    settings = _settings(name, files)
+def _model(name: str, path: Path, project: Path) -> Model:
+    sections = sections_in(path, _GROUP)
+    if sections is None:
+        (point,) = compose_from_cli([f"model={name}"], project=project)
+        return replace(point.run.model, name=name)
+    settings = sections.get(_GROUP) or {}
     recipe, framework, options = (settings.get(key) for key in ("recipe", "framework", "options"))
     return Model(
         name=name,
@@ -86,34 +106,6 @@ def _model(name: str, files: Mapping[str, Path]) -> Model:
         framework=None if framework is None else str(framework),
         options=dict(options or {}),
     )
-
-
-def _settings(name: str, files: Mapping[str, Path], above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the keys of the group that a file sets, over those of the files that its defaults list names."""
-    path = files[name]
-    try:
-        text = path.read_text(encoding="utf-8")
-        own = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(why_unreadable(path, error)) from error
-    if not isinstance(own, dict):
-        raise ConfigError(f"{path}: a model is a mapping of keys to values")
-    bases = own.pop("defaults", None) or []
-    mine: Any = own.get(_GROUP) or {} if _GLOBAL in text.splitlines() else own
-    merged: dict[str, Any] = {}
-    for base in bases if "_self_" in bases else [*bases, "_self_"]:
-        other = str(base).removeprefix(f"/{_GROUP}/")
-        if base == "_self_":
-            merged = _over(merged, mine)
-        elif other in files and other not in (*above, name):
-            merged = _over(merged, _settings(other, files, (*above, name)))
-    return merged
-
-
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, *above* winning key by key, in the options too."""
-    options = {**(below.get("options") or {}), **(above.get("options") or {})}
-    return {**below, **above, "options": options}
 
 
 _COMMAND = re.compile(r"#\s+(hpcml (?!run ).*?)(?:\s{2}.*)?")  # what follows two spaces explains it

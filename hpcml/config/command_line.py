@@ -159,7 +159,7 @@ def _sort(arguments: Sequence[str], project: Path) -> tuple[dict[str, str], list
             flags[word] = ""
         elif _OVERRIDE.match(word):
             overrides.append(word)
-        elif word.startswith("-") and " " not in word and word != "--":
+        elif word.startswith("-") and word != "--":
             value = value if sign else next((each for each in rest[:1] if each[:1] != "-" and "=" not in each), "")
             raise ConfigError(_no_option(flag, value))
         elif word != "--":

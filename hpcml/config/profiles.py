@@ -14,13 +14,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from hpcml.codec import decode, encode
-from hpcml.config.command_line import in_quotes, project_conf
-from hpcml.config.unreadable import why_unreadable
+from hpcml.config.choices import option_files, sections_in
+from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import Cluster, Queue, Resources
 from hpcml.model.run import Run
@@ -93,7 +89,7 @@ def get_profile(name: str, project: Path, config_dirs: Sequence[Path] = ()) -> P
         names = f"choose {', '.join(sorted(files))}, or make it: hpcml cluster new NAME"
         raise ConfigError(f"cluster={name} is not known: {guess or names}")
     path = files[name]
-    settings = _settings(path)
+    settings = sections_in(path, "cluster")
     try:
         if settings is None:
             run = _composed(name, project, config_dirs)
@@ -209,37 +205,13 @@ def _default(field: Any) -> object:  # noqa: ANN401 - dataclasses.Field is gener
 
 
 def _files(project: Path, config_dirs: Sequence[Path]) -> dict[str, Path]:
-    """Map each name to its file, in Hydra's order: the first folder that has it wins."""
-    shipped = resource_dir("conf")
     for folder in config_dirs:
         require(folder.is_dir(), f"--config-dir {folder} is no directory")
-    own = project_conf(project)
-    found: dict[str, Path] = {}
-    for folder in (shipped, *config_dirs, *([] if own is None else [own])):
-        for path in sorted((folder / "cluster").glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return found
-
-
-def _settings(path: Path) -> dict[str, Any] | None:
-    """Return ``{"cluster": ..., "resources": ...}`` of a file; None where it has a defaults list, which Hydra reads."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        own: Any = OmegaConf.create(text)
-        if "defaults" in own:
-            return None
-        own = OmegaConf.to_container(own, resolve=True)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(why_unreadable(path, error)) from error
-    require(isinstance(own, dict), f"{path}: a profile is a mapping of keys to values")
-    return dict(own) if _GLOBAL in text.splitlines() else {"cluster": own}
+    return option_files("cluster", project, config_dirs)
 
 
 def _composed(name: str, project: Path, config_dirs: Sequence[Path]) -> Run:
     """Return the run that ``+cluster=NAME`` alone is."""
-    from hpcml.config.compose import compose_from_cli  # noqa: PLC0415 - loads Hydra
-
-    own = project_conf(project, resource_dir("conf"))
-    folders = ",".join(in_quotes(f"file://{path.absolute()}") for path in (*config_dirs, *filter(None, [own])))
-    (point,) = compose_from_cli([f"cluster={name}", f"hydra.searchpath=[{folders}]"], project=project)
+    folders = [word for folder in config_dirs for word in ("--config-dir", str(folder))]
+    (point,) = compose_from_cli([*folders, f"cluster={name}"], project=project)
     return point.run

@@ -39,5 +39,5 @@ def test_a_model_of_ones_own_is_read_as_hydra_composes_it(tmp_path: Path) -> Non
 def test_a_file_that_is_no_model_is_refused_with_its_name(tmp_path: Path) -> None:
     with_model(tmp_path, "odd", "- a\n- b\n")
 
-    with pytest.raises(ConfigError, match=r"odd.yaml: a model is a mapping"):
+    with pytest.raises(ConfigError, match=r"odd.yaml: an option is a mapping"):
         list_models(tmp_path)

@@ -269,7 +269,7 @@ def test_a_profile_built_on_another_is_shown_and_listed_as_it_is_composed(
     if "nosuch" in bases:
         assert "mine" not in listed
         assert "left out: " in caplog.text
-        assert "mine.yaml: In 'cluster/mine': Could not load 'cluster/nosuch'" in caplog.text
+        assert "mine.yaml: cluster/mine.yaml: Could not load 'cluster/nosuch'" in caplog.text
         return
     (point,) = compose_from_cli(["cluster=mine"], project=tmp_path)
     assert listed["mine"].cluster == replace(point.run.cluster, name="mine")
