@@ -29,7 +29,7 @@ def why_waiting(submissions: Path, tickets: Collection[Ticket]) -> dict[Ticket, 
     wanted: dict[str, list[Ticket]] = {}
     for ticket in tickets:
         wanted.setdefault(ticket.job_id, []).append(ticket)
-    queues = list(_queues(submissions))
+    queues = sorted(_queues(submissions), key=lambda queue: queue[1].arrived_at)
     places = _places(queues)
     found: dict[Ticket, str] = {}
     for folder, batch, job_id in queues:
@@ -49,8 +49,7 @@ def known_as_waiting(what: str | None) -> Known:
 
 
 def _queues(submissions: Path) -> Iterator[tuple[Path, LocalBatch, str]]:
-    # in order of arrival: a token begins with date and time, 15 characters, and may end with a number
-    for token in sorted(owners(queues_of(submissions)), key=lambda token: (token[:15], len(token), token)):
+    for token in owners(queues_of(submissions)):
         folder = submissions / token
         try:
             started = read_ticket(folder)
