@@ -78,6 +78,7 @@ def logs(
 
 def _refresh(places: Places, uid: str) -> str | None:
     """Have the schedulers asked; return why the run *uid* waits, None where it does not or nothing is told."""
+    from hpcml.commands import repairs
     from hpcml.commands.selection import Selection
     from hpcml.commands.status import poll_interval_s, standings
     from hpcml.commands.submit.backends import Backends
@@ -87,4 +88,5 @@ def _refresh(places: Places, uid: str) -> str | None:
     backends = Backends.here(places, os.environ)
     found, _ = standings(places, Selection(), backends, poll_interval_s(os.environ))
     waiting = [one for one in found if one.record.uid == uid and one.record.state is State.PENDING]
-    return next((why_words(one.record, one.known) for one in waiting), None) or None
+    why = next((why_words(one.record, one.known) for one in waiting), None)
+    return why or next(iter(repairs.of_queues(places) if waiting else []), None)

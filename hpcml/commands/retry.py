@@ -186,10 +186,9 @@ def retry(places: Places, backends: Backends, chosen: Sequence[Candidate]) -> It
 def retry_automatically(store: Database, places: Places, backends: Backends, record: RunRecord) -> Retried | None:
     """Retry *record* if the cluster failed it and ``schedule.retry`` allows one more; None where it does not.
 
-    `hpcml sync`, `hpcml wait` and ``hpcml status --watch`` call it for each run that has ended. Raises
-    `SubmissionError` where the scheduler refuses.
+    Raises `SubmissionError` where the scheduler refuses.
     """
-    if record.cause is None or not places.tends(record.path) or not may_retry(record) or _why_not_at_all(store, record):
+    if record.cause is None or not may_retry(record, places) or _why_not_at_all(store, record):
         return None
     candidate = _candidate(store, record, Cause(record.cause), {}, is_wanted=False)
     if candidate.manifest is None:

@@ -189,10 +189,13 @@ def test_a_run_that_went_on_after_all_is_not_retried(hpcml: Hpcml) -> None:
 
 def test_what_the_cluster_broke_is_tried_by_itself_as_often_as_is_allowed(hpcml: Hpcml) -> None:
     submit(hpcml, program(BREAKS_ONCE), "schedule.retry=1")
-    wait_for(hpcml.cwd / "again")
+    said = hpcml("wait", "--experiment", "default")
+    assert said.returncode == 1
+    for done in (said, hpcml("status"), hpcml("status", "--watch", "--state", "FAILED")):
+        assert "may be tried again (schedule.retry): hpcml sync does that" in done.stderr
+    assert the_run(hpcml)["attempt"] == 0
+
     done = hpcml("sync")
-    while the_run(hpcml)["attempt"] == 0:
-        done = hpcml("sync")
 
     assert hpcml("wait").returncode == 0
     run = the_run(hpcml)

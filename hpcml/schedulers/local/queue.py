@@ -38,7 +38,7 @@ from hpcml.runs.run_json import read_own
 from hpcml.runs.state import EventName, read_fold
 from hpcml.schedulers.batches import write_sources
 from hpcml.schedulers.contract import Job, Ticket
-from hpcml.schedulers.local.slots import Claim, Need, Place, Pool, claim
+from hpcml.schedulers.local.slots import Claim, Need, Pool, QueuePlace, claim
 from hpcml.schedulers.script import REQUEUE, agent_array_command, requeue_command
 from hpcml_client.journal import JournalWriter
 
@@ -254,7 +254,7 @@ class _Queue:
         self._aside: dict[int, float] = {}  # what hides the files of one job alone holds up no other: since when
         self._look_at = 0.0
         self._active: list[_Active] = []
-        self._place = Place(Path(batch.lock_dir), f"{batch.arrived_at:020.6f}-{folder.name}")
+        self._place = QueuePlace(Path(batch.lock_dir), f"{batch.arrived_at:020.6f}-{folder.name}")
         self._home = os.open(folder.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # until the queue ends
         for index in range(len(batch.jobs)):
             self._take_up(index)
@@ -524,6 +524,19 @@ def _tell_failed(sources: Sequence[str], why: str, *, only: State | None = None)
 def was_handed(folder: Path, index: int) -> bool:
     """Tell whether an agent was started for job *index* of the batch in *folder*."""
     return _handed_file(folder, index).exists()
+
+
+def left_to_start(folder: Path, batch: LocalBatch) -> list[int]:
+    """Return the jobs of the batch in *folder* that no agent has, or will have by itself."""
+    return [index for index, job in enumerate(batch.jobs) if not job.is_unwanted and _is_left(folder, index, job)]
+
+
+def _is_left(folder: Path, index: int, job: Queued) -> bool:
+    handed = _read_handed(folder, index)
+    if handed is None or again_mark(folder, index).exists():
+        return True
+    is_at_work = handed.agent is not None and liveness_of(handed.agent) is not Liveness.DEAD
+    return not is_at_work and bool(handed.left(job.sources))
 
 
 def _gone(agent: ProcessIdentity) -> int | None:

@@ -130,7 +130,7 @@ def _read_label(lock: Path) -> Holder | None:
         return None
 
 
-class Place:
+class QueuePlace:
     """The place of a queue among those of this machine: what its next job needs, those behind it leave free.
 
     Places are in the order of *name*. Each is a file beside the locks of the cores, locked by the queue: one that was

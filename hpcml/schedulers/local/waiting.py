@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hpcml.errors import HpcmlError
@@ -11,7 +12,7 @@ from hpcml.model.state import State
 from hpcml.runs.layout import home_of, queues_of
 from hpcml.runs.lock import owners
 from hpcml.schedulers.contract import Known, Ticket
-from hpcml.schedulers.local.queue import LocalBatch, read_batch, read_ticket, was_handed
+from hpcml.schedulers.local.queue import LocalBatch, left_to_start, read_batch, read_ticket, was_handed
 from hpcml.schedulers.local.slots import Holder, Shortage, find_shortage
 
 _MOST_HOLDERS = 2  # that are named
@@ -43,20 +44,27 @@ def why_waiting(submissions: Path, tickets: Collection[Ticket]) -> dict[Ticket, 
     return found
 
 
+def left_by_killed_queues(submissions: Path) -> int:
+    """Return how many jobs of queues that were killed wait for others to be started; what is damaged is passed over."""
+    left = 0
+    for token, owner in owners(queues_of(submissions)).items():
+        with suppress(HpcmlError, OSError):
+            if owner.is_gone:
+                left += len(left_to_start(submissions / token, read_batch(submissions / token)))
+    return left
+
+
 def known_as_waiting(what: str | None) -> Known:
     """Return what is known of a job that a queue of this machine has, and that lacks *what*."""
     return Known(state=State.PENDING, raw="queued", reason=None if what is None else f"waiting for {what}")
 
 
 def _queues(submissions: Path) -> Iterator[tuple[Path, LocalBatch, str]]:
-    for token in owners(queues_of(submissions)):
+    for token, owner in owners(queues_of(submissions)).items():
         folder = submissions / token
-        try:
-            started = read_ticket(folder)
-            if started is not None:
+        with suppress(HpcmlError, OSError):
+            if not owner.is_gone and (started := read_ticket(folder)) is not None:
                 yield folder, read_batch(folder), started.job_id
-        except (HpcmlError, OSError):
-            continue
 
 
 def _places(queues: Iterable[tuple[Path, LocalBatch, str]]) -> dict[tuple[Path, int], int]:

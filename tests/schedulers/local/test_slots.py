@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.schedulers.local.slots import Claim, Holder, Need, Place, Pool, claim, find_shortage
+from hpcml.schedulers.local.slots import Claim, Holder, Need, Pool, QueuePlace, claim, find_shortage
 from hpcml.schedulers.local.waiting import in_words
 
 POOL = Pool(cores=4, gpus=["GPU-a", "GPU-b"])
@@ -31,7 +31,7 @@ def test_a_claim_that_fails_holds_nothing(tmp_path: Path) -> None:
 
 def test_what_an_earlier_one_waits_for_is_left_free_and_the_rest_is_not(tmp_path: Path) -> None:
     running = claim(Need(cores=2, gpus=2), POOL, tmp_path)
-    first, second = Place(tmp_path, "1"), Place(tmp_path, "2")
+    first, second = QueuePlace(tmp_path, "1"), QueuePlace(tmp_path, "2")
     second.take(Need(cores=1, gpus=0))
     first.take(Need(cores=1, gpus=1))
 
