@@ -24,8 +24,8 @@ _TIMEOUT_ENDED_IT = 124  # its manual page, EXIT STATUS
 _TIMEOUT = re.compile(r"(?:^|[\s/;&|(])g?timeout(?:\s|$)")  # a word of a command, or in one for a shell
 # Where ranks failed of different causes: one that broke off its connections may have made the others fail.
 _RANKING = (
-    *(Cause.GPU_FAULT, Cause.HOST_MEMORY, Cause.GPU_MEMORY, Cause.CONTAINER, Cause.PRECISION_MISMATCH, Cause.PROGRAM),
-    *(Cause.UNKNOWN, Cause.COMMUNICATION),
+    *(Cause.GPU_FAULT, Cause.HOST_MEMORY, Cause.GPU_MEMORY, Cause.CONTAINER, Cause.PRECISION_MISMATCH, Cause.DISK),
+    *(Cause.PROGRAM, Cause.UNKNOWN, Cause.COMMUNICATION),
 )
 
 

@@ -27,6 +27,7 @@ class Cause(StrEnum):
     GPU_FAULT = "gpu_fault"  # Xid, ECC, a device that fell off the bus
     COMMUNICATION = "communication"  # NCCL, gloo, MPI
     CONTAINER = "container"  # the image, or what starts it
+    DISK = "disk"  # full, or the user's quota is
     PRECISION_MISMATCH = "precision_mismatch"  # measured to be another than asked for, and precision.on_mismatch=fail
     PROGRAM = "program"  # the user's own code or input
     CANCELLED = "cancelled"
@@ -238,6 +239,11 @@ _PATTERNS: tuple[tuple[Cause, re.Pattern[str]], ...] = tuple(
         ),
     )
 )
+# ENOSPC (28) but of a watch on files, and EDQUOT (122): in the last lines, since a program may survive one
+_NO_ROOM = re.compile(
+    r"\[Errno 28\](?! inotify)|\[Errno 122\]|no space left on device|disk quota exceeded", re.IGNORECASE
+)
+_LAST_LINES = 30
 _CONTAINER = re.compile(r"^(\x1b\[\d+m)?FATAL: ", re.MULTILINE)  # Apptainer's and Singularity's word, in red or not
 
 
@@ -486,6 +492,8 @@ def _of_failure(exit_code: int | None, signal: int | None, log_tail: str) -> Cau
     for cause, pattern in _PATTERNS:
         if pattern.search(log_tail):
             return cause
+    if _NO_ROOM.search("\n".join(log_tail.splitlines()[-_LAST_LINES:])):
+        return Cause.DISK
     ended_by = exit_code - 128 if signal is None and exit_code is not None and exit_code > 128 else signal
     if ended_by in _KILLED_FROM_OUTSIDE:
         return Cause.UNKNOWN  # somebody's hand, or want of memory where nobody counts it
