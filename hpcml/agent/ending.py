@@ -43,10 +43,10 @@ def settle(
     outcome = replace(outcome, reason=_whole_reason(turn, outcome, obstacle))
     cause = full = None
     with Unharmed(journal.event)("journals of the ranks"):
-        if outcome.state is State.COMPLETED and outcome.reason is None:
+        if outcome.state is State.COMPLETED:
             host = file_name_of(os.uname().nodename)
             reason = history.cut_short(turn.run_dir, attempt, host) or failure.unnoticed(turn, attempt)
-            outcome = replace(outcome, reason=reason)
+            outcome = replace(outcome, reason="; ".join(filter(None, [outcome.reason, reason])) or None)
         if outcome.state in (State.COMPLETED, State.FAILED) and (full := _full_disk(turn.run_dir.logs)):
             outcome = replace(outcome, reason="; ".join(filter(None, [outcome.reason, full])))
     with Unharmed(journal.event)("cause"):
