@@ -9,8 +9,8 @@ from hpcml.commands.retryable import may_retry
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.cancellation import marked_at
-from hpcml.runs.layout import RunDir
-from hpcml.schedulers.local.waiting import left_by_killed_queues
+from hpcml.runs.layout import RunDir, queues_of
+from hpcml.runs.lock import owners
 from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.store.database import Database
 from hpcml.store.query import open_runs
@@ -20,9 +20,9 @@ _WISH_AGE_S = 30.0  # what was cancelled so recently is on its way
 
 
 def of_queues(places: Places) -> list[str]:
-    """Return the line about runs that wait in queues of this machine that were killed."""
-    left = left_by_killed_queues(places.submissions)
-    return [f"a local queue was killed with {left} runs left: hpcml sync starts it again"] if left else []
+    """Return the line about queues of this machine that were killed."""
+    is_any = any(owner.is_gone for owner in owners(queues_of(places.submissions)).values())
+    return ["a local queue was killed: hpcml sync starts it again"] if is_any else []
 
 
 def of_cancelled(store: Database, places: Places) -> list[str]:
@@ -45,10 +45,9 @@ def cancelled_and_alive(store: Database, places: Places) -> list[RunRecord]:
     """
     wished: dict[str, tuple[RunRecord, float]] = {}
     for record in open_runs(store, places.runs):
-        if record.scheduler != THIS_MACHINE and record.job_id is not None and not record.is_shared:
-            at = marked_at(RunDir(Path(record.path)))
-            if at is not None:
-                wished[record.uid] = (record, at)
+        has_own_job = record.scheduler != THIS_MACHINE and record.job_id is not None and not record.is_shared
+        if has_own_job and (at := marked_at(RunDir(Path(record.path)))) is not None:
+            wished[record.uid] = (record, at)
     words = read_words(store, list(wished)) if wished else {}
     return [
         wished[uid][0]

@@ -231,13 +231,9 @@ def _why_not_at_all(store: Database, record: RunRecord) -> str | None:
         return "was ended by a signal from outside and its scheduler has not said why: hpcml status asks it"
     if is_going_on(store, record, time.time()):
         return "left at a checkpoint and is being queued again"
-    return _why_not_here(record)
-
-
-def _why_not_here(record: RunRecord) -> str | None:
-    if (home := home_of_original(RunDir(Path(record.path)))) is not None:
-        return f"is a copy: try it again by hpcml --home {shlex.quote(str(home))}, or submit it anew by hpcml run"
-    return None
+    home = home_of_original(RunDir(Path(record.path)))
+    again = f"try it again by hpcml --home {shlex.quote(str(home))}, or submit it anew by hpcml run"
+    return None if home is None else f"is a copy: {again}"
 
 
 def _candidate(

@@ -15,8 +15,8 @@ from hpcml.commands import external_runs, repairs
 from hpcml.commands.collect import claim, collect, holds_nothing, in_empty_home, opened
 from hpcml.commands.retry import retry_automatically
 from hpcml.commands.retryable import to_retry
+from hpcml.commands.rm import finish_removals
 from hpcml.commands.status import SchedulersAsked, ticket_of
-from hpcml.commands.submit import submission_log
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.code_store import clear_abandoned
 from hpcml.commands.submit.recover import recover, start_queues_again
@@ -25,7 +25,7 @@ from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.atomic import forgotten_drafts
 from hpcml.runs.cancellation import mark_cancelled
-from hpcml.runs.layout import REMOVED, RunDir, run_paths
+from hpcml.runs.layout import RunDir, run_paths
 from hpcml.schedulers.registry import BACKENDS
 from hpcml.store.database import Database
 from hpcml.store.missing import Damage, damage, runs_below, without_directory
@@ -74,7 +74,7 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
         folders = list(_entries(places))
         cleared = _clear(places, folders)
         beside_scripts = [(folder, names) for folder, names in folders if folder != str(places.home)]
-        removed = _finish_removals(places, store)
+        removed = finish_removals(places, store)
         asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
         collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
         repaired, not_now = _cancel_again(places, backends, store)
@@ -93,20 +93,9 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
 
 def _finish_submissions(places: Places, backends: Backends) -> tuple[list[str], list[str]]:
     """Finish interrupted submissions; return what was done, and a line for each that cannot be finished now."""
-    if not submission_log.interrupted(places.open_submissions, now=time.time()):
-        return [], []
     done = recover(places, backends)
     lines = [_counted(done.finished, "finished"), _counted(done.removed, "never began and removed")]
     return [*filter(None, lines)], done.waiting
-
-
-def _finish_removals(places: Places, store: Database) -> int:
-    """Finish interrupted removals of runs, and return how many."""
-    if not any(places.runs.glob(f"*/{REMOVED}*")):
-        return 0
-    from hpcml.commands.rm import finish_removals  # noqa: PLC0415
-
-    return finish_removals(places, store)
 
 
 def _cancel_again(places: Places, backends: Backends, store: Database) -> tuple[list[str], list[str]]:

@@ -81,7 +81,7 @@ def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> 
         began = time.monotonic()
         try:
             yield from following.look()
-            patience.is_rewarded()
+            patience = _Patience()
             said = ""
         except (StoreError, OSError) as error:
             if following.left is None:
@@ -112,25 +112,21 @@ class _Following:
 
     def look(self) -> Iterator[EndedRun | Silent]:
         """Yield what happened since the last look; raises `StoreError` and `OSError`, and is then called again."""
-        store, places = self.waiting.store, self.waiting.places
-        collected = collect(store, places, self._asked)
-        open_now = {record.uid for record in collected.runs if not _is_over(store, record)}
-        removed = {record.uid: _lost(record) for record in collected.removed}
+        store = self.waiting.store
+        now, problems = _look(self.waiting, self._asked)
+        open_now = {uid for uid, record in now.items() if not _is_over(store, record)}
         if self.left is None:
-            chosen = open_now | set(removed)
-            if not self.selection.is_empty:
-                chosen = {record.uid for record in select(store, self.selection)}
+            chosen = now if self.selection.is_empty else {record.uid for record in select(store, self.selection)}
             self.left = dict.fromkeys(sorted(chosen))
-        problems = [*self._asked.problems, *repairs.of_queues(places), *repairs.of_cancelled(store, places)]
         yield from (Silent(problem=problem) for problem in problems if problem.partition(";")[0] not in self._told)
         self._told = [problem.partition(";")[0] for problem in problems]
         yield from (Silent(problem=line) for line in self._stuck(open_now))
-        ended = [removed.get(uid) or get_run(store, uid) for uid in self.left if uid not in open_now]
+        ended = [now.get(uid) or get_run(store, uid) for uid in self.left if uid not in open_now]
         ended = [record for record in ended if _is_over(store, record)]
         for record in ended:
             del self.left[record.uid]
             yield EndedRun(record=record)
-        yield from (Silent(problem=line) for line in repairs.of_failed(places, ended))
+        yield from (Silent(problem=line) for line in repairs.of_failed(self.waiting.places, ended))
 
     def _stuck(self, open_now: Collection[str]) -> Iterator[str]:
         """Yield a line for each reason, not told yet, for which runs wait that do not start by themselves."""
@@ -148,10 +144,6 @@ class _Patience:
     """How long a store or a file system that does not answer is asked again, once it has answered before."""
 
     _since: float | None = None
-
-    def is_rewarded(self) -> None:
-        """Begin anew: it answers."""
-        self._since = None
 
     def after(self, error: StoreError | OSError) -> str:
         """Return one line about *error*, or raise it where it does not pass, or has lasted for ten minutes."""
@@ -176,7 +168,7 @@ def watch(waiting: Waiting, selection: Selection) -> Iterator[tuple[list[Standin
         began = time.monotonic()
         try:
             last, notes, is_over = watching.look()
-            patience.is_rewarded()
+            patience = _Patience()
         except (StoreError, OSError) as error:
             if last is None:
                 raise
@@ -204,21 +196,27 @@ class _Watching:
 
     def look(self) -> tuple[list[Standing], list[str], bool]:
         """Return how the runs stand, lines for the user, and whether all have ended for good."""
-        store, places = self.waiting.store, self.waiting.places
-        collected = collect(store, places, self._asked)
-        open_now = {record.uid: record for record in collected.runs}
-        removed = {record.uid: _lost(record) for record in collected.removed}
+        store = self.waiting.store
+        now, notes = _look(self.waiting, self._asked)
         if self.selection.is_empty:
-            self._shown |= dict.fromkeys(sorted(open_now))
-        records = [open_now.get(uid) or removed.get(uid) or get_run(store, uid) for uid in self._shown]
+            self._shown |= dict.fromkeys(sorted(now))
+        records = [now.get(uid) or get_run(store, uid) for uid in self._shown]
         ended = [record for record in records if _is_over(store, record)]
-        notes = [*self._asked.problems, *repairs.of_queues(places), *repairs.of_cancelled(store, places)]
-        return standing_of(store, records), [*notes, *repairs.of_failed(places, ended)], len(ended) == len(records)
+        notes += repairs.of_failed(self.waiting.places, ended)
+        return standing_of(store, records), notes, len(ended) == len(records)
 
 
-def _lost(record: RunRecord) -> RunRecord:
-    """Return the *record* of a run whose directory was removed before it had ended, as one that is lost."""
-    return replace(record, state=State.LOST, is_settled=True, reason=why_removed(record.path))
+def _look(waiting: Waiting, asked: SchedulersAsked) -> tuple[dict[str, RunRecord], list[str]]:
+    """Return the runs that had not ended before, by uid, and lines about silent schedulers and what wants repair.
+
+    One whose directory was removed is lost.
+    """
+    store, places = waiting.store, waiting.places
+    collected = collect(store, places, asked)
+    now = {record.uid: record for record in collected.runs}
+    for record in collected.removed:
+        now[record.uid] = replace(record, state=State.LOST, is_settled=True, reason=why_removed(record.path))
+    return now, [*asked.problems, *repairs.of_queues(places), *repairs.of_cancelled(store, places)]
 
 
 def _is_over(store: Database, record: RunRecord) -> bool:

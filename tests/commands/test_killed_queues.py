@@ -87,7 +87,7 @@ def test_what_waited_in_a_killed_queue_is_started_again_by_sync_which_whoever_lo
 
     for words in (("status",), ("wait", "--timeout", "1s"), ("run", program("pass"), "--detach")):
         said = hpcml(*words)
-        assert "a local queue was killed with 2 runs left: hpcml sync starts it again" in said.stdout + said.stderr
+        assert "a local queue was killed: hpcml sync starts it again" in said.stdout + said.stderr
         assert queue_of(hpcml) == before
     said = hpcml("sync")
 

@@ -315,9 +315,6 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
     "Error in fit(x, y, iterations = 100, rate = 0.1) : \n  no convergence\nExecution halted\n": (
         "Error in fit(x, y, iterations = 100, rate = 0.1): no convergence"
     ),
-    "Error using  * \nIncorrect dimensions for matrix multiplication.\n\nError in train (line 3)\ny = x * w;\n": (
-        "Error using  *: Incorrect dimensions for matrix multiplication."
-    ),
     '--> FOAM FATAL ERROR: (openfoam-2112)\ncannot find file "controlDict"\n\n    From readStream()\nFOAM exiting\n': (
         'FOAM FATAL ERROR: cannot find file "controlDict"'
     ),
@@ -348,7 +345,7 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
     ("printed", "exception"),
     OF_OTHER_LANGUAGES.items(),
     ids=[
-        *("f90", "stop", "go", "rust", "old rust", "r", "r, long", "matlab", "openfoam", "gromacs", "petsc"),
+        *("f90", "stop", "go", "rust", "old rust", "r", "r, long", "openfoam", "gromacs", "petsc"),
         *("java", "rust, with its cause", "nextflow 24", "nextflow", "python in nextflow", "snakemake", "no r", "none"),
     ],
 )

@@ -526,19 +526,6 @@ def was_handed(folder: Path, index: int) -> bool:
     return _handed_file(folder, index).exists()
 
 
-def left_to_start(folder: Path, batch: LocalBatch) -> list[int]:
-    """Return the jobs of the batch in *folder* that no agent has, or will have by itself."""
-    return [index for index, job in enumerate(batch.jobs) if not job.is_unwanted and _is_left(folder, index, job)]
-
-
-def _is_left(folder: Path, index: int, job: Queued) -> bool:
-    handed = _read_handed(folder, index)
-    if handed is None or again_mark(folder, index).exists():
-        return True
-    is_at_work = handed.agent is not None and liveness_of(handed.agent) is not Liveness.DEAD
-    return not is_at_work and bool(handed.left(job.sources))
-
-
 def _gone(agent: ProcessIdentity) -> int | None:
     """Return None while *agent*, another queue's child, lives; else a status that says nothing of how it ended."""
     return 0 if liveness_of(agent) is Liveness.DEAD else None

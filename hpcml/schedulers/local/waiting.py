@@ -12,7 +12,7 @@ from hpcml.model.state import State
 from hpcml.runs.layout import home_of, queues_of
 from hpcml.runs.lock import owners
 from hpcml.schedulers.contract import Known, Ticket
-from hpcml.schedulers.local.queue import LocalBatch, left_to_start, read_batch, read_ticket, was_handed
+from hpcml.schedulers.local.queue import LocalBatch, read_batch, read_ticket, was_handed
 from hpcml.schedulers.local.slots import Holder, Shortage, find_shortage
 
 _MOST_HOLDERS = 2  # that are named
@@ -42,16 +42,6 @@ def why_waiting(submissions: Path, tickets: Collection[Ticket]) -> dict[Ticket, 
                 if lacks is not None or place > 1:
                     found[ticket] = "; ".join(filter(None, [lacks or "its turn", behind]))
     return found
-
-
-def left_by_killed_queues(submissions: Path) -> int:
-    """Return how many jobs of queues that were killed wait for others to be started; what is damaged is passed over."""
-    left = 0
-    for token, owner in owners(queues_of(submissions)).items():
-        with suppress(HpcmlError, OSError):
-            if owner.is_gone:
-                left += len(left_to_start(submissions / token, read_batch(submissions / token)))
-    return left
 
 
 def known_as_waiting(what: str | None) -> Known:
