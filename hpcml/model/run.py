@@ -236,7 +236,7 @@ class Schedule:
     snapshot: Snapshot = Snapshot.copy
     notice: str = "2m"  # so long before the end of the walltime, the workload is asked to write a checkpoint
     max_requeues: int = 3  # how often a run that stopped at a checkpoint is put back into the queue
-    retry: int = 0  # automatic retries after a failure of the cluster, by `hpcml wait`, `sync` and `status --watch`
+    retry: int = 0  # automatic retries after a failure of the cluster, by `hpcml sync`
     preflight: bool = True  # the scheduler is asked before the submission whether it would take the jobs
     notify: Notify = Notify.never
     webhook_file: str | None = None  # a private file with the URL, which is a secret and stays out of run.json

@@ -164,6 +164,7 @@ def test_losses_that_both_arms_have_forbid_nothing() -> None:
         (State.CANCELLED, Cause.CANCELLED, "equivalent"),
         (State.TIMEOUT, Cause.TIME_LIMIT, "equivalent"),
         (State.FAILED, Cause.COMMUNICATION, "equivalent"),
+        (State.FAILED, Cause.DISK, "equivalent"),
     ],
 )
 def test_who_ended_a_run_decides_whether_the_arm_lost_it(state: State, cause: Cause, verdict: str) -> None:
