@@ -13,7 +13,7 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any
 
-from hpcml.analysis.compare.nodes import places_of
+from hpcml.analysis.compare.nodes import node_of
 from hpcml.analysis.statistics import average
 from hpcml.analysis.steady import SteadyState
 from hpcml.analysis.utilization.rates import samples_of
@@ -97,8 +97,8 @@ class Arm:
 
     @cached_property
     def places(self) -> Sequence[str | None]:
-        """The place of each run in `ok`, in their order (`place_of`)."""
-        return places_of(self.ok)
+        """The node of each run in `ok`, in their order (`node_of`)."""
+        return [node_of(run) for run in self.ok]
 
     def states(self, steady: Mapping[str, SteadyState]) -> Sequence[SteadyState | None]:
         """Return the state of each run in `ok` in *steady*, in their order; None where it has none."""

@@ -179,7 +179,7 @@ class ScalingArm:
     silent: tuple[tuple[RunRecord, str], ...]  # completed, and the reason why there is no speed
     steps_s: BySeed  # medians
     samples_s: BySeed  # a sample's time, over all devices; only where how many a step takes is known
-    placed_steps_s: list[Placed]  # what speed-ups are of; its place is its node, since GPUs are what is counted here
+    placed_steps_s: list[Placed]  # what speed-ups are of
     placed_samples_s: list[Placed]
     communication: BySeed  # share of a step's time
     waiting: BySeed  # for input, over a step's time
