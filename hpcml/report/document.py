@@ -478,6 +478,7 @@ VERDICT_TONES: dict[Verdict, Tone] = {
     "unstable": "bad",
     "identical": "doubt",
     "inconclusive": "doubt",
+    "no goal": "doubt",
     "not proven": "doubt",
     "not as requested": "doubt",
 }

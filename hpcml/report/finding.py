@@ -24,6 +24,7 @@ _WORDS: Mapping[Verdict, str] = {
     "worse": "worse, though perhaps by less than the margin",
     "inconclusive": "these runs cannot tell",
     "no margin": "no verdict, since no margin says which difference matters",
+    "no goal": "no verdict, since nothing tells which way is better (--goal max or min)",
     "not proven": "no verdict, since it was not measured in which precision it, or its reference, computed",
     "not as requested": "no verdict, since it, or its reference, was seen to compute in another precision",
 }
@@ -182,10 +183,9 @@ def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
 
 def _asked(comparison: Comparison, cell: Cell, level: str | None) -> str:
     """Return "does precision tf32 change val_accuracy by 0.02 or more, against fp32? higher is better"; None: each."""
-    way = "higher" if comparison.goal == "max" else "lower"
     by_much = "" if cell.margin is None else f" by {cell.margin:g} or more"
     which = f"each {comparison.by}" if level is None else f"{comparison.by} {level}"
-    return f"does {which} change {comparison.metric}{by_much}, against {cell.reference}? {way} is better"
+    return f"does {which} change {comparison.metric}{by_much}, against {cell.reference}? {comparison.way}"
 
 
 def _doubts(cell: Cell, row: Row) -> Iterator[str]:

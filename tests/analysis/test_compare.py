@@ -260,6 +260,26 @@ def test_lower_is_better_where_the_goal_says_so() -> None:
     assert row.verdict == "better"
 
 
+def test_where_nothing_tells_which_way_is_better_only_equivalence_is_a_verdict() -> None:
+    runs = [
+        run(level, seed, metrics={"depth": summary("depth", value + 0.01 * seed**2 * (level == "tf32"))})
+        for level, values in (("fp32", FP32), ("tf32", [value + 5 for value in FP32]))
+        for seed, value in enumerate(values)
+    ]
+
+    unknown, known, near = (
+        compare(runs, {}, ComparisonRequest(metric="depth", goal=goal, margin=margin))
+        for goal, margin in ((None, 0.5), ("min", 0.5), (None, 6.0))
+    )
+
+    assert (unknown.goal, unknown.goal_source) == (None, None)
+    assert row_of(unknown, "tf32").difference == row_of(known, "tf32").difference
+    verdicts = [row_of(each, "tf32").verdict for each in (unknown, known, near)]
+    assert verdicts == ["no goal", "worse by more than the margin", "equivalent"]
+    with pytest.raises(ComparisonError, match=r"target=3: nothing tells which way depth is better: --goal max\|min"):
+        compare(runs, {}, ComparisonRequest(metric="depth", target=3))
+
+
 def test_a_configured_margin_does_not_serve_another_metric() -> None:
     runs = [replace(r, metrics={**r.metrics, "val_loss": summary("val_loss", 0.3)}) for r in two_arms()]
 

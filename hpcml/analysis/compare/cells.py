@@ -76,7 +76,7 @@ def find_cells(factor: Factor, runs: Sequence[RunRecord], allowed: Collection[st
     return sorted(found, key=lambda group: [(natural(value), value) for _, value in group.where])
 
 
-def with_repeats_as_units(cell: CellRuns, metric: str, goal: str) -> CellRuns:
+def with_repeats_as_units(cell: CellRuns, metric: str, goal: str | None) -> CellRuns:
     """Return *cell* with each run as a unit of its own where *metric* is a time and all runs are repeats of one seed.
 
     What differs from run to run of a program is how long it takes, and that is asked for: a seed more would be the same
@@ -158,6 +158,7 @@ class Terms:
     metric: str
     margin: float | None
     higher_is_better: bool
+    knows_goal: bool
     by_precision: bool
     steady: Mapping[str, SteadyState]  # by uid, one step window for all
     reporting: Collection[str]  # uids of the runs that reported step_time_s and have no steady state

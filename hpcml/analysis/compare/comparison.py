@@ -246,6 +246,10 @@ def _case(found: JudgedCell, question: Question) -> _Case:
     window, steady = _find_steady(found, question.curves[STEP])
     race = None
     if target.value is not None:
+        if question.yardstick.goal is None:
+            raise ComparisonError(
+                f"target={target.value:g}: nothing tells which way {metric} is better: --goal max|min"
+            )
         race = Race(
             metric=metric,
             target=target.value,
@@ -262,6 +266,7 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         resolution=find_resolution(found.counted, metric),
         margin=margin.value,
         higher_is_better=higher_is_better,
+        knows_goal=question.yardstick.goal is not None,
         by_precision=question.factor.group == "precision",
         steady=steady,
         reporting={run.uid for run in found.counted if run.uid not in steady and question.curves[STEP].get(run.uid)},

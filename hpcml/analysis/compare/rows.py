@@ -134,7 +134,10 @@ def _said(found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict
         return "identical"
     if terms.margin is None:
         return "no margin"
-    return "inconclusive" if claims is None else verdict_of(claims)
+    if claims is None:
+        return "inconclusive"
+    said = verdict_of(claims)
+    return said if terms.knows_goal or said == "equivalent" else "no goal"
 
 
 def _is_unproven(arm: Arm) -> bool:
