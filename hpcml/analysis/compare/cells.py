@@ -189,13 +189,13 @@ def group_runs(runs: Sequence[RunRecord], by: str, comparison: Comparison | None
     """
     factor = find_factor(by, runs)
     if comparison is None:
-        return tuple(_group(factor, cell.where, cell.runs, set()) for cell in find_cells(factor, runs))
+        return tuple(_group(factor, cell.where, cell.runs, None) for cell in find_cells(factor, runs))
     refused = {run.uid for cell in comparison.cells for run in cell.excluded}
     wheres: list[_Where] = [tuple(cell.where.items()) for cell in comparison.cells]
     return tuple(_group(factor, where, [run for run in runs if _is_in(run, where)], refused) for where in wheres)
 
 
-def _group(factor: Factor, where: _Where, runs: Sequence[RunRecord], refused: set[str]) -> ReportGroup:
+def _group(factor: Factor, where: _Where, runs: Sequence[RunRecord], refused: set[str] | None) -> ReportGroup:
     by_level: defaultdict[str, list[RunRecord]] = defaultdict(list)
     for run in runs:
         by_level[factor.level(run)].append(run)
@@ -203,7 +203,11 @@ def _group(factor: Factor, where: _Where, runs: Sequence[RunRecord], refused: se
         Level(
             name=level,
             uids=tuple(run.uid for run in by_level[level]),
-            counted=tuple(r.uid for r in by_level[level] if r.state is State.COMPLETED and r.uid not in refused),
+            counted=tuple(
+                run.uid
+                for run in by_level[level]
+                if (run.state is State.COMPLETED if refused is None else run.uid not in refused)
+            ),
         )
         for level in sorted(by_level, key=factor.sort_key)
     ]
