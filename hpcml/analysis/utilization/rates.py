@@ -15,6 +15,9 @@ from hpcml.model.choices import Numerics
 from hpcml.model.precision import PrecisionName
 from hpcml.model.records import RunRecord
 
+SKIPPED = "skipped_steps"  # by loss scaling so far, hence the last value is the whole run's
+TENSOR_FORMATS = frozenset(PrecisionName.__members__) - {PrecisionName.fp32.name, PrecisionName.fp64.name}
+
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time, and there is one for each run
 class Rate:
@@ -63,6 +66,12 @@ def attained(run: RunRecord, steady: SteadyState, models: dict[int, hardware.Gpu
         mfu=None if achieved is None or peak is None else achieved / peak.tflops,
         why_no_mfu=_what_is_missing(run, achieved=achieved, model=model, precision=precision, peak=peak),
     )
+
+
+def skipped_share(run: RunRecord) -> float | None:
+    """Return the share of the steps of *run* that loss scaling skipped; None: not known."""
+    skipped = run.metrics.get(SKIPPED)
+    return skipped.last / skipped.last_step if skipped and skipped.last is not None and skipped.last_step else None
 
 
 def samples_per_step(run: RunRecord) -> float | None:

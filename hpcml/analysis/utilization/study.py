@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from hpcml.analysis.compare.arms import by_seed, median_of
 from hpcml.analysis.compare.factor import natural
 from hpcml.analysis.scaling.cells import Settings, differing, settings_of
-from hpcml.analysis.scaling.points import Curves, StepCurves, share_of_a_step, why_no_speed
+from hpcml.analysis.scaling.points import Curves, StepCurves, why_no_speed
 from hpcml.analysis.statistics import INDICATIVE_BELOW
-from hpcml.analysis.steady import SteadyState, steady_state
+from hpcml.analysis.steady import SteadyState, share_of_time, steady_state
 from hpcml.analysis.utilization.limits import Signs, find_limits
 from hpcml.analysis.utilization.published import published_for
-from hpcml.analysis.utilization.rates import Rate, attained
+from hpcml.analysis.utilization.rates import TENSOR_FORMATS, Rate, attained, skipped_share
 from hpcml.errors import ComparisonError
 from hpcml.model import hardware
 from hpcml.model.choices import Numerics
@@ -29,7 +29,6 @@ from hpcml.model.state import State
 from hpcml.model.told_apart import GROUPS
 from hpcml.model.utilization import Attained, Attainment
 
-_TENSOR_FORMATS = frozenset(PrecisionName.__members__) - {PrecisionName.fp32.name, PrecisionName.fp64.name}
 _CELL = tuple(group for group in GROUPS if group != "precision")
 
 
@@ -48,8 +47,12 @@ class _Timed:
     def usage(self, read: Callable[[Usage], float | None]) -> float | None:
         return median_of(by_seed(self.runs, lambda run: None if run.usage is None else read(run.usage)))
 
-    def share(self, curves: Curves) -> float | None:
-        return median_of(by_seed(self.runs, lambda run: share_of_a_step(curves.get(run.uid, ()), self.steady[run.uid])))
+    def share(self, curves: Curves, *, is_inside: bool) -> float | None:
+        steps, steady = self.curves.step_s, self.steady
+        known = [run for run in self.runs if run.uid in curves]
+        return median_of(
+            by_seed(known, lambda r: share_of_time(curves[r.uid], steps[r.uid], steady[r.uid], is_inside=is_inside))
+        )
 
 
 def attain(runs: Sequence[RunRecord], curves: StepCurves) -> Attainment:
@@ -140,20 +143,19 @@ def _attained(
 
 
 def _signs(cell: _Timed) -> Signs:
-    waiting = cell.share(cell.curves.waiting_s)
     return Signs(
         step_s=cell.rate(lambda rate: rate.step_s),
-        data_share=None if waiting is None else waiting / (1 + waiting),  # it is not part of the step
-        communication_share=cell.share(cell.curves.communication_s),
+        data_share=cell.share(cell.curves.waiting_s, is_inside=False),
+        communication_share=cell.share(cell.curves.communication_s, is_inside=True),
         util_percent=cell.usage(lambda usage: usage.util_percent),
         sm_active_percent=cell.usage(lambda usage: usage.sm_active_percent),
         tensor_percent=cell.usage(lambda usage: usage.tensor_percent),
         dram_percent=cell.usage(lambda usage: usage.dram_percent),
         throttled_power_share=cell.usage(lambda usage: usage.throttled_power_share),
         throttled_thermal_share=cell.usage(lambda usage: usage.throttled_thermal_share),
-        skipped_share=median_of(by_seed(cell.runs, _skipped_share)),
+        skipped_share=median_of(by_seed(cell.runs, skipped_share)),
         mfu=cell.rate(lambda rate: rate.mfu),
-        uses_tensor_cores=cell.runs[0].precision_effective in _TENSOR_FORMATS,
+        uses_tensor_cores=cell.runs[0].precision_effective in TENSOR_FORMATS,
     )
 
 
@@ -188,13 +190,6 @@ def _roof(peak_tflops: float | None, bandwidth_gbs: float | None, intensity: flo
 
 def _over(tflops: float | None, gbs: float | None) -> float | None:
     return None if tflops is None or not gbs else tflops * 1000 / gbs
-
-
-def _skipped_share(run: RunRecord) -> float | None:
-    skipped = run.metrics.get("skipped_steps")  # so far
-    if skipped is None or skipped.last is None or not skipped.last_step:
-        return None
-    return skipped.last / skipped.last_step
 
 
 def _told(settings: Settings, telling: Sequence[str]) -> dict[str, str]:
