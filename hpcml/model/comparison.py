@@ -23,6 +23,7 @@ Verdict = Literal[
     "worse",  # shown to be below the reference, by however little
     "inconclusive",  # the runs at hand cannot tell; never read it as "no difference"
     "unstable",  # too many of its runs, or of the reference's, were lost to their own doing: survivors prove nothing
+    "unstable reference",  # as that, where it lost none itself
     "no margin",  # no margin was given, so no difference is known to matter
     "no goal",  # nothing says whether more of the metric is better, or less
     "not proven",  # precisions are compared, and that of an arm, or of its reference, was not measured

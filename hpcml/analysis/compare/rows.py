@@ -124,7 +124,7 @@ def _verdict(arm: Arm, found: Matchup | None, claims: Claims | None, terms: Term
     said = _said(found, claims, terms)
     if reference is not None:
         said = judged_by_losses(said, arm, reference)
-    if said == "unstable" or not terms.by_precision:
+    if said in ("unstable", "unstable reference") or not terms.by_precision:
         return said
     return "not proven" if any(_is_unproven(each) for each in (arm, reference) if each is not None) else said
 
