@@ -96,6 +96,22 @@ def test_waiting_for_input_is_a_share_of_the_time_from_step_to_step() -> None:
         assert row.limits == ("waits for input 50 % of the time",)
 
 
+@pytest.mark.parametrize("recipe", ["gemm", "lu", None])
+def test_a_benchmark_has_the_rate_that_it_measured(recipe: str | None) -> None:
+    measured = {"gflops": replace(run().metrics["val_accuracy"], name="gflops", last=78_000.0)}
+    one = trained(work=None, metrics=measured, params={"model.recipe": recipe})
+    nothing = StepCurves(step_s={}, communication_s={}, waiting_s={})
+
+    if recipe is None:  # of a program of the user's own nothing says what its gflops are of
+        with pytest.raises(ComparisonError, match="step_time_s was not reported"):
+            attain([one], nothing)
+        return
+    [row] = attain([one], nothing).attained
+
+    assert (row.step_ms, row.achieved_tflops, row.peak_tflops, row.mfu) == (None, 78, 156, 0.5)
+    assert row.why_no_mfu is None
+
+
 def test_steps_that_loss_scaling_skipped_are_told() -> None:
     skipped = MetricSummary(
         name="skipped_steps", n=STEPS, n_nonfinite=0, first=0, last=10, last_step=40,

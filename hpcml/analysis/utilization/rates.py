@@ -23,7 +23,7 @@ TENSOR_FORMATS = frozenset(PrecisionName.__members__) - {PrecisionName.fp32.name
 class Rate:
     """One run in steady state; None: not known. `why_no_mfu` says in words what is missing where `mfu` is None."""
 
-    step_s: float
+    step_s: float | None  # None: a benchmark, which says its own rate
     devices: int | None
     samples_per_s: float | None  # over all devices
     tokens_per_s: float | None
@@ -35,18 +35,20 @@ class Rate:
     why_no_mfu: str | None
 
 
-def attained(run: RunRecord, steady: SteadyState, models: dict[int, hardware.GpuModel | None] | None = None) -> Rate:
-    """Return the rate of *run* in its *steady* state.
+def attained(
+    run: RunRecord, steady: SteadyState | None, models: dict[int, hardware.GpuModel | None] | None = None
+) -> Rate:
+    """Return the rate of *run* in its *steady* state, or where that is None, the one that a benchmark measured itself.
 
     The peak is that of the precision that was measured, never of the one that was asked for; an emulated run has none,
     since its arithmetic is not done by the units of that precision. *models* keeps the GPUs of facts that runs share,
     by the identity of the facts, for the next runs: an empty dict at first.
     """
-    work, step_s = run.work, steady.median_s
+    work, step_s = run.work, None if steady is None else steady.median_s
     devices = work.devices if work is not None and work.devices else None
     samples, tokens = samples_per_step(run), work.tokens if work is not None else None
-    achieved = None
-    if work is not None and work.model_flops is not None and devices is not None:
+    achieved = None if step_s is not None else measured_tflops(run)
+    if step_s is not None and work is not None and work.model_flops is not None and devices is not None:
         achieved = work.model_flops / devices / step_s / 1e12
     models = {} if models is None else models
     if id(run.facts) not in models:
@@ -57,8 +59,8 @@ def attained(run: RunRecord, steady: SteadyState, models: dict[int, hardware.Gpu
     return Rate(
         step_s=step_s,
         devices=devices,
-        samples_per_s=None if samples is None else samples / step_s,
-        tokens_per_s=None if tokens is None else tokens / step_s,
+        samples_per_s=None if samples is None or step_s is None else samples / step_s,
+        tokens_per_s=None if tokens is None or step_s is None else tokens / step_s,
         achieved_tflops=achieved,
         peak_tflops=None if peak is None else peak.tflops,
         peak_basis=None if peak is None else peak.basis.value,
@@ -66,6 +68,12 @@ def attained(run: RunRecord, steady: SteadyState, models: dict[int, hardware.Gpu
         mfu=None if achieved is None or peak is None else achieved / peak.tflops,
         why_no_mfu=_what_is_missing(run, achieved=achieved, model=model, precision=precision, peak=peak),
     )
+
+
+def measured_tflops(run: RunRecord) -> float | None:
+    """Return the TFLOP/s of the last and largest size that a recipe of matrix products or factorisations measured."""
+    rate = run.metrics.get("gflops") if run.params.get("model.recipe") in ("gemm", "lu") else None
+    return None if rate is None or rate.last is None else rate.last / 1000
 
 
 def skipped_share(run: RunRecord) -> float | None:

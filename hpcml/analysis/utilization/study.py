@@ -17,7 +17,7 @@ from hpcml.analysis.statistics import INDICATIVE_BELOW
 from hpcml.analysis.steady import SteadyState, share_of_time, steady_state
 from hpcml.analysis.utilization.limits import Signs, find_limits
 from hpcml.analysis.utilization.published import published_for
-from hpcml.analysis.utilization.rates import TENSOR_FORMATS, Rate, attained, skipped_share
+from hpcml.analysis.utilization.rates import TENSOR_FORMATS, Rate, attained, measured_tflops, skipped_share
 from hpcml.errors import ComparisonError
 from hpcml.model import hardware
 from hpcml.model.choices import Numerics
@@ -49,7 +49,7 @@ class _Timed:
 
     def share(self, curves: Curves, *, is_inside: bool) -> float | None:
         steps, steady = self.curves.step_s, self.steady
-        known = [run for run in self.runs if run.uid in curves]
+        known = [run for run in self.runs if run.uid in curves and run.uid in steady]
         return median_of(
             by_seed(known, lambda r: share_of_time(curves[r.uid], steps[r.uid], steady[r.uid], is_inside=is_inside))
         )
@@ -59,24 +59,22 @@ def attain(runs: Sequence[RunRecord], curves: StepCurves) -> Attainment:
     """Return the rates of *runs* by cell and measured precision; the order of *runs* does not matter.
 
     *curves* are those of ``step_time_s``, ``communication_time_s`` and ``data_time_s``. Each run is timed in the last
-    half of its own steps; the numbers of a cell are medians over seeds. Runs without a rate are counted in a remark,
-    with the reason. Raises `ComparisonError` where no run has one.
+    half of its own steps, or measured its rate itself (`measured_tflops`); the numbers of a cell are medians over
+    seeds. Runs without a rate are counted in a remark, with the reason. Raises `ComparisonError` where no run has one.
     """
     runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
     if not runs:
         raise ComparisonError("no runs to look at: none matches the selection")
-    steady = {
-        run.uid: state
-        for run in runs
-        if run.state is State.COMPLETED and run.numerics == Numerics.native.name
-        if (state := steady_state(curves.step_s.get(run.uid, ()))) is not None
-    }
-    without = [run for run in runs if run.uid not in steady]
+    able = [run for run in runs if run.state is State.COMPLETED and run.numerics == Numerics.native.name]
+    states = {run.uid: steady_state(curves.step_s.get(run.uid, ())) for run in able}
+    steady = {uid: state for uid, state in states.items() if state is not None}
+    rated = steady.keys() | {run.uid for run in able if measured_tflops(run) is not None}
+    without = [run for run in runs if run.uid not in rated]
     reasons = Counter(_why_no_rate(run, curves) for run in without)
     counted = "; ".join(f"{reason} ({n} run{'s'[: n != 1]})" for reason, n in sorted(reasons.items()))
-    if not steady:
+    if not rated:
         raise ComparisonError(f"no run of {len(runs)} has a rate: {counted}")
-    timed = [run for run in runs if run.uid in steady]
+    timed = [run for run in runs if run.uid in rated]
     settings = settings_of(timed)
     telling = [key for key in differing(list(settings.values())) if not key.endswith(".name")]
     cells: dict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
@@ -99,7 +97,7 @@ def _attained(
     steady: Mapping[str, SteadyState],
     curves: StepCurves,
 ) -> Attained:
-    rates = {run.uid: attained(run, steady[run.uid]) for run in runs}
+    rates = {run.uid: attained(run, steady.get(run.uid)) for run in runs}
     cell = _Timed(runs=runs, steady=steady, rates=rates, curves=curves)
     first = rates[runs[0].uid]  # one device and one precision: one peak
     signs = _signs(cell)
