@@ -16,7 +16,7 @@ from typing import Any
 from hpcml.analysis.compare.nodes import node_of
 from hpcml.analysis.statistics import average
 from hpcml.analysis.steady import SteadyState
-from hpcml.analysis.utilization.rates import samples_of
+from hpcml.analysis.utilization.rates import samples_per_step
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import MIXED, NOT_AS_REQUESTED, Excluded
 from hpcml.model.divergence import losses_of
@@ -93,7 +93,7 @@ class Arm:
     @cached_property
     def samples(self) -> Sequence[float | None]:
         """The samples of a step of each run in `ok`, in their order (`samples_per_step`)."""
-        return samples_of(self.ok)
+        return [samples_per_step(run) for run in self.ok]
 
     @cached_property
     def places(self) -> Sequence[str | None]:
@@ -102,13 +102,7 @@ class Arm:
 
     def states(self, steady: Mapping[str, SteadyState]) -> Sequence[SteadyState | None]:
         """Return the state of each run in `ok` in *steady*, in their order; None where it has none."""
-        if id(steady) not in self._seen:
-            self._seen[id(steady)] = steady, [steady.get(run.uid) for run in self.ok]
-        return self._seen[id(steady)][1]
-
-    @cached_property
-    def _seen(self) -> dict[int, tuple[Mapping[str, SteadyState], Sequence[SteadyState | None]]]:
-        return {}  # by the identity of a mapping, which is kept with them: asked a dozen times
+        return [steady.get(run.uid) for run in self.ok]
 
     @property
     def why_no_speed(self) -> str:

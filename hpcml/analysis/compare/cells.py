@@ -179,9 +179,6 @@ class Terms:
         return "seeds" if self.seed is None else "runs"
 
 
-_Where = tuple[tuple[str, str], ...]
-
-
 def group_runs(runs: Sequence[RunRecord], by: str, comparison: Comparison | None) -> tuple[ReportGroup, ...]:
     """Return *runs* in the cells and levels of *comparison*; where that is None, sorted anew by the setting *by*.
 
@@ -191,11 +188,11 @@ def group_runs(runs: Sequence[RunRecord], by: str, comparison: Comparison | None
     if comparison is None:
         return tuple(_group(factor, cell.where, cell.runs, None) for cell in find_cells(factor, runs))
     refused = {run.uid for cell in comparison.cells for run in cell.excluded}
-    wheres: list[_Where] = [tuple(cell.where.items()) for cell in comparison.cells]
+    wheres: list[Where] = [tuple(cell.where.items()) for cell in comparison.cells]
     return tuple(_group(factor, where, [run for run in runs if _is_in(run, where)], refused) for where in wheres)
 
 
-def _group(factor: Factor, where: _Where, runs: Sequence[RunRecord], refused: set[str] | None) -> ReportGroup:
+def _group(factor: Factor, where: Where, runs: Sequence[RunRecord], refused: set[str] | None) -> ReportGroup:
     by_level: defaultdict[str, list[RunRecord]] = defaultdict(list)
     for run in runs:
         by_level[factor.level(run)].append(run)
@@ -214,7 +211,7 @@ def _group(factor: Factor, where: _Where, runs: Sequence[RunRecord], refused: se
     return ReportGroup(where=dict(where), levels=tuple(levels))
 
 
-def _is_in(run: RunRecord, where: _Where) -> bool:
+def _is_in(run: RunRecord, where: Where) -> bool:
     for name, value in where:
         if value == ITS_SEED and str(run.params.get(name)) == str(run.seed):
             continue

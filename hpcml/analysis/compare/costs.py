@@ -7,7 +7,7 @@ All numbers are medians over seeds of what was measured beside the runs. `cost` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from statistics import median
 
 from hpcml.analysis.compare.arms import Arm, BySeed, by_seed, median_of
@@ -16,7 +16,6 @@ from hpcml.analysis.steady import SteadyState, share_of_time
 from hpcml.analysis.utilization.limits import Signs, find_limits
 from hpcml.analysis.utilization.rates import SKIPPED, TENSOR_FORMATS, Rate, attained, samples_per_step, skipped_share
 from hpcml.model.comparison import Cost, Load
-from hpcml.model.hardware import GpuModel
 from hpcml.model.records import Point, RunRecord, Usage
 
 _STEP_METRIC = "step_time_s"
@@ -135,19 +134,10 @@ NO_RATES = Rates(counted={}, peak=(None, None))
 
 
 def find_rates(arm: Arm, steady: Mapping[str, SteadyState]) -> Rates:
-    """Return the rates of the runs of *arm* that have a steady state; each kind of the others is looked at once."""
-    models: dict[int, GpuModel | None] = {}
-    counted: dict[str, Rate] = {}
-    kinds: dict[tuple[int, str, str | None], Rate] = {}
-    for run, state in zip(arm.ok, arm.states(steady), strict=True):
-        has_counted = run.work is not None and run.work.model_flops is not None
-        kind = (id(run.facts), run.numerics, run.precision_effective)  # what the peak is taken from
-        if state is None or (kind in kinds and not has_counted):
-            continue
-        kinds[kind] = rate = attained(run, state, models)
-        if rate.achieved_tflops is not None:
-            counted[run.uid] = rate
-    peaks = {(rate.peak_tflops, rate.peak_basis) for rate in kinds.values()}
+    """Return the rates of the runs of *arm* that have a steady state."""
+    rates = {run.uid: attained(run, steady[run.uid]) for run in arm.ok if run.uid in steady}
+    counted = {uid: rate for uid, rate in rates.items() if rate.achieved_tflops is not None}
+    peaks = {(rate.peak_tflops, rate.peak_basis) for rate in rates.values()}
     return Rates(counted=counted, peak=peaks.pop() if len(peaks) == 1 else (None, None))
 
 
@@ -199,7 +189,8 @@ def load(
         skipped_steps=median_of(by_seed(arm.ok, _skipped_steps)),
         limited_by=None,
     )
-    return None if found == _NOTHING else replace(found, limited_by=_limited_by(arm, steady, found, usage))
+    is_known = any(value is not None for value in astuple(found))
+    return replace(found, limited_by=_limited_by(arm, steady, found, usage)) if is_known else None
 
 
 def _limited_by(
@@ -250,23 +241,3 @@ def _peak_memory_mb(run: RunRecord) -> float | None:
 def _skipped_steps(run: RunRecord) -> float | None:
     summary = run.metrics.get(SKIPPED)
     return summary.last if summary is not None else None
-
-
-_NOTHING = Load(
-    mean_power_w=None,
-    power_limit_w=None,
-    throttled_power_share=None,
-    throttled_thermal_share=None,
-    sm_mhz=None,
-    util_percent=None,
-    tensor_percent=None,
-    peak_memory_mb=None,
-    achieved_tflops=None,
-    peak_tflops=None,
-    peak_basis=None,
-    mfu=None,
-    data_share=None,
-    communication_share=None,
-    skipped_steps=None,
-    limited_by=None,
-)
