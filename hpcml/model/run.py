@@ -144,9 +144,10 @@ class Objective:
             fits = margin is None or (margin > 0 and math.isfinite(margin))  # below infinity each difference lies
             require(fits, f"objective.{name}={margin} must be positive, and finite")
         require(self.target is None or math.isfinite(self.target), f"objective.target={self.target} must be a number")
-        for name, needs_goal in (("target", self.target is not None), ("scale", self.scale is not Scale.linear)):
-            is_told = not needs_goal or self.way is not None
-            require(is_told, f"objective.{name} needs objective.goal=max or min: the name {self.metric} tells none")
+        if self.way is None:
+            unclear = f"the name {self.metric} does not tell which way is better: say objective.goal=max or min"
+            require(self.target is None, f"objective.target={self.target}: {unclear}")
+            require(self.scale is Scale.linear, f"objective.scale={self.scale.name}: {unclear}")
         step = self.resolution
         require(step is None or (step > 0 and math.isfinite(step)), f"objective.resolution={step} must be positive")
         self._check_scale()
