@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hpcml.errors import ConfigError
-from hpcml.model.choices import Goal
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.run import Run
 from hpcml.paths import is_source_of_hpcml
@@ -58,9 +57,9 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path, is_own: b
 
     ``+cluster=x`` becomes ``cluster=x``, ``+experiment=x`` a study, a command line is quoted, and *project*'s ./conf is
     added to the search path. Raises `ConfigError` for a word that is neither, and for sweepers other than Hydra's basic
-    one. A metric that is chosen without its goal gets that of its name. A command line of the user's own (*is_own*,
-    ``workload.command=...``) also chooses ``model=custom`` and ``data=custom`` where nothing else was chosen. *shipped*
-    is hpcml's own folder conf/. Whether keys and values exist is Hydra's to say, later.
+    one. A metric that is chosen without its goal gets that of its name, or none. A command line of the user's own
+    (*is_own*, ``workload.command=...``) also chooses ``model=custom`` and ``data=custom`` where nothing else was
+    chosen. *shipped* is hpcml's own folder conf/. Whether keys and values exist is Hydra's to say, later.
     """
     words = _sort(arguments, project)
     if any(flag.startswith(MULTIRUN) for flag in words.flags):
@@ -79,7 +78,7 @@ def arrange(arguments: Sequence[str], *, shipped: Path, project: Path, is_own: b
     ):  # a run of somebody's program must not be recorded as our CNN on our digits
         overrides[:0] = [word for word in OF_OWN_PROGRAMS if word.partition("=")[0] not in keys]
     if "objective.goal" not in keys and (way := _goal(overrides)) is not None:
-        overrides.append(f"objective.goal={way.name}")
+        overrides.append(f"objective.goal={way}")
     if own is not None and "hydra.searchpath" not in keys:
         overrides.append(f"hydra.searchpath=[{in_quotes(f'file://{own}')}]")
     return Words(words.flags, tuple(overrides))
@@ -98,10 +97,13 @@ def set_again(words: Sequence[str]) -> list[str]:
     return [f"{word} has no effect: {last[key]} stands behind it" for key, word in by_key if last[key] != word]
 
 
-def _goal(overrides: Sequence[str]) -> Goal | None:
-    """Return which way the metric that *overrides* choose is better by its name; None where that is unknown."""
+def _goal(overrides: Sequence[str]) -> str | None:
+    """Return the goal of the name of the metric that *overrides* choose, "null" for none; None where none is chosen."""
     chosen = [value for key, _, value in (word.partition("=") for word in overrides) if key == "objective.metric"]
-    return goal_by_name(chosen[-1].strip("'\"")) if chosen and not set(chosen[-1]) & set(",()[]{}") else None
+    if not chosen:
+        return None
+    goal = None if set(chosen[-1]) & set(",()[]{}") else goal_by_name(chosen[-1].strip("'\""))
+    return "null" if goal is None else goal.name
 
 
 def project_conf(project: Path, shipped: Path) -> Path | None:
