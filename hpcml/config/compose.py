@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
@@ -146,7 +146,7 @@ def compose_from_cli(
     if program is None:
         return composed
     check_count(len(composed) * program.count, most, what="the words behind --")
-    return [_at(one, args) for one in composed for args in program.points()]
+    return [_at(one, args, program.sweeps) for one in composed for args in program.points()]
 
 
 def compose_command(
@@ -219,9 +219,9 @@ def _not_told_apart(name: str) -> ConfigError:
     )
 
 
-def _at(composed: Composed, args: dict[str, str]) -> Composed:
+def _at(composed: Composed, args: dict[str, str], swept: Iterable[str]) -> Composed:
     run = replace(composed.run, workload=replace(composed.run.workload, args=args))
-    return replace(composed, run=run, overrides=composed.overrides + tuple(f"args.{x}={args[x]}" for x in args))
+    return replace(composed, run=run, overrides=composed.overrides + tuple(f"args.{x}={args[x]}" for x in swept))
 
 
 def _all_or_nothing(outcomes: Sequence[Composed | Exception]) -> list[Composed]:

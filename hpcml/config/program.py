@@ -1,8 +1,8 @@
 """The words behind ``hpcml run ... --``: a command line of the user's own, and the sweeps that its flags ask for.
 
-Hydra never sees these words. Without ``-m`` they reach the program as they were typed. With it, a value that is a list
-is a sweep: ``--lr 0.5,1.0`` becomes ``--lr {lr}`` in the command, which all runs have in common, and ``lr`` a setting
-with two levels, recorded as ``workload.args.lr``.
+Hydra never sees these words. ``--lr 0.5`` becomes ``--lr {lr}`` in the command, which runs with other rates have in
+common, and ``lr`` a setting, recorded as ``workload.args.lr``; the program gets the words that were typed. With
+``-m`` a value that is a list is a sweep: ``--lr 0.5,1.0`` are two runs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcml.config.command_line import MULTIRUN, kinds_by_key
+from hpcml.config.command_line import MULTIRUN
 from hpcml.config.sweep.size import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
-from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, names_in
+from hpcml.model.launcher import LAUNCHING_MODULES
+from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, fill_in, names_in
 from hpcml.model.precision import PrecisionName, environment
-from hpcml.model.run import Run
+from hpcml.model.record_keys import ARGUMENTS, setting_value
+from hpcml.model.run import MOST_SEEDS, Run
+from hpcml.model.secrets import masked
 from hpcml.runs.files import read_whole
+from hpcml.spelling import nearest
 
 _SEED = "seed"
 # What programs call their seed: LightningCLI's seed_everything, scikit-learn's random_state, DLRM's numpy-rand-seed,
@@ -35,6 +39,7 @@ _SEED_NAMES = re.compile(
 _SEED_OF_WHAT = re.compile(
     r".*(?:[_-][Ss]eed|[_-]SEED|[a-z]Seed)", re.DOTALL
 )  # data_seed: maybe the program's only one
+_IS_PLACE = re.compile(r"arg\d+")
 _IS_NO_NAME = re.compile(r"arg\d+|s")  # of a seed that stands behind no flag, or behind -s
 _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
@@ -49,6 +54,7 @@ _PAIR = re.compile(r"[A-Za-z_][\w./@-]*=.*", re.DOTALL)
 _SHORT_JOINED = re.compile(r"(?P<prefix>-(?P<name>[A-Za-z]))(?P<value>[^A-Za-z-].*)")  # -b8,16
 _FLAG_AND_VALUE = re.compile(r"--?[A-Za-z][\w.-]*\s")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_SCRIPT_FILE = re.compile(r"\.(?:py|sh|R|jl|pl|lua|rb|js)$")
 _KEY = re.compile(
     r"[A-Z][A-Z0-9_]+(?:\.[A-Z][A-Z0-9_]*)*"
 )  # of yacs, whose settings are bare words: SOLVER.BASE_LR 0.1
@@ -76,7 +82,7 @@ _LISTS_OF = {  # flags whose values are lists
     "deepspeed": frozenset({"include", "i", "exclude", "e"}),
     "accelerate": frozenset({"gpu_ids"}),
 }
-_PLACEHOLDER = re.compile(r"(?<![{$])\{([\w.]+)\}(?!\})")
+_PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_][\w.]*)\}(?!\})")
 _INTERPRETER = re.compile(r"(?:ba|z|da|k|fi)?sh|(?:python|pypy|perl|ruby|node|julia|Rscript|R|lua)[\d.]*")
 _TAKES_CODE = re.compile(r"-[A-Za-z]*[ceE]|--eval")  # such as bash -lc, perl -ne: what follows is a program of its own
 _SCRIPT = re.compile(r"-m|(?!-).*[/.].*", re.DOTALL)  # flags behind it are the program's, not the interpreter's
@@ -97,6 +103,7 @@ class Program:
     """
 
     words: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)  # that all runs have, by the name of their flag
     sweeps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # values by name, in the order of the words
     seeds: tuple[str, ...] = ()
     seed_name: str = _SEED
@@ -114,9 +121,9 @@ class Program:
         return math.prod(len(values) for values in self.sweeps.values())
 
     def points(self) -> Iterator[dict[str, str]]:
-        """Yield each combination of the swept values, the last name changing fastest."""
+        """Yield the settings with each combination of the swept values, the last name changing fastest."""
         for values in itertools.product(*self.sweeps.values()):
-            yield dict(zip(self.sweeps, values, strict=True))
+            yield {**self.settings, **dict(zip(self.sweeps, values, strict=True))}
 
     def remarks(self, seeds: Sequence[int], precisions: Collection[PrecisionName], *, project: Path) -> list[str]:
         """Return lines for the user: what is swept, and what looks like a mistake.
@@ -132,8 +139,9 @@ class Program:
             if len(values) > 1
         )
         lines = [f"sweep of the program's own settings: {said}"] if said else []
-        is_ours = _asks_us(self.words, project)
-        if len(set(seeds)) > 1 and _SEED not in names_in(self.words, OF_THE_RUN) and not is_ours:
+        words = [fill_in(word, self.settings) for word in self.words]
+        is_ours = _asks_us(words, project)
+        if len(set(seeds)) > 1 and _SEED not in names_in(words, OF_THE_RUN) and not is_ours:
             lines.append(
                 f"{len(set(seeds))} seeds, and no word of the command tells the program its own: write --seed {{seed}} "
                 "(a program that reads hpcml_client's run.config has it from there)"
@@ -144,13 +152,13 @@ class Program:
                 f"{name} is compared as a setting, one run at each of its values: if it is the program's seed, write "
                 f"seed={listed} in front of the --, and {{seed}} behind it instead of the list"
             )
-        if _are_told_apart_by_nothing(self.words, precisions) and not is_ours:
+        if _are_told_apart_by_nothing(words, precisions) and not is_ours:
             lines.append(
                 f"{len(set(precisions))} precisions, and no word of the command tells the program its own: write a "
                 "flag with {precision} or {mixed_precision} (a program that calls hpcml_client's apply_precision() has "
                 "it from there)"
             )
-        elif len(set(precisions)) == 1 and not is_ours and _reaches_nobody(self.words, *set(precisions)):
+        elif len(set(precisions)) == 1 and not is_ours and _reaches_nobody(words, *set(precisions)):
             lines.append(
                 f"precision={next(iter(precisions)).name}, and no word of the command tells the program: hpcml sets no "
                 "switch of another program's for it; write a flag with {precision} or {mixed_precision}, or have the "
@@ -158,9 +166,9 @@ class Program:
             )
         if self.is_sweep and len(seeds) == 1:
             lines.append("-m, and there is one run: a list with commas or a range is a sweep: --lr 0.1,0.5 --seed 0..4")
-            lines += _expanded(self.words)
+            lines += _expanded(words)
         if len(seeds) > 1:
-            lines += _shared_outputs(self.words)
+            lines += _shared_outputs(words)
         return [*lines, *self.doubts]
 
     def _seed_perhaps(self) -> str | None:
@@ -218,19 +226,27 @@ def read_program(
         word = f"{_ARGUMENT}{name}={','.join(values)}"
         _check_named(name, word, template)
         reading.sweep(name, list(values), word)
+    if reading.seeds and (given := [word for word in rest if word.startswith("seed=")]):
+        raise ConfigError(f"{given[0]} and --seed {','.join(reading.seeds)}: write --seed {{seed}} behind the --")
+    doubts = () if is_literal else _look_through(words, template, reading)
+    recorded = _record(template, reading, has_seed=bool(reading.seeds) or _says_seed(words, rest))
     if reading.seeds:
-        if given := [word for word in rest if word.startswith("seed=")]:
-            raise ConfigError(f"{given[0]} and --seed {','.join(reading.seeds)}: write --seed {{seed}} behind the --")
         rest.append(f"seed={','.join(reading.seeds)}")
     program = Program(
         words=tuple(template),
+        settings=recorded,
         sweeps={name: tuple(values) for name, values in reading.sweeps.items()},
         seeds=tuple(reading.seeds),
         seed_name=reading.seed_name,
         is_sweep=is_sweep,
-        doubts=() if is_literal else tuple(_doubts(words, template, reading)),
+        doubts=doubts,
     )
     return program, rest
+
+
+def _says_seed(words: Sequence[str], settings: Sequence[str]) -> bool:
+    """Whether the run's seed is given in front of the ``--``, or told the program by a placeholder."""
+    return bool(names_in(words, (_SEED,))) or any(word.startswith("seed=") for word in settings)
 
 
 def _swept(words: Sequence[str], settings: Sequence[str], most: int) -> tuple[_Reading, list[str]]:
@@ -248,7 +264,7 @@ def _seed_name(reading: _Reading, words: Sequence[str], settings: Sequence[str])
 
     It is `_SEED` where the run's seed is given otherwise, or two names might be meant.
     """
-    if reading.seeds or names_in(words, (_SEED,)) or any(word.startswith("seed=") for word in settings):
+    if reading.seeds or _says_seed(words, settings):
         return _SEED
     alike = [name for name, values in reading.sweeps.items() if _is_seed(name) and _are_seeds(values)]
     return alike[0] if len(alike) == 1 else _SEED
@@ -256,6 +272,10 @@ def _seed_name(reading: _Reading, words: Sequence[str], settings: Sequence[str])
 
 def _are_seeds(values: Iterable[str]) -> bool:
     return all(value.isascii() and value.isdecimal() for value in values)
+
+
+def _is_one_seed(value: str) -> bool:
+    return _are_seeds([value]) and value == str(int(value)) and int(value) < MOST_SEEDS
 
 
 def _is_seed(name: str) -> bool:
@@ -319,29 +339,18 @@ def _check_named(name: str, word: str, template: Sequence[str]) -> None:
         raise ConfigError(f"{word}: no word behind -- has {{{name}}}, which it would fill in")
 
 
-def _doubts(words: Sequence[str], template: Sequence[str], reading: _Reading) -> Iterator[str]:
-    if reading.is_sweep:
-        yield from _counted(words)
-    yield from _own_sweep(template)
-    yield from _unfilled(template, reading.sweeps)
+def _look_through(words: Sequence[str], template: Sequence[str], reading: _Reading) -> tuple[str, ...]:
+    """Return a line for each of *words* that looks like a mistake.
 
-
-def _unfilled(words: Sequence[str], filled_in: Collection[str]) -> Iterator[str]:
-    """Yield a line for a misspelt ``{seed}`` or a key in braces, which reach the program as they are.
-
-    Not in code behind -c.
+    Raises `ConfigError` where a word, or the value of a setting, is a placeholder for which there is no value.
     """
-    code = _code_position(words)
-    for position, word in enumerate(words[1:], start=1):
-        for name in _PLACEHOLDER.findall(word) if position != code else ():
-            if name in filled_in:
-                continue
-            if "." in name and name in kinds_by_key(Run):
-                last = name.rpartition(".")[2]
-                yield f"{word}: nothing fills in {{{name}}}: write {{{last}}}, and args.{last}=VALUE in front of the --"
-            known = [each for each in OF_THE_RUN if name != each and _letters(name) == _letters(each)]
-            if known and name not in OF_THE_RUN:
-                yield f"{word}: nothing fills in {{{name}}}: did you mean {{{known[0]}}}?"
+    for word in template[1:]:
+        found = _PLACEHOLDER.fullmatch(word.rpartition("=")[2])
+        if found is not None and (name := found[1]) not in (*OF_THE_RUN, *reading.sweeps):
+            near = nearest(name, OF_THE_RUN)
+            mend = f"did you mean {{{near[0]}}}?" if near else f"write args.{name}=VALUE in front of the --"
+            raise ConfigError(f"nothing fills in {{{name}}} behind the --: {mend} (--as-is passes words as they are)")
+    return (*(_counted(words) if reading.is_sweep else ()), *_own_sweep(template))
 
 
 def _code_position(words: Sequence[str]) -> int | None:
@@ -358,10 +367,6 @@ def _code_position(words: Sequence[str]) -> int | None:
         elif _SCRIPT.fullmatch(word) or not (word.startswith("-") or before.startswith("-")):
             is_open = False
     return None
-
-
-def _letters(name: str) -> set[str]:
-    return set(name.lower()) - {"_"}
 
 
 def _shared_outputs(words: Sequence[str]) -> Iterator[str]:
@@ -394,7 +399,8 @@ class _Reading:
                 f"{word}: {name} is swept twice: write args.{name}={','.join(values)} in front of the --, and "
                 f"{{{name}}} wherever the value belongs"
             )
-        if again := next((value for value, n in Counter(values).items() if n > 1), None):
+        numbers = Counter(setting_value(ARGUMENTS, value) for value in values)  # 1e-3 and 0.001 are one
+        if again := next((value for value in values if numbers[setting_value(ARGUMENTS, value)] > 1), None):
             one = word.replace(",", "\\,")
             raise ConfigError(
                 f"{word}: {name} has {again} twice, and would make the same run again: one list of the program's own "
@@ -453,6 +459,91 @@ class _Reading:
         return template
 
 
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A setting that one word has the value of; the flag is in front of it there, or is the word before."""
+
+    at: int
+    in_front: str
+    name: str
+    value: str
+
+
+def _record(template: list[str], reading: _Reading, *, has_seed: bool) -> dict[str, str]:
+    """Put a placeholder for each setting of the program into *template*; return the values by their names.
+
+    Words stay where a setting is typed twice, is a secret, or has a placeholder. The seed becomes that of *reading*,
+    unless it *has_seed*.
+    """
+    found = list(_settings_in(template))
+    times = Counter(each.name for each in found)
+    filled = dict.fromkeys((*OF_THE_RUN, *reading.sweeps), "")
+    taken = {*reading.sweeps, *names_in(template, OF_THE_RUN)}
+    once = [each for each in found if times[each.name] == 1 and each.name not in taken]
+    once = [each for each in once if each.value and fill_in(each.value, filled) == each.value]
+    seeds = [each for each in once if _is_seed(each.name) and _is_one_seed(each.value)]
+    seeds = [each for each in seeds if each.name == _SEED] or seeds
+    settings, places = {}, set()
+    for each in once:
+        name, typed = each.name, f"--{each.name}={each.value}"
+        if [each] == seeds and not has_seed:
+            reading.seeds, reading.seed_name, name = [each.value], name, _SEED
+        elif name != _SEED and masked([typed]) == [typed]:
+            settings[name] = each.value
+        else:
+            continue
+        template[each.at] = f"{each.in_front}{{{name}}}"
+        places.add(each.at)
+    for at in {*range(len(template))} - places:  # what looks like one of these placeholders is text
+        for name in settings:
+            template[at] = template[at].replace(f"{{{name}}}", f"{{{{{name}}}}}")
+    return settings
+
+
+def _settings_in(words: Sequence[str]) -> Iterator[_Setting]:
+    """Yield what is typed of the program's settings: ``--lr 0.1``, ``--lr=0.1``, ``lr=0.1``, ``-b 8`` and ``--amp``.
+
+    Of several numbers behind a flag none is the setting (``--milestones 30 60``).
+    """
+    left_alone, flag = {*_of_launcher(words)}, ""
+    for at in range(_own_from(words), len(words)):
+        word, following = words[at], words[at + 1] if at + 1 < len(words) else "--"
+        if at in left_alone or word == "--":
+            flag = ""
+        elif joined := _JOINED.fullmatch(word) or _SHORT_JOINED.fullmatch(word):
+            yield _Setting(at, joined["prefix"], joined["name"], joined["value"])
+            flag = ""
+        elif _FLAG.fullmatch(word):
+            flag = word
+            if re.match("--|-[A-Za-z]", following):  # it has no value: it is its own
+                yield _Setting(at, "", _flag_name(word), word)
+        else:
+            name = flag.lstrip("-") or _place_name(words, at)
+            if not (_IS_PLACE.fullmatch(name) or (_is_number(word) and _is_number(following))):
+                yield _Setting(at, "", name, word)
+            flag = ""
+
+
+def _own_from(words: Sequence[str]) -> int:
+    """Return where the program's own settings begin: behind its script, its module, or code that is to be run.
+
+    >>> [_own_from(line.split()) for line in ("python -u t.py --lr 1", "srun -n 4 ./t --lr 1", "train --lr 1")]
+    [3, 4, 1]
+    """
+    if (code := _code_position(words)) is not None:
+        return code + 1
+    starts = words[0].rpartition("/")[2] in (*_LISTS_OF, *_PINNING)  # another program, which is still to come
+    begin = len(words) if starts else 1
+    for at, (before, word) in enumerate(itertools.pairwise(["", *words])):
+        if starts and before == "-m" and word not in LAUNCHING_MODULES:
+            return at + 1
+        if _INTERPRETER.fullmatch(word.rpartition("/")[2]) and (not at or _is_bare(words, at)):
+            starts, begin = True, len(words)
+        elif at and (_SCRIPT_FILE.search(word) or (starts and "/" in word)) and (starts or _is_bare(words, at)):
+            return at + 1
+    return begin
+
+
 def _of_launcher(words: Sequence[str]) -> Iterator[int]:
     """Yield where words have lists that say where a program runs: of CPUs, GPUs, hosts and parts of MPI.
 
@@ -492,6 +583,14 @@ def _begins_program(words: Sequence[str], at: int) -> bool:
     return is_name and not word.startswith("-")
 
 
+def _flag_name(flag: str) -> str:
+    return re.sub("^no[-_]", "", flag.lstrip("-"))
+
+
+def _is_number(word: str) -> bool:
+    return not isinstance(setting_value(ARGUMENTS, word), str)
+
+
 def _own_name(word: str) -> str | None:
     """Return the name of the flag that *word* has with and without "no"; None where it is anything else.
 
@@ -499,7 +598,7 @@ def _own_name(word: str) -> str | None:
     ('bn', 'amp', None, None)
     """
     flags = _split(word)
-    names = {re.sub("^no[-_]", "", flag.lstrip("-")) for flag in flags}
+    names = set(map(_flag_name, flags))
     names -= {f"no{name}" for name in names}  # absl's
     return names.pop() if len(names) == 1 < len(flags) and all(map(_FLAG.fullmatch, flags)) else None
 
