@@ -45,9 +45,9 @@ _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
 _RANGE = re.compile(r"\{?(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?\}?")
-# Of --gin_bindings=train.lr=0.1,0.2 the name is the last one.
+# Of --gin_bindings=train.lr=0.1,0.2 the name is the last one; args.lr is what compare calls lr, too.
 _JOINED = re.compile(
-    r"(?s)(?P<prefix>(?:--?[A-Za-z][\w.-]*=(?=[A-Za-z_][\w./@-]*=))?(?:--?|[+~]{1,2})?(?P<name>[A-Za-z_][\w./@-]*)=)"
+    r"(?s)(?P<prefix>(?:--?[A-Za-z][\w.-]*=(?=[A-Za-z_][\w./@-]*=))?(?:--?|[+~]{1,2})?(?:args\.)?(?P<name>[A-Za-z_][\w./@-]*)=)"
     r"(?P<value>.*)"
 )
 _PAIR = re.compile(r"[A-Za-z_][\w./@-]*=.*", re.DOTALL)
@@ -91,6 +91,7 @@ _OF_PRECISION = re.compile(
 )
 _NOTHING = '""'  # how a flag that is left out is shown
 _SEVERAL = 2  # runs
+_LISTED = 20  # values in a line; more are a range, if they are one
 _EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expanded by the shell
 
 
@@ -133,11 +134,7 @@ class Program:
         """
         seed = _SEED if self.seed_name == _SEED else f"{_SEED} ({self.seed_name})"
         swept = {**self.sweeps, **({seed: self.seeds} if self.seeds else {})}
-        said = " x ".join(
-            f"{name}: {' '.join(value or _NOTHING for value in values)}"
-            for name, values in swept.items()
-            if len(values) > 1
-        )
+        said = " x ".join(f"{name}: {_listed(values)}" for name, values in swept.items() if len(values) > 1)
         lines = [f"sweep of the program's own settings: {said}"] if said else []
         words = [fill_in(word, self.settings) for word in self.words]
         is_ours = _asks_us(words, project)
@@ -147,10 +144,11 @@ class Program:
                 "(a program that reads hpcml_client's run.config has it from there)"
             )
         if len(set(seeds)) == 1 and (name := self._seed_perhaps()) is not None:
-            listed = ",".join(self.sweeps[name])
+            values = self.sweeps[name]
+            listed = f"range({values[0]},{int(values[-1]) + 1})" if _is_long_range(values) else ",".join(values)
             lines.append(
                 f"{name} is compared as a setting, one run at each of its values: if it is the program's seed, write "
-                f"seed={listed} in front of the --, and {{seed}} behind it instead of the list"
+                f"{shlex.quote(f'seed={listed}')} in front of the --, and {{seed}} behind it instead of the list"
             )
         if _are_told_apart_by_nothing(words, precisions) and not is_ours:
             lines.append(
@@ -282,6 +280,19 @@ def _is_seed(name: str) -> bool:
     return _SEED_NAMES.fullmatch(re.split(r"[./]", name.lower())[-1].replace("-", "_")) is not None
 
 
+def _listed(values: Sequence[str]) -> str:
+    if _is_long_range(values):
+        return f"{values[0]}..{values[-1]}"
+    return " ".join(value or _NOTHING for value in values)
+
+
+def _is_long_range(values: Sequence[str]) -> bool:
+    """Tell whether *values* are many whole numbers one after the other."""
+    if len(values) <= _LISTED or not _are_seeds(values):
+        return False
+    return list(values) == [*map(str, range(int(values[0]), int(values[-1]) + 1))]
+
+
 def _are_counted(values: Sequence[str]) -> bool:
     """Tell whether *values* are whole numbers one after the other, from 0 or 1 on."""
     return len(values) >= _EXPANDED and any(list(values) == [*map(str, range(a, a + len(values)))] for a in (0, 1))
@@ -350,7 +361,12 @@ def _look_through(words: Sequence[str], template: Sequence[str], reading: _Readi
             near = nearest(name, OF_THE_RUN)
             mend = f"did you mean {{{near[0]}}}?" if near else f"write args.{name}=VALUE in front of the --"
             raise ConfigError(f"nothing fills in {{{name}}} behind the --: {mend} (--as-is passes words as they are)")
-    return (*(_counted(words) if reading.is_sweep else ()), *_own_sweep(template))
+    placed = (
+        f"{word} behind the -- is a word of the program: what fills in a placeholder stands in front of the --"
+        for word in words[1:]
+        if word.startswith(_ARGUMENT) and "=" in word
+    )
+    return (*placed, *(_counted(words) if reading.is_sweep else ()), *_own_sweep(template))
 
 
 def _code_position(words: Sequence[str]) -> int | None:
@@ -442,7 +458,7 @@ class _Reading:
                 prefix, name, value = joined["prefix"], joined["name"], joined["value"]
             else:
                 prefix, value = "", word
-                name = _own_name(word) or (flag.lstrip("-") if flag else _place_name(words, position))
+                name = _own_name(word) or (_name(flag) if flag else _place_name(words, position))
             following = words[position + 1] if position + 1 < len(words) else "-"
             if value.endswith(",") and value[:-1] and not following.startswith("-"):
                 raise ConfigError(
@@ -518,7 +534,7 @@ def _settings_in(words: Sequence[str]) -> Iterator[_Setting]:
             if re.match("--|-[A-Za-z]", following):  # it has no value: it is its own
                 yield _Setting(at, "", _flag_name(word), word)
         else:
-            name = flag.lstrip("-") or _place_name(words, at)
+            name = _name(flag) or _place_name(words, at)
             if not (_IS_PLACE.fullmatch(name) or (_is_number(word) and _is_number(following))):
                 yield _Setting(at, "", name, word)
             flag = ""
@@ -583,8 +599,12 @@ def _begins_program(words: Sequence[str], at: int) -> bool:
     return is_name and not word.startswith("-")
 
 
+def _name(flag: str) -> str:
+    return flag.lstrip("-").removeprefix(_ARGUMENT)
+
+
 def _flag_name(flag: str) -> str:
-    return re.sub("^no[-_]", "", flag.lstrip("-"))
+    return re.sub("^no[-_]", "", _name(flag))
 
 
 def _is_number(word: str) -> bool:

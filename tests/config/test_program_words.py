@@ -39,6 +39,8 @@ def test_without_a_sweep_the_words_are_exactly_those_that_were_typed(words: list
     ("line", "template", "sweeps"),
     [
         ("python m.py --lr 0.5,1.0 --epochs 3", "--lr {lr} --epochs 3", {"lr": ("0.5", "1.0")}),
+        ("python m.py args.rate=1,2", "args.rate={rate}", {"rate": ("1", "2")}),
+        ("python m.py --args.rate 1,2", "--args.rate {rate}", {"rate": ("1", "2")}),
         ("python m.py --lr=0.5,1.0 -b 8,16", "--lr={lr} -b {b}", {"lr": ("0.5", "1.0"), "b": ("8", "16")}),
         ("python m.py -b8,16", "-b{b}", {"b": ("8", "16")}),
         ("python m.py --n '{1..3}'", "--n {n}", {"n": ("1", "2", "3")}),
@@ -332,6 +334,11 @@ def test_what_is_swept_is_said_and_so_is_what_looks_like_a_mistake() -> None:
     assert swept("python m.py --seed_everything 0,1").remarks([0, 1], [], project=Path()) == [
         "sweep of the program's own settings: seed (seed_everything): 0 1"
     ]
+    (in_short, *_) = swept("python m.py --seed 0..3000 --n 2..30 --k 50,1..40").remarks([0, 1], [], project=Path())
+    assert in_short.startswith("sweep of the program's own settings: n: 2..30 x k: 50 1 2 ")
+    assert in_short.endswith("x seed: 0..3000")
+    (_, asked, *_) = swept("python m.py --data_seed 0..3000").remarks([0], [], project=Path())
+    assert "write 'seed=range(0,3001)' in front of the --" in asked
     (no_seed,) = swept("python m.py").remarks([0, 1], [], project=Path())
     assert "write --seed {seed}" in no_seed
     assert swept("python m.py --lr 1").remarks([0], [], project=Path()) == [
@@ -343,6 +350,8 @@ def test_what_is_swept_is_said_and_so_is_what_looks_like_a_mistake() -> None:
         assert swept(f"python m.py {a_list} --lr 1,2").remarks([0, 0], [], project=Path()) == [
             "sweep of the program's own settings: lr: 1 2"
         ]
+    (_, placed) = swept("python m.py args.rate=1,2").remarks([0, 0], [], project=Path())
+    assert placed.startswith("args.rate=1,2 behind the -- is a word of the program: what fills in a placeholder stands")
     (_, repeated) = swept("python m.py --lr=0.1 --lr=0.2 -v").remarks([0], [], project=Path())
     assert repeated == "--lr=0.1 --lr=0.2: if your shell made it of {...}, write --lr=0.1,0.2"
 
