@@ -20,6 +20,7 @@ from pathlib import Path
 from hpcml.config.command_line import MULTIRUN
 from hpcml.config.sweep.size import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
+from hpcml.model.identity import names_output
 from hpcml.model.launcher import LAUNCHING_MODULES
 from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, fill_in, names_in
 from hpcml.model.precision import PrecisionName, environment
@@ -62,13 +63,8 @@ _NAME_AND_VALUE = (  # programs some of whose flags are followed by a name and a
     (re.compile("papermill"), frozenset({"-p", "--parameters", "-r", "--parameters_raw"})),
     (re.compile(r"lmp(?:_\w+)?|lammps"), frozenset({"-v", "-var"})),
 )
-_OUTPUT = re.compile(  # in a flag of a place to write to, or in a key; no --layout, no --login
-    r"(?<![a-z])out|save(?!d_)|(?<![a-z])log(?!i[nst])|result|export|(?:ckpt|checkpoint)s?_?(?:dir|folder|root)|^o$|^project$|(?:^|_)storage$|"
-    r"(?:^|_)(?:work|run|exp|experiment|default_root|tensorboard|tb)_?dir$"
-)
-_INPUT = re.compile(r"in(?:it|put)|load|read|restor|resum|pretrain|from|conf|data")
+_MAYBE_OUTPUT = ("o", "project", "storage")  # where they have a path
 _PLACE_BEHIND = re.compile(r"(?:(?:sqlite|duckdb)(?:\+\w+)?:///)?(/(?!dev/).+)")
-_FLAG_OR_KEY = re.compile(r"-{0,2}[A-Za-z][\w.-]*")
 _DEVICES = re.compile(r"(?:CUDA|HIP|ROCR|NVIDIA)_VISIBLE_DEVICES=|ZE_AFFINITY_MASK=|GOMP_CPU_AFFINITY=")
 _PINNING = frozenset({"taskset", "numactl", "hwloc-bind", "likwid-pin"})
 _OF_PINNING = re.compile(r"-.*|[\d,:.!+@SNMCEx-]+|all")  # their flags, and lists of CPUs and nodes
@@ -92,7 +88,7 @@ _OF_PRECISION = re.compile(
 _NOTHING = '""'  # how a flag that is left out is shown
 _SEVERAL = 2  # runs
 _LISTED = 20  # values in a line; more are a range, if they are one
-_EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expanded by the shell
+_COUNTED = 3  # so many whole numbers one after the other look like seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +160,6 @@ class Program:
             )
         if self.is_sweep and len(seeds) == 1:
             lines.append("-m, and there is one run: a list with commas or a range is a sweep: --lr 0.1,0.5 --seed 0..4")
-            lines += _expanded(words)
         if len(seeds) > 1:
             lines += _shared_outputs(words)
         return [*lines, *self.doubts]
@@ -295,7 +290,7 @@ def _is_long_range(values: Sequence[str]) -> bool:
 
 def _are_counted(values: Sequence[str]) -> bool:
     """Tell whether *values* are whole numbers one after the other, from 0 or 1 on."""
-    return len(values) >= _EXPANDED and any(list(values) == [*map(str, range(a, a + len(values)))] for a in (0, 1))
+    return len(values) >= _COUNTED and any(list(values) == [*map(str, range(a, a + len(values)))] for a in (0, 1))
 
 
 def seed_in_environment(runs: Sequence[Run]) -> str | None:
@@ -366,7 +361,7 @@ def _look_through(words: Sequence[str], template: Sequence[str], reading: _Readi
         for word in words[1:]
         if word.startswith(_ARGUMENT) and "=" in word
     )
-    return (*placed, *(_counted(words) if reading.is_sweep else ()), *_own_sweep(template))
+    return (*placed, *_own_sweep(template))
 
 
 def _code_position(words: Sequence[str]) -> int | None:
@@ -387,14 +382,10 @@ def _code_position(words: Sequence[str]) -> int | None:
 
 def _shared_outputs(words: Sequence[str]) -> Iterator[str]:
     """Yield a line for each absolute path among *words* that all runs would write to."""
-    for before, word in itertools.pairwise(words):
-        key, _, value = word.partition("=")
-        flag, value = (key, value) if _FLAG_OR_KEY.fullmatch(key) and value else (before, word)
-        place = _PLACE_BEHIND.fullmatch(value)
-        if place is None or _PLACEHOLDER.search(value) or not (flag.startswith("-") or flag == key):
-            continue
-        name = re.sub(r"[-.]", "_", flag.lstrip("-")).lower()
-        if _OUTPUT.search(name) and not _INPUT.search(flag.rpartition(".")[2].lower()):
+    for each in _settings_in(words):
+        place = _PLACE_BEHIND.fullmatch(each.value)
+        if place and not _PLACEHOLDER.search(each.value) and (each.name in _MAYBE_OUTPUT or names_output(each.name)):
+            flag = each.in_front.rstrip("=") or words[each.at - 1]
             yield f"all runs write to {place[1]}: a relative path behind {flag} is each run's own"
 
 
@@ -700,19 +691,6 @@ def _split(text: str) -> list[str]:
     return [*parts, current]
 
 
-def _counted(words: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each flag with whole numbers one after the other, as a shell makes them of {1..5}."""
-    for flag, of in itertools.groupby(
-        enumerate(words), key=lambda pair: re.fullmatch(r"-?\d{1,18}", pair[1]) is not None
-    ):
-        numbers = list(of)
-        before = words[numbers[0][0] - 1]
-        steps = {int(b) - int(a) for (_, a), (_, b) in itertools.pairwise(numbers)} if flag else set()
-        if len(numbers) >= _EXPANDED and steps == {1} and numbers[0][0] and _FLAG.fullmatch(before):
-            shown = " ".join(word for _, word in numbers)
-            yield f"{before} {shown} is one run: if your shell made it of {{...}}, write {before} FIRST..LAST"
-
-
 def _own_sweep(words: Sequence[str]) -> Iterator[str]:
     """Yield a line where the program's own Hydra seems to be told to sweep: its trainings would be one run."""
     flags = [
@@ -726,12 +704,3 @@ def _own_sweep(words: Sequence[str]) -> Iterator[str]:
             f"{flags[0]} {lists[0]} behind the -- is the program's own sweep, in one run with one time and one result: "
             "leave that flag out, and -m in front of the -- makes a run of each value"
         )
-
-
-def _expanded(words: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each flag that a shell seems to have repeated, as it does with ``--lr={0.1,0.2}``."""
-    for flag, of in itertools.groupby(words, key=lambda word: word.partition("=")[0]):
-        values = [word.partition("=")[2] for word in of]
-        if flag.startswith("--") and len(values) > 1 and all(values):
-            shown = " ".join(f"{flag}={value}" for value in values)
-            yield f"{shown}: if your shell made it of {{...}}, write {flag}={','.join(values)}"

@@ -23,7 +23,8 @@ _JUDGEMENT = (
 )
 # Where a user's program writes to, and what it calls its run. No --ckpt_path, from which some go on.
 _OF_OUTPUT = re.compile(
-    r"(?:.*[_.])?(?:(?:out|output|save|log|logging|results?)_?(?:dir|directory|folder|path|file|name|prefix)"
+    r"(?!.*(?:in(?:it|put)|load|read|resto|resum|pretrain|from|data))(?:.*_)?(?:"
+    r"(?:out|output|save|log|logging|results?)_?(?:dir|directory|folder|path|file|name|prefix)"
     r"|(?:work|run|exp|experiment|export|tensorboard|tb|ckpts?|checkpoints?|default_root)_?(?:dir|directory|folder)"
     r"|(?:run|exp|experiment)_?name)|out|output"
 )
@@ -60,9 +61,13 @@ def changes_results(key: str) -> bool:
         >>> changes_results("workload.args.lr"), changes_results("workload.args.output-dir")
         (True, False)
     """
-    if key.startswith("workload.args.") and _OF_OUTPUT.fullmatch(key[14:].replace("-", "_").lower()):
-        return False
-    return identifies(key) and key not in _HARDWARE_CHOICE
+    flag = key.removeprefix("workload.args.")
+    return identifies(key) and key not in _HARDWARE_CHOICE and (flag == key or not names_output(flag))
+
+
+def names_output(flag: str) -> bool:
+    """Tell whether *flag* of a user's program says where it writes to, or what its run is called."""
+    return _OF_OUTPUT.fullmatch(re.sub("[-.]", "_", flag).lower()) is not None
 
 
 def _identifies_container(key: str) -> bool:

@@ -332,7 +332,18 @@ def test_a_sweep_of_one_run_and_a_folder_that_all_runs_write_to_are_remarked_on(
         (["train", "project=/scratch/out"], "/scratch/out"),
         (["--ckpt_path", "/scratch/base.pt"], None),  # is read
         (["--saved_model", "/scratch/base.pt", "--load_checkpoint_dir=/scratch/base"], None),
-        (["--log", "/dev/null", "--layout=/scratch/net.yaml", "--catalog", "/scratch/all.csv"], None),
+        (
+            [
+                "--output_size",
+                "/scratch/7",
+                "--log",
+                "/dev/null",
+                "--layout=/scratch/net.yaml",
+                "--catalog",
+                "/scratch/all.csv",
+            ],
+            None,
+        ),
         (["--storage=sqlite:///study.db", "LD_LIBRARY_PATH=/scratch/lib"], None),
         (["--out", "{lr}.pt", "/scratch/in"], None),
     ],

@@ -344,16 +344,12 @@ def test_what_is_swept_is_said_and_so_is_what_looks_like_a_mistake() -> None:
     assert swept("python m.py --lr 1").remarks([0], [], project=Path()) == [
         "-m, and there is one run: a list with commas or a range is a sweep: --lr 0.1,0.5 --seed 0..4"
     ]
-    (_, expanded) = swept("python m.py --n 1 2 3").remarks([0], [], project=Path())
-    assert "write --n FIRST..LAST" in expanded
     for a_list in ("--input-size 3 32 32", "--milestones 30 60 90", "--layers 3 4 6 3"):
         assert swept(f"python m.py {a_list} --lr 1,2").remarks([0, 0], [], project=Path()) == [
             "sweep of the program's own settings: lr: 1 2"
         ]
     (_, placed) = swept("python m.py args.rate=1,2").remarks([0, 0], [], project=Path())
     assert placed.startswith("args.rate=1,2 behind the -- is a word of the program: what fills in a placeholder stands")
-    (_, repeated) = swept("python m.py --lr=0.1 --lr=0.2 -v").remarks([0], [], project=Path())
-    assert repeated == "--lr=0.1 --lr=0.2: if your shell made it of {...}, write --lr=0.1,0.2"
 
 
 def test_placeholders_are_filled_in_once_and_other_braces_stay() -> None:
