@@ -37,11 +37,7 @@ _SEED_NAMES = re.compile(
     r"(?:(?:(?:py)?torch|np|numpy|jax|prng|rng|manual|global|base|master)_?)?(?:rand(?:om)?_?)?"
     r"seed(?:_?(?:num(?:ber)?|value))?|seed_everything|random_?state"
 )
-_SEED_OF_WHAT = re.compile(
-    r".*(?:[_-][Ss]eed|[_-]SEED|[a-z]Seed)", re.DOTALL
-)  # data_seed: maybe the program's only one
-_IS_PLACE = re.compile(r"arg\d+")
-_IS_NO_NAME = re.compile(r"arg\d+|s")  # of a seed that stands behind no flag, or behind -s
+_IS_PLACE = re.compile(r"arg\d+")  # of what stands behind no flag
 _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
@@ -86,9 +82,7 @@ _OF_PRECISION = re.compile(
     r"precision|dtype|fp\d|bf\d|float|half|double|amp(?![a-z])|mixed|int8|quant|autocast", re.IGNORECASE
 )
 _NOTHING = '""'  # how a flag that is left out is shown
-_SEVERAL = 2  # runs
 _LISTED = 20  # values in a line; more are a range, if they are one
-_COUNTED = 3  # so many whole numbers one after the other look like seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +133,6 @@ class Program:
                 f"{len(set(seeds))} seeds, and no word of the command tells the program its own: write --seed {{seed}} "
                 "(a program that reads hpcml_client's run.config has it from there)"
             )
-        if len(set(seeds)) == 1 and (name := self._seed_perhaps()) is not None:
-            values = self.sweeps[name]
-            listed = f"range({values[0]},{int(values[-1]) + 1})" if _is_long_range(values) else ",".join(values)
-            lines.append(
-                f"{name} is compared as a setting, one run at each of its values: if it is the program's seed, write "
-                f"{shlex.quote(f'seed={listed}')} in front of the --, and {{seed}} behind it instead of the list"
-            )
         if _are_told_apart_by_nothing(words, precisions) and not is_ours:
             lines.append(
                 f"{len(set(precisions))} precisions, and no word of the command tells the program its own: write a "
@@ -163,23 +150,6 @@ class Program:
         if len(seeds) > 1:
             lines += _shared_outputs(words)
         return [*lines, *self.doubts]
-
-    def _seed_perhaps(self) -> str | None:
-        """Return which sweep may be that of a seed.
-
-        It is of something (``data_seed``), or has values such as 0 1 2 and no name that says what they are.
-        """
-        named = {name: each for name, each in self.sweeps.items() if _SEED_OF_WHAT.fullmatch(name)}
-        of_what = [name for name, each in named.items() if len(each) > 1 and _are_seeds(each)]
-        if len(of_what) == 1 and not self._has_seed():
-            return of_what[0]
-        counted = [name for name, values in self.sweeps.items() if _IS_NO_NAME.fullmatch(name) and _are_counted(values)]
-        if not counted or self._has_seed():
-            return None
-        return max(counted, key=lambda name: len(self.sweeps[name]))
-
-    def _has_seed(self) -> bool:
-        return any(_is_seed(word.partition("=")[0].lstrip("-")) for word in self.words if word[:1] == "-")
 
 
 def read_program(
@@ -276,35 +246,12 @@ def _is_seed(name: str) -> bool:
 
 
 def _listed(values: Sequence[str]) -> str:
-    if _is_long_range(values):
-        return f"{values[0]}..{values[-1]}"
+    """Return *values* in a line; of many whole numbers one after the other the first and the last."""
+    if len(values) > _LISTED and _are_seeds(values):
+        first, last = values[0], values[-1]
+        if list(values) == [*map(str, range(int(first), int(last) + 1))]:
+            return f"{first}..{last}"
     return " ".join(value or _NOTHING for value in values)
-
-
-def _is_long_range(values: Sequence[str]) -> bool:
-    """Tell whether *values* are many whole numbers one after the other."""
-    if len(values) <= _LISTED or not _are_seeds(values):
-        return False
-    return list(values) == [*map(str, range(int(values[0]), int(values[-1]) + 1))]
-
-
-def _are_counted(values: Sequence[str]) -> bool:
-    """Tell whether *values* are whole numbers one after the other, from 0 or 1 on."""
-    return len(values) >= _COUNTED and any(list(values) == [*map(str, range(a, a + len(values)))] for a in (0, 1))
-
-
-def seed_in_environment(runs: Sequence[Run]) -> str | None:
-    """Return a line where *runs* of one seed differ in a variable that may be the program's seed (``SEED=0,1,2``)."""
-    if len(runs) < _SEVERAL or len({run.seed for run in runs}) > 1:
-        return None
-    for name in runs[0].workload.env:
-        values = list(dict.fromkeys(run.workload.env.get(name, "") for run in runs))
-        if (_is_seed(name) or _SEED_OF_WHAT.fullmatch(name)) and len(values) > 1 and _are_seeds(values):
-            return (
-                f"workload.env.{name} is compared as a setting, one run at each of its values: if it is the program's "
-                f"seed, write seed={','.join(values)} 'workload.env.{name}=${{seed}}'"
-            )
-    return None
 
 
 def common_program(runs: Sequence[Run]) -> Program | None:

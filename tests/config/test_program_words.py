@@ -337,8 +337,6 @@ def test_what_is_swept_is_said_and_so_is_what_looks_like_a_mistake() -> None:
     (in_short, *_) = swept("python m.py --seed 0..3000 --n 2..30 --k 50,1..40").remarks([0, 1], [], project=Path())
     assert in_short.startswith("sweep of the program's own settings: n: 2..30 x k: 50 1 2 ")
     assert in_short.endswith("x seed: 0..3000")
-    (_, asked, *_) = swept("python m.py --data_seed 0..3000").remarks([0], [], project=Path())
-    assert "write 'seed=range(0,3001)' in front of the --" in asked
     (no_seed,) = swept("python m.py").remarks([0, 1], [], project=Path())
     assert "write --seed {seed}" in no_seed
     assert swept("python m.py --lr 1").remarks([0], [], project=Path()) == [
@@ -464,31 +462,6 @@ def test_lists_of_a_launcher_say_where_a_program_runs_and_are_no_sweep(line: str
     assert list(swept(line).sweeps) == names
 
 
-def test_a_seed_without_a_name_is_asked_about(tmp_path: Path) -> None:
-    for words, name in (
-        ("python p.py 0..4 0.1,0.5", "arg2"),
-        ("python p.py --lr 0.1,0.5 -s 1..3", "s"),
-        ("python p.py 16,32,64", None),
-        ("python p.py --layers 1..3", None),
-        ("python p.py --lr 0.1,0.5 --seed 0..4", None),
-        ("python p.py {seed} 0..4", None),
-        ("python p.py --seed 7 -s 1..3", None),
-        ("python p.py --lr 0.1,0.5 --init_seed 1,2", "init_seed"),
-        ("python p.py --init_seed 1,2 --seed 7", None),
-        ("python p.py --init_seed 1,2 --data_seed 1,2", None),
-        ("python p.py --init_seed 1,2 --seed 0..4", None),
-        ("python p.py --dataSeed 1,2", "dataSeed"),
-        ("python p.py --num_seeds 1,2", None),
-    ):
-        program, _ = read_program(words.split(), ["-m", *(["seed=0,1"] if "{seed}" in words else [])])
-        seeds = [0, 1] if "{seed}" in words else list(map(int, program.seeds)) or [0]
-        said = [
-            line for line in program.remarks(seeds, [PrecisionName.own], project=tmp_path) if "if it is the" in line
-        ]
-
-        assert [line.partition(" ")[0] for line in said] == ([] if name is None else [name]), words
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -512,24 +485,6 @@ def test_a_sweep_of_what_is_no_secret_or_has_another_name_is_none(tmp_path: Path
     assert count(["args.kind=mean,max"], ["--fusion_token", "{kind}"]) == 2
     assert count([], ["--token", "0..3", "--pad_token", "a,b"]) == 8
     assert count(["+workload.env.HF_TOKEN=one", "seed=0,1"], []) == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        (["workload.env.SEED=0,1,2"], "SEED"),
-        (["workload.env.PREC=fp32,amp", "workload.env.DATA_SEED=1,2"], "DATA_SEED"),
-        (["seed=0,1,2", "workload.env.SEED=${seed}"], None),
-        (["seed=0,1", "workload.env.SEED=3"], None),
-        (["workload.env.SEEDS_FILE=a.txt,b.txt"], None),
-        (["workload.env.N=1,2"], None),
-    ],
-)
-def test_a_variable_that_may_be_the_seed_is_asked_about(settings: list[str], name: str | None, tmp_path: Path) -> None:
-    _, said = compose_command(["-m", *settings], ["./a"], project=tmp_path, is_literal=False, most=100)
-
-    asked = [line for line in said if "if it is the program's seed" in line]
-    assert [line.partition(" ")[0] for line in asked] == ([] if name is None else [f"workload.env.{name}"])
 
 
 def test_a_sweep_of_the_programs_own_hydra_is_remarked_on() -> None:
