@@ -17,8 +17,9 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -71,6 +72,7 @@ from hpcml.paths import resource_dir
 _ROOT_CONFIG = "run"
 _BRACES = re.compile(r"(?<![{$])\{([\w.]+)\}")
 _FOREIGN_FLAG = re.compile(r"^unrecognized arguments: (--[\w-]+)=(\S+)")
+_HELP_WIDTH = 120
 _PRINTS = ("--cfg", "-c", "--resolve", "--help", "-h")  # Hydra prints the configuration then, and composes no run
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 _STOP_AT_SWEEP = "+hydra.callbacks.hpcml._target_=hpcml.config.sweep.points.StopAtSweep"
@@ -240,11 +242,28 @@ def _run_hydra(words: Words, collect: Callable[[DictConfig], None], scratch: str
         with (
             _process_state(["hpcml run", *arguments, *_leave_alone(scratch), *_stop_at_sweep(words)]),
             composing_once(is_sweep=_asks_for_sweep(words)),
+            _choices_wrapped() if {"--help", "-h"} & {*words.flags} else nullcontext(),
         ):
             decorate(collect)()
     except SystemExit as ended:  # after --version
         if ended.code not in (None, 0):
             raise
+
+
+@contextmanager
+def _choices_wrapped() -> Iterator[None]:
+    """Break the long lines of Hydra's help, which lists the choices of a group in one."""
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    except SystemExit as ended:  # with which Hydra's help ends
+        if ended.code not in (None, 0):
+            raise
+    for line in printed.getvalue().splitlines():
+        group = line.partition(": ")[0]
+        wrapped = textwrap.wrap(line, _HELP_WIDTH, subsequent_indent=" " * 4, break_on_hyphens=False)
+        print("\n".join(wrapped) if len(line) > _HELP_WIDTH and group.isidentifier() else line)  # noqa: T201 - as Hydra
 
 
 def _check_flags(arguments: list[str]) -> None:

@@ -303,12 +303,11 @@ def _look_through(words: Sequence[str], template: Sequence[str], reading: _Readi
             near = nearest(name, OF_THE_RUN)
             mend = f"did you mean {{{near[0]}}}?" if near else f"write args.{name}=VALUE in front of the --"
             raise ConfigError(f"nothing fills in {{{name}}} behind the --: {mend} (--as-is passes words as they are)")
-    placed = (
+    return tuple(
         f"{word} behind the -- is a word of the program: what fills in a placeholder stands in front of the --"
         for word in words[1:]
         if word.startswith(_ARGUMENT) and "=" in word
     )
-    return (*placed, *_own_sweep(template))
 
 
 def _code_position(words: Sequence[str]) -> int | None:
@@ -636,18 +635,3 @@ def _split(text: str) -> list[str]:
             continue
         current += character
     return [*parts, current]
-
-
-def _own_sweep(words: Sequence[str]) -> Iterator[str]:
-    """Yield a line where the program's own Hydra seems to be told to sweep: its trainings would be one run."""
-    flags = [
-        word
-        for word, after in itertools.pairwise([*words, ""])
-        if word == "--multirun" or (word == "-m" and (not after or after.startswith("-") or "=" in after))
-    ]
-    lists = [word for word in words if (found := _JOINED.fullmatch(word)) and len(_split(found["value"])) > 1]
-    if flags and lists:
-        yield (
-            f"{flags[0]} {lists[0]} behind the -- is the program's own sweep, in one run with one time and one result: "
-            "leave that flag out, and -m in front of the -- makes a run of each value"
-        )

@@ -154,6 +154,7 @@ def test_help_lists_our_groups_with_their_options(tmp_path: Path, capsys: pytest
     assert "precision: 3xtf32, amp, amp_bf16, amp_fp16, bf16, bf16x3" in said
     clusters = said.partition("\ncluster: ")[2].partition("\ncontainer: ")[0]
     assert {"karolina", "local", "salomon"} <= {word.strip() for word in clusters.split(",")}
+    assert max(map(len, said.splitlines())) <= 120
 
 
 def test_composing_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

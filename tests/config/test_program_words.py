@@ -485,19 +485,3 @@ def test_a_sweep_of_what_is_no_secret_or_has_another_name_is_none(tmp_path: Path
     assert count(["args.kind=mean,max"], ["--fusion_token", "{kind}"]) == 2
     assert count([], ["--token", "0..3", "--pad_token", "a,b"]) == 8
     assert count(["+workload.env.HF_TOKEN=one", "seed=0,1"], []) == 2
-
-
-def test_a_sweep_of_the_programs_own_hydra_is_remarked_on() -> None:
-    for line, is_said in (
-        ("python prog.py -m lr=0.1,0.01", True),
-        ("python prog.py lr=0.1,0.01 model=small -m", True),
-        ("mytrain --multirun 'lr=choice(1,2)' n=1,2", True),
-        ("python -m package.train -m lr=1,2", True),
-        ("python -m package.train lr=1,2", False),
-        ("python prog.py -m 0.9 lr=1,2", False),
-        ("python prog.py -m hparams=optuna", False),
-        ("python prog.py -m 'betas=[0.9,0.99]'", False),
-    ):
-        program, _ = read_program(shlex.split(line), [])
-        assert any("behind the -- is the program's own sweep" in each for each in program.doubts) == is_said, line
-        assert read_program(shlex.split(line), [], is_literal=True)[0].doubts == ()
