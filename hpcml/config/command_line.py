@@ -30,7 +30,6 @@ _RERUN = (
     "--experimental-rerun"  # Hydra unpickles the file it names and leaves all other words; --experiment is short for it
 )
 _INFO_VALUES = frozenset({"all", "config", "defaults", "defaults-tree", "plugins", "searchpath"})
-_JOINED = re.compile(r"(-c)(\d+)")  # a flag of sbatch with its value
 _OVERRIDE = re.compile(r"(?:[+~]{1,2}[^\s=]|[^-=\s][^=]*=)")
 _OF_JOBS = ("resources.", "strategy.", "schedule.")  # settings that other programs have as flags of theirs
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what a PDF or a word processor makes of "-"
@@ -124,8 +123,6 @@ def _sort(arguments: Sequence[str], project: Path) -> Words:
     rest, word = list(arguments), ""
     while rest:
         before, word = word, rest.pop(0)
-        if joined := _JOINED.fullmatch(word):
-            word, rest = joined[1], [joined[2], *rest]
         _refuse_other_flags(word, rest, arguments)
         if rest and (word in _WITH_VALUE or (word in _INFO and rest[0] in _INFO_VALUES)):
             flags += [word, rest.pop(0)]

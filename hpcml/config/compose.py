@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
@@ -50,7 +50,7 @@ from hpcml.config.command_line import (
     set_again,
 )
 from hpcml.config.once import composing_once, sharing_schemas
-from hpcml.config.program import Program, common_program, read_program, seed_in_environment
+from hpcml.config.program import Program, common_program, read_program
 from hpcml.config.quoting import groups_of_options, readable
 from hpcml.config.sweep.points import (
     HYDRA_REFUSALS,
@@ -72,8 +72,8 @@ from hpcml.paths import resource_dir
 _ROOT_CONFIG = "run"
 _BRACES = re.compile(r"(?<![{$])\{([\w.]+)\}")
 _FOREIGN_FLAG = re.compile(r"^unrecognized arguments: (--[\w-]+)=(\S+)")
-_PRINTS = ("--cfg", "-c", "--resolve", "--help", "-h")  # Hydra prints the configuration then, and composes no run
 _HELP_WIDTH = 120
+_PRINTS = ("--cfg", "-c", "--resolve", "--help", "-h")  # Hydra prints the configuration then, and composes no run
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 _STOP_AT_SWEEP = "+hydra.callbacks.hpcml._target_=hpcml.config.sweep.points.StopAtSweep"
 
@@ -146,7 +146,7 @@ def compose_from_cli(
     if program is None:
         return composed
     check_count(len(composed) * program.count, most, what="the words behind --")
-    return [_at(one, args) for one in composed for args in program.points()]
+    return [_at(one, args, program.sweeps) for one in composed for args in program.points()]
 
 
 def compose_command(
@@ -177,10 +177,7 @@ def compose_command(
     if said is None or not points:
         return points, again
     seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
-    remarks = [*again, *said.remarks(seeds, precisions, project=project)]
-    if by_variable := seed_in_environment([point.run for point in points]):
-        remarks.append(by_variable)
-    return points, remarks
+    return points, [*again, *said.remarks(seeds, precisions, project=project)]
 
 
 def _without_secrets(points: Sequence[Composed]) -> list[Composed]:
@@ -219,9 +216,9 @@ def _not_told_apart(name: str) -> ConfigError:
     )
 
 
-def _at(composed: Composed, args: dict[str, str]) -> Composed:
+def _at(composed: Composed, args: dict[str, str], swept: Iterable[str]) -> Composed:
     run = replace(composed.run, workload=replace(composed.run.workload, args=args))
-    return replace(composed, run=run, overrides=composed.overrides + tuple(f"args.{x}={args[x]}" for x in args))
+    return replace(composed, run=run, overrides=composed.overrides + tuple(f"args.{x}={args[x]}" for x in swept))
 
 
 def _all_or_nothing(outcomes: Sequence[Composed | Exception]) -> list[Composed]:

@@ -36,6 +36,7 @@ from hpcml.model.strategy import Strategy
 from hpcml.model.training import Training
 from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
 
+MOST_SEEDS = 2**32
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
@@ -382,7 +383,7 @@ class Run:
     tags: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        require(0 <= self.seed < 2**32, f"seed={self.seed} must lie in 0..2^32-1")
+        require(0 <= self.seed < MOST_SEEDS, f"seed={self.seed} must lie in 0..2^32-1")
         require(
             _SAFE_NAME.fullmatch(self.experiment) is not None,
             f"experiment={self.experiment!r} names a directory: use letters, digits and . _ + - (64 at most)",

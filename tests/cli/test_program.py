@@ -25,7 +25,7 @@ JUDGED = [*RULES, "objective.goal=min", "objective.margin=0.1"]
 
 
 def test_words_reach_the_program_exactly_as_they_were_typed(hpcml: Hpcml) -> None:
-    words = ["-m", "--json", "-n", "a  b", "", "it's", '{"a":1,"b":2}', "1,2", "x=${y}", "--", "--missing", "{other}"]
+    words = ["-m", "--json", "-n", "a  b", "", "it's", '{"a":1,"b":2}', "1,2", "x=${y}", "--", "--missing", "{o}.pt"]
 
     done = hpcml("run", "seed=7", "--", sys.executable, "-c", SAYS, *words, "{seed}", "{{seed}}")
 
@@ -253,7 +253,7 @@ def test_a_flag_that_is_swept_is_compared_by_its_name(hpcml: Hpcml) -> None:
 
     first = hpcml("run", "-m", *JUDGED, *fit, "1e-1,0.9")
     more = hpcml("run", "-m", "--missing", *JUDGED, *fit, "1e-1,0.9,0.5")
-    again = hpcml("run", "-m", *JUDGED, *fit, "0.10,0.1")
+    again = hpcml("run", "-m", *JUDGED, *fit, "0.10")
     compared = hpcml("compare", "--by", "lr", "--json")
     unasked = hpcml("compare")
 
@@ -336,7 +336,18 @@ def test_a_sweep_of_one_run_and_a_folder_that_all_runs_write_to_are_remarked_on(
         (["train", "project=/scratch/out"], "/scratch/out"),
         (["--ckpt_path", "/scratch/base.pt"], None),  # is read
         (["--saved_model", "/scratch/base.pt", "--load_checkpoint_dir=/scratch/base"], None),
-        (["--log", "/dev/null", "--layout=/scratch/net.yaml", "--catalog", "/scratch/all.csv"], None),
+        (
+            [
+                "--output_size",
+                "/scratch/7",
+                "--log",
+                "/dev/null",
+                "--layout=/scratch/net.yaml",
+                "--catalog",
+                "/scratch/all.csv",
+            ],
+            None,
+        ),
         (["--storage=sqlite:///study.db", "LD_LIBRARY_PATH=/scratch/lib"], None),
         (["--out", "{lr}.pt", "/scratch/in"], None),
     ],
