@@ -202,6 +202,10 @@ def test_columns_of_a_table_may_be_separated_otherwise(tmp_path: Path, text: str
         ("# a run, of today\n\nStep,loss\n1,0.5\n# half\n2,0.25\n", [(1, 0.5), (2, 0.25)]),
         ("sep=;\nepoch;loss\n1;0,5\n2;0,25\n", [(1, 0.5), (2, 0.25)]),
         ("epoch,loss\n1,0.5\nepoch,loss\n2,0.25\n", [(1, 0.5), (2, 0.25)]),
+        ("step,loss,acc\n1,0.5,9\nstep,acc,loss\n2,9,0.25\n", [(1, 0.5), (2, 0.25)]),  # a resumed program's
+        ("step,loss\n1,0.5\nstep,acc, loss,lr\n2,9,0.25,\n", [(1, 0.5), (2, 0.25)]),
+        ("acc,loss\n9,0.5\nloss,acc\n0.25,9\n", [(0, 0.5), (1, 0.25)]),
+        ("step acc loss\n1 9 0.5\nstep loss\n2 0.25\n", [(1, 0.5), (2, 0.25)]),
         ("epoch,loss\n[1],[a.u.]\n1,0.5\n2,N/A\n2,0.25\n", [(1, 0.5), (2, 0.25)]),
         ("step,metric,value\n1,loss,0.5\n1,acc,9\n2,loss,0.25\n", [(1, 0.5), (2, 0.25)]),
     ],
@@ -354,6 +358,10 @@ def test_a_metric_whose_last_rows_have_no_value_is_told_of(
         ('step,loss\n1,"1,234"\n2,999.5\n', "loss: 1,234 is no number, and was left out"),
         ("step,loss\n1,0.5\n2,*****\n", "loss: ***** is no number, and was left out"),
         ("step,loss,loss\n1,0.5,0.1\n", "two columns have one name: the second of them is loss.1"),
+        (
+            "step,loss\n1,0.5,\n2,0.4,0.9\n3,0.3,0.8\n",
+            "a row of 3 cells below 2 names lost those that have no name",
+        ),
         ("step,loss,date,note\n1,0.5,2026-01-01,a\n2,,2026-01-02,b\n3,-,,\n", None),
     ],
 )

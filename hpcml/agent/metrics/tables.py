@@ -69,7 +69,8 @@ class CsvTable:
                 self._take_columns(rows[0])
                 self._lines.file.offset = len(self._head)
             if self.goes_on:
-                self.count += sum(len(_rows(lines, self._separator)) for lines in self._lines.pass_over())
+                rows_passed = (row for lines in self._lines.pass_over() for row in _rows(lines, self._separator))
+                self.count += sum(not self._take_heading(row) for row in rows_passed)
         self._lines.file.offset = self._lines.file.size_bytes()
 
     def read(self) -> tuple[Sequence[Reading], bool]:
@@ -79,8 +80,9 @@ class CsvTable:
         lines, more = self._lines.next()
         found: list[Reading] = []
         for cells in _rows(lines, self._separator):
-            found += self._values(cells)
-            self.count += 1
+            if not self._take_heading(cells):
+                found += self._values(cells)
+                self.count += 1
         return found, more
 
     def rest(self) -> Sequence[Reading]:
@@ -88,22 +90,17 @@ class CsvTable:
         if not self._take_head():
             return ()
         rows = _rows([self._lines.rest()], self._separator)
-        if rows and self._header is not None:
-            self._take_columns(rows[0])
-        return list(self._values(rows[0])) if rows and len(rows[0]) == len(self._names) else ()
+        if not rows or self._take_heading(rows[0]) or len(rows[0]) != len(self._names):
+            return ()
+        return list(self._values(rows[0]))
 
     def missing_at_end(self) -> Iterator[str]:
         """Yield a line for each metric that ended without a value."""
         return self.gaps.problems()
 
     def _values(self, cells: Sequence[str]) -> Iterator[Reading]:
-        if self._header is not None:
-            self._take_columns(cells)
         row: dict[str, object] = {}
-        if self._separator == _BLANKS and len(cells) != len(self._names):
-            self._tell_of_row(cells)
-            return
-        if cells and cells[0].startswith("#"):
+        if not cells or cells[0].startswith("#") or not self._fits(cells):
             return
         for name, cell in zip(self._names, cells, strict=False):
             try:
@@ -122,7 +119,7 @@ class CsvTable:
 
     def _look_at(self, name: str, cell: str) -> None:
         """Tell of a *cell* that is no number, in a column of numbers: a value that is left out is seen nowhere else."""
-        if is_missing(cell) or cell.strip() == name:  # a header that stands there again
+        if is_missing(cell):
             return
         if name in self._numeric:
             self._tell_of(name, cell)
@@ -133,11 +130,15 @@ class CsvTable:
         shown = cell.strip()[:_MOST_SHOWN]
         self.problems.append(f"{name}: {shown} is no number, and was left out, as all others like it")
 
-    def _tell_of_row(self, cells: Sequence[str]) -> None:
-        shown = " ".join(cells)[:_MOST_SHOWN]
-        self.problems.append(
-            f"a row of {len(cells)} cells below {len(self._names)} names was left out, as all others like it: {shown}"
-        )
+    def _fits(self, cells: Sequence[str]) -> bool:
+        """Tell of a row that has cells without a name; return whether the others can be read."""
+        n, n_named = len(cells), len(self._names)
+        is_fit = self._separator != _BLANKS or n == n_named
+        if not is_fit or any(cells[n_named:]):
+            what = "was left out" if not is_fit else "lost those that have no name"
+            shown = self._separator.join(cells)[:_MOST_SHOWN]
+            self.problems.append(f"a row of {n} cells below {n_named} names {what}, as all others like it: {shown}")
+        return is_fit
 
     def _take_head(self) -> bool:
         """Read up to the header; begin behind it where it is another than before. False where there is none yet."""
@@ -183,6 +184,17 @@ class CsvTable:
         if names is None or not all(map(_stands_for_number, cells)):
             raise Damaged(_NO_NAMES)
         self._name(names, _BLANKS)
+
+    def _take_heading(self, cells: Sequence[str]) -> bool:
+        """Name the columns anew where *cells* are names, as a program that was resumed adds them; else return False."""
+        names = [cell.strip() for cell in cells]
+        if self._header is not None:
+            self._take_columns(cells)
+        if not any(set(names).intersection(self._names)) or any(name and _stands_for_number(name) for name in names):
+            return False
+        if " ".join(names) != " ".join(self._names):  # which may have blanks themselves, between which columns stand
+            self._name(names, self._separator)
+        return True
 
     def _name(self, names: Sequence[str], separator: str) -> None:
         self._separator = separator
