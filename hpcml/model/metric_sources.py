@@ -16,6 +16,7 @@ AUTO = "auto"
 READ_AFTERWARDS = "read_afterwards."
 MIXED_TRAININGS = "mixed_trainings"  # a fact: of which metrics steps began anew, as where a script loops
 PRINTED_LOSS = "printed_loss"  # a fact of runs whose last loss, as they printed it, is no number; "" takes it back
+NONFINITE = " nan or infinite"  # in it, behind the name of that loss
 
 
 # How a library's number shows itself: tensor(0.69, grad_fn=...), np.float64(0.14), Array([0.5], dtype=float32)

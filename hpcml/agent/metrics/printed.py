@@ -22,7 +22,7 @@ from hpcml.agent.metrics.numbers import looks_like_number, number_of, number_or_
 from hpcml.agent.metrics.trainings import COUNTED_WORDS, Trainings, counted_in
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate, is_loss
-from hpcml.model.metric_sources import IN_CALL, PRINTED_LOSS, MetricRule
+from hpcml.model.metric_sources import IN_CALL, NONFINITE, PRINTED_LOSS, MetricRule
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
 
@@ -415,7 +415,7 @@ class FoundMetrics:
         text = "\n".join(_end_of(path) for path in self.printed)
         name = loss_that_ended(printed_lines(text))
         if name is not None or self.is_again:  # which takes back what an earlier attempt has said
-            self.journal.event("facts", {PRINTED_LOSS: "" if name is None else f"{name} nan or infinite"})
+            self.journal.event("facts", {PRINTED_LOSS: "" if name is None else name + NONFINITE})
 
     def end(self, *, within_s: float, has_completed: bool) -> None:
         """Journal all that is left, of files within so many seconds; the program has ended, and well or not."""
