@@ -16,9 +16,7 @@ def diverged(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
     Such a run has a metric all the same where that was read before, or is the best so far, or the guess of a network
     whose weights are nan.
     """
-    ended = {
-        run.uid: _lost_losses(run) or ["the loss that they print"] * bool(_printed_loss(run)) for run in runs
-    }
+    ended = {run.uid: _lost_losses(run) or ["the loss that they print"] * bool(_printed_loss(run)) for run in runs}
     return {uid: names for uid, names in ended.items() if names}
 
 
