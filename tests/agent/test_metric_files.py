@@ -535,6 +535,21 @@ def test_a_table_that_goes_on_from_a_checkpoint_goes_on_counting(
     assert [(reading.step, reading.value) for reading in readings] == [(step, 0.0625)]
 
 
+@pytest.mark.parametrize("rows", ["0,0.5\n1,0.25\n2,0.125\n3,0.0625\n", "0,9\n1,8\n", "0,9\n1,8\n2,7\n"])
+def test_a_table_that_was_there_and_is_written_anew_is_read_from_its_begin(tmp_path: Path, rows: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,loss\n0,9\n1,8\n")
+    os.utime(path, ns=(1, 1))
+    reader = CsvTable(tmp_path, path)
+    reader.skip()
+    path.write_text(f"epoch,loss\n{rows}")
+
+    values = [value for _, value in read_all(reader)["loss"]]
+
+    assert values == ([7] if rows.endswith("2,7\n") else [float(row.split(",")[1]) for row in rows.split()])
+    assert read_all(reader) == {}
+
+
 def test_a_row_that_was_cut_off_by_the_end_of_an_attempt_is_left_there(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("loss\n0.5\n0.2")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -71,7 +70,7 @@ class CsvTable:
             if self.goes_on:
                 rows_passed = (row for lines in self._lines.pass_over() for row in _rows(lines, self._separator))
                 self.count += sum(not self._take_heading(row) for row in rows_passed)
-        self._lines.file.offset = self._lines.file.size_bytes()
+        self._lines.file.skip()
 
     def read(self) -> tuple[Sequence[Reading], bool]:
         """Return the numbers in the next complete rows, and whether there are more."""
@@ -144,13 +143,13 @@ class CsvTable:
         """Read up to the header; begin behind it where it is another than before. False where there is none yet."""
         with open_inside(self.root, self.path) as file:
             lines = _head_of(file)
-            size = os.fstat(file.fileno()).st_size
+            is_anew = self._lines.file.begins_anew(file)
         head = b"".join(lines)
         if not head.endswith(b"\n") or _is_comment(lines[-1]):
             if len(head) >= _LONGEST_HEADER_BYTES:
                 raise Damaged("its first line is no header of a table")
             return False
-        if head != self._head or size < self._lines.file.offset:
+        if head != self._head or is_anew:
             check_encoding(head)
             self._head, self.count = head, 0
             texts = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in lines]
