@@ -19,6 +19,7 @@ _OF_OLD_C = {"ind": "nan", "qnan": "nan", "snan": "nan", "inf": "inf"}  # Micros
 _SPECIAL = re.compile(r"([-+]?)1\.#(ind|qnan|snan|inf)\d*", re.IGNORECASE)
 _CALL = re.compile(rf"{IN_CALL}(?:([^\[\],()\s]+)|\[([^\[\],()\s]+)\])\s*(?:[,)]|$)")
 _BEGINS = re.compile(r"[-+]?\.?\d|[*#]{2,}")  # what is meant to be a number, or had no room for one
+COLUMN = re.compile(r"[A-Za-z_][\w./@%-]*(?: [A-Za-z_][\w./@%-]*)*")  # what names one in a line between commas
 MISSING = frozenset({"", "-", "--", "---", "na", "n/a", "#n/a", "none", "null", "nil", "missing", "?", ".", "_"})
 
 

@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from hpcml.agent.metrics.follow import MetricsFollower
-from hpcml.agent.metrics.numbers import looks_like_number, number_of, number_or_share, plain
+from hpcml.agent.metrics.numbers import COLUMN, looks_like_number, number_of, number_or_share, plain
 from hpcml.agent.metrics.trainings import COUNTED_WORDS, Trainings, counted_in
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate, is_loss
@@ -52,7 +52,6 @@ _MOMENT = 256  # values
 _SHARE_AGAIN = 3  # one of so many is that of another process: of two, half are
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
 _COUNTED_ON = frozenset({*COUNTED_WORDS, "batch", "step", "iter", "iteration", "trial", "update"})  # 3/10: no share
-_COLUMN = re.compile(r"[A-Za-z_][\w./@%-]*(?: [\w./@%-]+)?")
 _CELL = re.compile(r"[-+]?(?:(?i:nan|inf)|[\d.]+(?:[eE][-+]?\d+)?)?")
 _DIGIT = re.compile(r"\d")
 _WITH_COMMA = re.compile(r"[-+]?\d+,\d+\W*")
@@ -80,7 +79,7 @@ class Headings:
         if line.count(",") == 0:
             return line
         cells = [cell.strip() for cell in line.split(",")]
-        if all(map(_COLUMN.fullmatch, cells)):
+        if all(map(COLUMN.fullmatch, cells)):
             self._names = cells
         elif len(cells) == len(self._names) and all(map(_CELL.fullmatch, cells)):
             return " ".join(f"{name}={cell}" for name, cell in zip(self._names, cells, strict=True))

@@ -180,7 +180,7 @@ class CsvTable:
         names = _divided(header, len(cells))
         if names is None and '"' in header and (named := _divided(header, len(cells) - 1)) is not None:
             names = ["_row", *named]  # R's write.table has a name for each row, and none for their column
-        if names is None or not all(map(_stands_for_number, cells)):
+        if names is None or not all(map(stands_for_number, cells)):
             raise Damaged(_NO_NAMES)
         self._name(names, _BLANKS)
 
@@ -189,7 +189,7 @@ class CsvTable:
         names = [cell.strip() for cell in cells]
         if self._header is not None:
             self._take_columns(cells)
-        if not any(set(names).intersection(self._names)) or any(name and _stands_for_number(name) for name in names):
+        if not any(set(names).intersection(self._names)) or any(name and stands_for_number(name) for name in names):
             return False
         if " ".join(names) != " ".join(self._names):  # which may have blanks themselves, between which columns stand
             self._name(names, self._separator)
@@ -284,7 +284,8 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _stands_for_number(cell: str) -> bool:
+def stands_for_number(cell: str) -> bool:
+    """Tell whether a cell is a number, stands where there is none, or is meant for one."""
     return _is_number(cell) or is_missing(cell) or looks_like_number(cell)
 
 
