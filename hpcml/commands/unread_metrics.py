@@ -34,7 +34,7 @@ _PAIR = re.compile(
     r"(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+/\d+|(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?(?: ?%)?))"
     r"(?![\w.:/]|,\d| ?(?:m?s|sec|min|h|[KMG]i?B)\b)"
 )
-_WHOLE = re.compile(r"[-+]?\d+(?P<share> ?%)?")
+_WHOLE = re.compile(r"[-+]?\d+(?:/\d+)?(?P<share> ?%)?")
 _DATA = re.compile(r".*\b(?P<data>val|valid|validation|test|eval|dev|train|training)\b", re.IGNORECASE)
 _HELD_OUT = re.compile(r"(?<![A-Za-z])(?:val|valid|validation|test|eval|dev)(?![A-Za-z])", re.IGNORECASE)
 _NO_RESULT = re.compile(  # what it counts and uses, and settings
