@@ -60,7 +60,7 @@ EXAMPLES: list[tuple[str, str, list[str] | None]] = [
     (MNIST, "Average_loss 0.0300, Accuracy 9420/10000, Loss 2.300000", ["0 0.03"]),
     (TUTORIAL, "val_Loss 0.4, val_Acc 0.85, train_Loss 0.4", ["0 0.3", "1 0.4"]),
     (REWARDS, "ep_rew_mean 22.3, loss 5.1", ["0 22.3", "1 22.3"]),
-    (IMAGENET, "Test_Loss 7.1e+00, Test_Acc@1 1.50, Loss 6.9e+00, Acc@1 3.300, Acc@5 11.100", None),
+    (IMAGENET, "Test_Loss 7.1e+00, Test_Acc@1 1.50, Loss 6.9e+00, Acc@1 3.300, Acc@5 11.100, Test_Time 0.1", None),
     ("so the final average loss 0.5\nloss 0.4 or so\n", "loss 0.4, the_final_average_loss 0.5", ["0 0.4"]),
     ("final loss: 0.5\n", "final_loss 0.5", ["0 0.5"]),
     ("train: loss 0.5\nvalid: loss 0.4\n", "valid_loss 0.4, loss 0.5", None),
