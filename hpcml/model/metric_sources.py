@@ -53,7 +53,7 @@ _KIND_OF_ENDING: Mapping[str, MetricFiles] = {
     ".csv": MetricFiles.csv,
     ".tsv": MetricFiles.csv,
     ".log": MetricFiles.csv,  # Keras' CSVLogger("training.log")
-    **dict.fromkeys((".dat", ".txt", ".xvg"), MetricFiles.csv),  # of simulations, gnuplot, GROMACS
+    **dict.fromkeys((".dat", ".txt"), MetricFiles.csv),  # of simulations, gnuplot
     ".json": MetricFiles.trainer,
     ".wandb": MetricFiles.wandb,
 }

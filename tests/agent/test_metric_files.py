@@ -222,18 +222,6 @@ def test_numbers_of_tables_are_read_as_programs_write_them(tmp_path: Path, text:
     assert not reader.problems
 
 
-GRACE = """\
-# This file was created by gmx energy
-@    title "GROMACS Energies"
-@    xaxis  label "Time (ps)"
-@    yaxis  label "(kJ/mol)"
-@TYPE xy
-@ legend on
-@ s0 legend "Potential"
-@ s1 legend "Total Energy"
-    0.000000  -912.5  -700.25
-    1.000000  -913.5  -700.5
-"""
 OF_LAMMPS = """\
 # Time-averaged data for fix averages
 # TimeStep c_thermo_temp v_press
@@ -245,7 +233,6 @@ OF_LAMMPS = """\
 @pytest.mark.parametrize(
     ("text", "points"),
     [
-        (GRACE, {"Time (ps)": [0, 1], "Potential": [-912.5, -913.5], "Total Energy": [-700.25, -700.5]}),
         (OF_LAMMPS, {"c_thermo_temp": [1.44, 1.4], "v_press": [-5.5, -5.25]}),
         ("  iter     loss\n ----  -------\n    1  0.5D+00\n\n    2  *******\n    3  0.25D+00\n", {"loss": [0.5, 0.25]}),
         ("Step   Total energy\n[-]    [J]\n1      0.5\n2      0.25\n", {"Total energy": [0.5, 0.25]}),
@@ -256,7 +243,6 @@ OF_LAMMPS = """\
         ("val loss\n0.5\n0.25\n", {"val loss": [0.5, 0.25]}),
         ("@timestamp,loss\n9,0.5\n10,0.25\n", {"@timestamp": [9, 10], "loss": [0.5, 0.25]}),
         ("% t, loss\n1, 0.5\n2, 0.25\n", {"t": [1, 2], "loss": [0.5, 0.25]}),
-        ('@xaxis label "t"\n@s0 legend "E"\n0 0.5\n1 0.25\n', {"t": [0, 1], "E": [0.5, 0.25]}),
     ],
 )
 def test_columns_between_blanks_are_read_by_their_names(

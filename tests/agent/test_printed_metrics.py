@@ -234,10 +234,10 @@ def test_a_name_alone_takes_no_time_over_a_hostile_line(tmp_path: Path) -> None:
     lines = ["step 1 " * 9000, "loss " * 20_000, "loss 1" * 9000, f"loss {'1' * 90_000}x", f"loss {'1,1' * 30_000}x"]
     out.write_text("\n".join([*lines, f"loss 1{'/1' * 30_000}", f"step {'1,' * 30_000}.5", "a," * 30_000, "loss=0.5"]))
 
-    begun_s = time.process_time()
-    found = list(scanner(out, MetricRule(name="loss")).scan(to_the_end=True))
+    reading = scanner(out, MetricRule(name="loss"))
 
-    assert (found[-1].value, time.process_time() - begun_s < 5) == (0.5, True)
+    assert [picked.value for picked in reading.scan(to_the_end=True)][-1] == 0.5
+    assert not reading.slow
 
 
 def test_a_rule_that_takes_too_long_over_a_line_is_given_up_there_and_said(
@@ -278,17 +278,6 @@ def test_a_rule_is_not_given_up_for_time_in_which_the_agent_was_stopped(
 
     assert [each.value for each in found] == [0.5, 0.5]
     assert not reading.slow
-
-
-def test_a_name_alone_takes_no_time_over_a_hostile_line(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    lines = ["step 1 " * 9000, "loss " * 20_000, "loss 1" * 9000, f"loss {'1' * 90_000}x", f"loss {'1,1' * 30_000}x"]
-    out.write_text("\n".join([*lines, f"loss 1{'/1' * 30_000}", f"step {'1,' * 30_000}.5", "a," * 30_000, "loss=0.5"]))
-
-    begun_s = time.process_time()
-    found = list(scanner(out, MetricRule(name="loss")).scan(to_the_end=True))
-
-    assert (found[-1].value, time.process_time() - begun_s < 5) == (0.5, True)
 
 
 def test_a_rule_that_takes_too_long_again_and_again_is_tried_no_more(

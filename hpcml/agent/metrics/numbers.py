@@ -43,7 +43,7 @@ def plain(number: str, metric: str | None = None) -> str:
         number = shown[1] or shown[2]
     stripped = number.strip(_AROUND)
     if _GROUPED.fullmatch(stripped) is None or not (
-        _SURELY_GROUPED.fullmatch(stripped) is not None or metric is None or _is_rate(metric)
+        _SURELY_GROUPED.fullmatch(stripped) is not None or metric is None or is_rate(metric)
     ):
         return stripped
     return stripped.replace(",", "")
@@ -107,7 +107,3 @@ def is_missing(text: str) -> bool:
     (True, False)
     """
     return text.strip().lower() in MISSING
-
-
-def _is_rate(metric: str) -> bool:
-    return is_rate(metric)

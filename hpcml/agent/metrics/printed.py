@@ -344,7 +344,7 @@ def loss_that_ended(lines: Iterable[str]) -> str | None:
         else:
             came_back[name] = max(came_back[name], ended[name])
             ended[name] = 0
-    return next((name for name, n in ended.items() if n > came_back[name] and _is_loss(name)), None)
+    return next((name for name, n in ended.items() if n > came_back[name] and is_loss(name)), None)
 
 
 def _end_of(path: Path) -> str:
@@ -355,10 +355,6 @@ def _end_of(path: Path) -> str:
 
 def _gets_better(metric: str) -> bool:
     return goal_by_name(metric) is not None and not is_duration_or_rate(metric)
-
-
-def _is_loss(metric: str) -> bool:
-    return is_loss(metric)
 
 
 def _end_of_lines(data: bytes) -> int:

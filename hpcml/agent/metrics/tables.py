@@ -22,13 +22,12 @@ _VALUE = "value"
 _MOST_SHOWN = 40  # characters of a cell
 _BLANKS = " "
 _SEPARATORS = ",;\t"
-_COMMENT = re.compile(r"\s*(?:$|[#%!&]|(?i:sep=)|@(?:[\sA-Z]|target|[xy]axis\s|s\d+\s))")  # & and @: Grace's
+_COMMENT = re.compile(r"\s*(?:$|[#%!]|(?i:sep=))")
 _BETWEEN_BLANKS = re.compile(r'"[^"]*"|\S+')
 _RULER = re.compile(r"[\s|+:=_-]*")
 _OF_UNITS = re.compile(r"[(\[][^()\[\]]*[)\]]|-")  # a cell below a name, such as [ps]
 _MARK = re.compile(r"\s*[#%!]+\s?(?:FIELDS\s)?")  # before the names of columns; PLUMED's word with it
 _NUMBERED = re.compile(r"(?:\d+[:=]|\[\d+\])(?=\S)")  # 1:time, as gnuplot's users number columns
-_OF_GRACE = re.compile(r'@\s*(?:(?P<axis>[xy])axis +label|s(?P<set>\d{1,3}) +legend) +"(?P<name>[^"]+)"')
 _NO_NAMES = "its first line has to name the columns of numbers below it"
 
 
@@ -38,7 +37,7 @@ class CsvTable:
 
     Commas, semicolons (numbers may have decimal commas then) or tabs separate the columns, what its header has most of,
     or blanks where it has none of these and numbers stand below its names. Comments may stand before the header, or be
-    it, as NumPy's savetxt writes one, and Grace's labels (.xvg).
+    it, as NumPy's savetxt writes one.
 
     *goes_on*: rows are numbered on behind those that `skip` passes.
     """
@@ -237,11 +236,6 @@ def _is_comment(line: bytes) -> bool:
 
 def _named_in(comments: Sequence[str], n: int) -> Sequence[str] | None:
     """Return the names of *n* columns of numbers, from the *comments* above them; None where they have none."""
-    labels = [found for line in comments if (found := _OF_GRACE.match(line))]
-    of_axis = {found["axis"]: found["name"] for found in labels if found["axis"]}
-    sets = [found["name"] for found in labels if found["set"]] or [of_axis.get("y", "y")]
-    if labels and len(sets) == n - 1:
-        return [of_axis.get("x", "x"), *sets]
     for comment in reversed(comments):
         mark = _MARK.match(comment)
         header = "" if mark is None else comment[mark.end() :]
