@@ -6,9 +6,7 @@ any result was known. Used by `hpcml compare`, `best`, `plan` and `report`.
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -73,8 +71,7 @@ def _no_metric(runs: Sequence[RunRecord], asked: str | None) -> str:
         return f"no run recorded {asked or 'a metric'} yet: {not_ended(runs)}"
     name, experiments = asked or "loss", {run.experiment for run in runs}
     which = f"--experiment {shlex.quote(experiments.pop())}" if len(experiments) == 1 else "RUN..."
-    rule = shlex.quote(rf'[{{pattern: "{re.escape(name)}[\s=:]+(?P<value>\S+)", name: {json.dumps(name)}}}]')
-    reads = f"hpcml read {which} workload.metrics={rule} reads {name} from what they printed"
+    reads = f"hpcml read {which} --metric {shlex.quote(name)} reads {name} from what they printed"
     return f"no run recorded {asked or 'any metric'}: {reads}"
 
 
