@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 
-_LIKE = 0.65  # difflib's own measure: two words with this share of letters in the same order look alike
+_LIKE = 0.7  # difflib's own measure: two words with this share of letters in the same order look alike
 _MOST = 2  # candidates in an error's one line
 _SELDOM = ("cluster", "container", "profile")  # sections that few people write in; most words are meant for others
 _WORDS: Mapping[str, str] = {  # ours, and what other programs call it
@@ -82,7 +82,8 @@ def nearest(word: str, known: Collection[str]) -> list[str]:
         alike = [key for end in difflib.get_close_matches(last, by_last, n=_MOST, cutoff=_LIKE) for key in by_last[end]]
         begun = [key for key in keys if len(last) > _MOST and _last(key).startswith(last)]
         inside = [key for key in (*alike, *begun) if section and _section(key) == section]
-        whole = difflib.get_close_matches(asked, by_lower, n=_MOST, cutoff=_LIKE)
+        able = alike if section else by_lower  # the same section makes no two keys alike
+        whole = difflib.get_close_matches(asked, able, n=_MOST, cutoff=_LIKE)
         found = inside or [key for key in whole if "." in key or not section] or begun or alike
         found = [key for key in found if key in begun] or found
     found = found or [key for key in sorted(by_lower) if len(asked) > _MOST and asked in key]

@@ -20,6 +20,7 @@ from hpcml.agent.ranks import REQUEUE
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.errors import HpcmlError
+from hpcml.model.failure_causes import Cause
 from hpcml.model.run import Notify
 from hpcml.model.state import State
 from hpcml.runs.state import EventName, RunEvent, read_fold
@@ -40,16 +41,18 @@ def settle(
     attempt = hold.attempt
     obstacle = requeue.obstacle(turn, attempt, outcome, environ) if outcome.checkpointed else None
     outcome = replace(outcome, reason=_whole_reason(turn, outcome, obstacle))
-    cause = None
+    cause = full = None
     with Unharmed(journal.event)("journals of the ranks"):
-        if outcome.state is State.COMPLETED and outcome.reason is None:
+        if outcome.state is State.COMPLETED:
             host = file_name_of(os.uname().nodename)
             reason = history.cut_short(turn.run_dir, attempt, host) or failure.unnoticed(turn, attempt)
-            outcome = replace(outcome, reason=reason)
+            outcome = replace(outcome, reason="; ".join(filter(None, [outcome.reason, reason])) or None)
         if outcome.state in (State.COMPLETED, State.FAILED) and (full := _full_disk(turn.run_dir.logs)):
             outcome = replace(outcome, reason="; ".join(filter(None, [outcome.reason, full])))
     with Unharmed(journal.event)("cause"):
         cause = failure.cause_of(outcome, turn, attempt)
+        if full and cause is Cause.PROGRAM:  # it may have had no room to say so
+            cause = Cause.DISK
         outcome = failure.explained(outcome, turn, attempt)
     tell_end(lambda name, **details: journal.event(name, details), EventName.ATTEMPT_ENDED, outcome, cause=cause)
     if turn.node != 0:

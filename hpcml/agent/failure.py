@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from contextlib import suppress
 from dataclasses import replace
@@ -15,17 +14,10 @@ from hpcml.model.failure_causes import Cause, classify, ended_because, last_exce
 from hpcml.model.state import State
 
 _TAIL_BYTES = 64 << 10
-_READ_ONLY = "Read-only file system"  # EROFS, in the words of the C library
-_OF_IMAGES = (
-    " (an image cannot be written to, nor what is bound read only: name another place, as workload.env.HF_HOME=..., or "
-    "set container.writable_tmpfs=true)"
-)
-_TIMEOUT_ENDED_IT = 124  # its manual page, EXIT STATUS
-_TIMEOUT = re.compile(r"(?:^|[\s/;&|(])g?timeout(?:\s|$)")  # a word of a command, or in one for a shell
 # Where ranks failed of different causes: one that broke off its connections may have made the others fail.
 _RANKING = (
-    *(Cause.GPU_FAULT, Cause.HOST_MEMORY, Cause.GPU_MEMORY, Cause.CONTAINER, Cause.PRECISION_MISMATCH, Cause.PROGRAM),
-    *(Cause.UNKNOWN, Cause.COMMUNICATION),
+    *(Cause.GPU_FAULT, Cause.HOST_MEMORY, Cause.GPU_MEMORY, Cause.CONTAINER, Cause.PRECISION_MISMATCH, Cause.DISK),
+    *(Cause.PROGRAM, Cause.UNKNOWN, Cause.COMMUNICATION),
 )
 
 
@@ -67,9 +59,8 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
     """Return *outcome* with what the program said of its failure in its reason; as it is, where it said nothing.
 
     A message of hpcml_client is the reason, of the first failed rank that printed one. Otherwise what follows it is of
-    the rank that failed first, where that left by itself or aborted: that its own `timeout` ended it, the last
-    exception that it printed, else its last line on standard error, or on standard output where it printed nothing
-    there.
+    the rank that failed first, where that left by itself or aborted: the last exception that it printed, else its last
+    line on standard error, or on standard output where it printed nothing there.
     """
     if outcome.state is not State.FAILED:
         return outcome
@@ -82,8 +73,6 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
     by_itself = code is not None and how(code) in (outcome.reason or "")
     if not (by_itself and printed):
         return outcome
-    if outcome.exit_code == _TIMEOUT_ENDED_IT and any(map(_TIMEOUT.search, turn.plan.argv)):
-        return replace(outcome, reason=f"{outcome.reason}: the timeout in its command ended it")
     if exception := last_exception(printed[0]):
         told = f"last exception: {exception}"
     else:
@@ -92,8 +81,7 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
         if not line:
             return outcome
         told = f"last line: {line}"
-    remedy = _OF_IMAGES if turn.plan.image is not None and _READ_ONLY in told else ""
-    return replace(outcome, reason=f"{outcome.reason}; {told}{remedy}")
+    return replace(outcome, reason=f"{outcome.reason}; {told}")
 
 
 def unnoticed(turn: Turn, attempt: int) -> str | None:

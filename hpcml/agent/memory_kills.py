@@ -23,10 +23,15 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 def out_of_memory(outcome: Outcome, before: MemoryKills, after: MemoryKills) -> Outcome:
     """Return *outcome* with the state OUT_OF_MEMORY if the kernel killed a process for want of memory in between.
 
-    Slurm uses the same state. *before* and *after* are readings around the workload.
+    Slurm uses the same state. One that completed keeps its state, with a remark as its reason: it may have lost a
+    worker. *before* and *after* are readings around the workload.
     """
-    if outcome.state is not State.FAILED or not after.rose_since(before):
+    if outcome.state not in (State.FAILED, State.COMPLETED) or not (killed := after.since(before)):
         return outcome
+    if outcome.state is State.COMPLETED:
+        whose = "" if after.is_of_job else " in its control group, which may be another's"
+        them = "1 process was" if killed == 1 else f"{killed} processes were"
+        return replace(outcome, reason=f"{them} killed for memory{whose}")
     # A group that is not the job's alone counts what others did as well: there it takes a rank that was killed.
     if not after.is_of_job and not any(code in _KILLED for code in outcome.codes):
         return outcome
@@ -40,9 +45,9 @@ class MemoryKills:
     count: int | None
     is_of_job: bool  # the group holds nothing but this job
 
-    def rose_since(self, before: MemoryKills) -> bool:
-        """Tell whether a process was killed between the two readings; False where nobody counts."""
-        return self.count is not None and before.count is not None and self.count > before.count
+    def since(self, before: MemoryKills) -> int:
+        """Return how many processes were killed between the two readings; 0 where nobody counts."""
+        return 0 if self.count is None or before.count is None else max(0, self.count - before.count)
 
 
 def job_around(environ: Mapping[str, str]) -> str | None:

@@ -42,11 +42,12 @@ def rank(
     """
     is_used = metric is not None and is_measured(metric) and not any(metric in run.metrics for run in runs)
     yardstick = _of_usage(metric, goal) if is_used and metric is not None else find_yardstick(runs, metric, goal)
+    if yardstick.goal is None:
+        raise ComparisonError(f"{yardstick.metric}: nothing tells which way it is better: --goal max|min")
     measured = partial(value_of, key=yardstick.metric, now=now)
     found = [(run, *((_number(measured(run)), None) if is_used else _value(run, yardstick, at))) for run in runs]
     having = [(run, value, step) for run, value, step in found if value is not None and math.isfinite(value)]
-    sign = -1 if yardstick.higher_is_better else 1
-    having.sort(key=lambda each: (sign * each[1], each[0].uid))
+    having.sort(key=lambda each: (-each[1] if yardstick.higher_is_better else each[1], each[0].uid))
     keys = [_meant(key, runs) for key in by]
     swept = [key for key in differing_settings([run for run, _, _ in having]) if not _is_shown(key, [*by, *keys])]
     groups: dict[str, list[Ranked]] = {}
@@ -124,11 +125,8 @@ def _is_shown(key: str, by: Sequence[str]) -> bool:
 
 def _of_usage(metric: str, goal: str | None) -> Yardstick:
     """Return the yardstick for what hpcml itself measures (energy, memory ...): no goal is configured for it."""
-    if goal not in ("max", "min"):
-        raise ComparisonError(
-            f"{metric} was measured beside the runs: say whether most or least is best, --goal max|min"
-        )
-    return Yardstick(metric=metric, goal="max" if goal == "max" else "min", goal_source="command line")
+    told: Literal["max", "min"] | None = None if goal is None else "max" if goal == "max" else "min"
+    return Yardstick(metric=metric, goal=told, goal_source="command line")
 
 
 def _number(value: object) -> float | None:

@@ -230,36 +230,6 @@ def correlation(arm: Sequence[float], reference: Sequence[float]) -> float | Non
     return max(-1.0, min(1.0, rho))
 
 
-def verdict(ci90: Interval | None, margin: float | None, *, higher_is_better: bool) -> Verdict:
-    """Return what the 90 % interval of arm minus reference allows to say.
-
-    *margin* is the smallest difference that matters, in the unit of the metric, fixed before the results were known;
-    None gives "no margin". In this order, for a metric of which more is better:
-
-    - equivalent: the whole interval lies inside ±margin
-    - better: its low end is above 0
-    - non-inferior: its low end is above -margin
-    - worse by more than the margin: its high end is below -margin
-    - worse: its high end is below 0
-    - inconclusive: none of these, or no interval (None)
-
-    >>> verdict(Interval(low=-0.002, high=0.003, confidence=0.9), 0.005, higher_is_better=True)
-    'equivalent'
-    """
-    if margin is None or ci90 is None:
-        return "no margin" if margin is None else "inconclusive"
-    low, high = (ci90.low, ci90.high) if higher_is_better else (-ci90.high, -ci90.low)
-    if -margin < low and high < margin:
-        return "equivalent"
-    if low > 0:
-        return "better"
-    if low > -margin:
-        return "non-inferior"
-    if high >= 0:
-        return "inconclusive"
-    return "worse by more than the margin" if high < -margin else "worse"
-
-
 def _exp(value: float) -> float:
     return math.exp(max(-700.0, min(700.0, value)))  # two runs with wild times: beyond lies only an overflow
 
@@ -335,7 +305,12 @@ def p_of(claims: Claims, verdict: Verdict) -> float | None:
 
 
 def verdict_of(claims: Claims) -> Verdict:
-    """Return the first claim whose adjusted p value is below 5 %, in the order of `verdict`; else "inconclusive"."""
+    """Return the first claim whose adjusted p value is below 5 %; else "inconclusive".
+
+    Of a single row that is what the 90 % interval says, turned so that positive is better: equivalent, it lies inside
+    the margin either way; better, above 0; non-inferior, above minus the margin; worse by more than it, below that;
+    worse, below 0.
+    """
     if claims.equivalent < ALPHA:
         return "equivalent"
     if claims.better < ALPHA:

@@ -206,3 +206,19 @@ def _in_columns(points: Sequence[Point]) -> tuple[array[int], array[float]]:
 def _inside(steps: Sequence[int], window: Window) -> tuple[int, int]:
     """Return where *window* begins in *steps*, and where it has ended."""
     return bisect_left(steps, window.from_step), bisect_right(steps, window.to_step)
+
+
+def share_of_time(
+    part: Sequence[Point], steps: Sequence[Point], steady: SteadyState, *, is_inside: bool
+) -> float | None:
+    """Return the sum of *part* over the summed time of the steady steps that have both; None where there is none.
+
+    *is_inside*: the part is contained in the step's time (communication); else it comes on top of it (waiting for
+    input).
+    """
+    first, last = steady.window.from_step, steady.window.to_step
+    taken, whole = ({p.step: p.value for p in of if first <= p.step <= last and p.value >= 0} for of in (part, steps))
+    common = taken.keys() & whole.keys()
+    waited, total = sum(taken[step] for step in common), sum(whole[step] for step in common)
+    total += 0.0 if is_inside else waited
+    return waited / total if total > 0 else None

@@ -36,7 +36,7 @@ from hpcml.commands.selection import Selection
 from hpcml.commands.show import events_of
 from hpcml.commands.status import Standing, poll_interval_s, standings
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.wait import EndedRun, Silent, TimeIsUpError, Waiting, wait
+from hpcml.commands.wait import EndedRun, TimeIsUpError, Waiting, wait
 from hpcml.errors import ConfigError, require
 from hpcml.model import query_results
 from hpcml.model.comparison import Comparison, ComparisonRequest
@@ -386,9 +386,8 @@ class Store:
     def as_completed(self, runs: Named = (), *, timeout_s: float | None = None) -> Iterator[RunRecord]:
         """Yield the record of each of *runs* once it has ended, whether well or not; as ``hpcml wait``.
 
-        Without *runs* these are all that have not ended now. What `schedule.retry` allows is tried again meanwhile, and
-        ends when that has ended. Raises `TimeoutError` where some have not ended after *timeout_s* seconds; they go on,
-        as they do where this is left early. *runs* are as for `status`.
+        Without *runs* these are all that have not ended now. Raises `TimeoutError` where some have not ended after
+        *timeout_s* seconds; they go on, as they do where this is left early. *runs* are as for `status`.
         """
         with answering(self._places) as store:
             waiting = Waiting(
@@ -401,10 +400,8 @@ class Store:
                 for news in wait(waiting, Selection(references=_references(runs)), timeout_s=timeout_s):
                     if isinstance(news, EndedRun):
                         yield news.record
-                    elif isinstance(news, Silent):
-                        log.warning("%s", news.problem)
                     else:
-                        log.warning("%s %s; now %s", news.uid, news.why, news.job)
+                        log.warning("%s", news.problem)
             except TimeIsUpError as error:
                 raise TimeoutError(f"{error} in time; {error.they} on") from None
 

@@ -56,6 +56,7 @@ _ASKED_OTHERWISE = {
     "--dry-run": "preview()",
     "--missing": "submit(only_missing=True)",
     "--as-is": "compose(as_is=True)",
+    "--metric": "compose(settings={'workload.metrics': [{'name': NAME}]})",
     "--detach": "what submit() does",
     "--": "compose(program=...)",
 }

@@ -15,7 +15,7 @@ from hpcml.paths import Places
 _TROUBLES = {  # by what became of the request
     "not cancelled": "{of_runs} of them could not be marked, and go on: {trouble}",
     "cancelling": (
-        "{of_runs} of them could not be told to end: {trouble}; they are marked, and hpcml status tells again"
+        "{of_runs} of them could not be told to end: {trouble}; they are marked, and hpcml sync tells again"
     ),
     "had ended already": "{of_runs} of them had ended, and whether their jobs have is not known: {trouble}",
 }

@@ -9,7 +9,7 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import form
-from hpcml.cli.program import BeforeProgram, complete_words
+from hpcml.cli.program import BeforeProgram, complete_words, reading_metrics
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
@@ -19,6 +19,7 @@ from hpcml.paths import Places
     "words", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_words, metavar="[WORDS OF HPCML RUN]..."
 )
 @click.option("--as-is", is_flag=True, help="Sweep nothing of the words behind --.")
+@reading_metrics
 @form("json", "csv", "md")
 @pass_places
 def estimate(
@@ -27,6 +28,7 @@ def estimate(
     *,
     words: tuple[str, ...],
     program_words: tuple[str, ...] | None,
+    metrics: tuple[str, ...],
     as_is: bool,
     form: str | None,
 ) -> int:
@@ -42,7 +44,7 @@ def estimate(
     from hpcml.report import estimate as report
 
     most = most_runs(os.environ)
-    points, remarks = compose(words, program_words, is_literal=as_is, most=most)
+    points, remarks = compose(words, program_words, metrics, is_literal=as_is, most=most)
     if not points:
         return 0  # Hydra has printed what was asked for
     planned, machine = plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=True, most=most)

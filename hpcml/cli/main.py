@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from hpcml import __version__
+from hpcml.cli.options import with_options_once
 from hpcml.cli.say import SafeFormatter, complain, say
 from hpcml.errors import OF_THE_DISK, USED_UP, ConfigError, HpcmlError
 from hpcml.paths import Places, begin_in_utf8, locate
@@ -144,7 +145,7 @@ class LazyGroup(click.Group):
 
             guess = did_you_mean(name, COMMANDS) or "hpcml --help lists the commands"
             raise click.UsageError(f"there is no command {name}: {guess}")
-        return super().resolve_command(ctx, args)
+        return with_options_once(*super().resolve_command(ctx, args), ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands in their groups, without importing them."""
@@ -289,6 +290,7 @@ def _answer(error: click.ClickException) -> str:
         known = {name.lstrip("-"): name for each in context.command.params for name in each.opts}
         for meant in nearest(error.option_name.lstrip("-"), known)[:1]:  # dashes alone make two names alike
             return f"No such option '{error.option_name}'. Did you mean '{known[meant]}'?"
+        said = f"No such option '{error.option_name}'"  # click's own guess counts the dashes
     if isinstance(error, click.MissingParameter) and isinstance(option := error.param, click.Option):
         return f"Missing option: {context.command_path} {option.opts[0]} {option.metavar}: {option.help}"
     is_helpful = "Did you mean" in said or not said.startswith(("No such option", "Got unexpected extra", "Missing"))

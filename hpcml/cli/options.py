@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import wraps
 from typing import Any
@@ -134,7 +136,25 @@ class CommandGroup(click.Group):
             whole = " ".join(ctx.command_path.split()[1:])
             guess = did_you_mean(name, self.commands) or f"choose {', '.join(sorted(self.commands))}"
             raise click.UsageError(f"there is no command {whole} {name}: {guess}")
-        return super().resolve_command(ctx, args)
+        return with_options_once(*super().resolve_command(ctx, args), ctx)
+
+
+def with_options_once(
+    name: str | None, command: click.Command | None, args: list[str], context: click.Context
+) -> tuple[str | None, click.Command | None, list[str]]:
+    """Return what a group has resolved; raise `click.UsageError` for an option given twice of which one would count."""
+    if command is None:
+        return name, command, args
+    parser, given = command.make_parser(context), []
+    parser.ignore_unknown_options = parser.allow_interspersed_args = True
+    with suppress(click.UsageError):  # which the command itself says
+        given = parser.parse_args([*args])[2]
+    for option, times in Counter(given).items():
+        if times > 1 and isinstance(option, click.Option) and not (option.multiple or option.is_flag):
+            raise click.UsageError(
+                f"{option.opts[0]} was given {times} times, and the last alone would count: give one"
+            )
+    return name, command, args
 
 
 class DashedCommand(click.Command):

@@ -41,11 +41,42 @@ def complete_words(context: click.Context, _: click.Parameter, incomplete: str) 
     return [CompletionItem(word) for word in found]
 
 
+reading_metrics = click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="Read the number that the program prints behind NAME: loss=0.2, loss: 0.2; may be repeated.",
+)
+
+
 def compose(
-    settings: Sequence[str], program_words: Sequence[str] | None, *, is_literal: bool, most: int
+    settings: Sequence[str],
+    program_words: Sequence[str] | None,
+    metrics: Sequence[str],
+    *,
+    is_literal: bool,
+    most: int,
 ) -> tuple[list[Composed], list[str]]:
-    """Do as `config.compose.compose_command`, in the current folder; what Hydra prints is said."""
+    """Do as `config.compose.compose_command`, in the current folder; what Hydra prints is said.
+
+    *metrics* are read from what the program prints, and the first is what runs are judged by.
+    """
     from hpcml.config.compose import compose_command
 
+    words = _with_metrics(settings, metrics) if metrics else settings
     with saying_what_is_printed():
-        return compose_command(settings, program_words, project=Path.cwd(), is_literal=is_literal, most=most)
+        return compose_command(words, program_words, project=Path.cwd(), is_literal=is_literal, most=most)
+
+
+def _with_metrics(settings: Sequence[str], metrics: Sequence[str]) -> list[str]:
+    from hpcml.config.from_python import setting_word
+
+    rules = setting_word("workload.metrics", [{"name": name} for name in dict.fromkeys(metrics)])
+    begin = "workload.metrics=["
+    others = [word for word in settings if word.startswith(begin)]
+    if others:
+        rules = f"{rules[:-1]},{others[-1].removeprefix(begin)}"
+    judged = [] if any(word.startswith("objective.metric=") for word in settings) else [metrics[0]]
+    rest = [word for word in settings if word not in others]
+    return [*rest, rules, *(setting_word("objective.metric", name) for name in judged)]

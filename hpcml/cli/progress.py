@@ -251,7 +251,7 @@ def _note(item: Launched, glimpse: Glimpse) -> str:
         pace = "" if glimpse.steps_per_s is None else f"{number(glimpse.steps_per_s, 3)} steps/s"
         left = "" if glimpse.left_s is None else f"{duration(glimpse.left_s)} left"
         return "  ".join(filter(None, [value, pace, left]))
-    return " ".join(filter(None, [glimpse.state.value, glimpse.reason, value]))
+    return "; ".join(filter(None, [" ".join(filter(None, [glimpse.state.value, value])), glimpse.reason]))
 
 
 def _value(item: Launched, glimpse: Glimpse) -> str:

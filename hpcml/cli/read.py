@@ -10,6 +10,7 @@ import click
 
 from hpcml.cli.main import pass_places
 from hpcml.cli.options import selecting
+from hpcml.cli.program import reading_metrics
 from hpcml.cli.say import complain, say
 from hpcml.paths import Places
 
@@ -20,15 +21,19 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("words", metavar="[RUN]... [workload.metrics=RULES] [workload.metrics_from=FILES]", nargs=-1)
 @click.option("--forget", "is_forgotten", is_flag=True, help="Take back what was read afterwards of these runs.")
+@reading_metrics
 @selecting
 @pass_places
-def read(places: Places, /, *, words: tuple[str, ...], is_forgotten: bool, **selection: object) -> int:
+def read(
+    places: Places, /, *, words: tuple[str, ...], metrics: tuple[str, ...], is_forgotten: bool, **selection: object
+) -> int:
     """Read metrics of ended runs, from what they printed and from files that they wrote.
 
     In the words that `hpcml run` takes, of which nobody had thought before:
 
     \b
-    hpcml read --experiment lr workload.metrics='[{pattern: "loss (?P<loss>\\S+)"}]'
+    hpcml read --experiment lr --metric loss
+    hpcml read 222k7wz9 workload.metrics='[{pattern: "loss (?P<loss>\\S+)"}]'
     hpcml read 222k7wz9 workload.metrics_from=results/history.csv
 
     A metric that a run has already stays as it is; when each value was printed is not known any more. The exit code is
@@ -39,11 +44,8 @@ def read(places: Places, /, *, words: tuple[str, ...], is_forgotten: bool, **sel
 
     asked = [word for word in words if word.startswith((f"{reading.RULES}=", f"{reading.FILES}="))]
     wanted = Selection(references=[word for word in words if word not in asked], **selection)  # type: ignore[arg-type]
-    if wanted.is_empty or bool(asked) is is_forgotten:
-        raise click.UsageError(
-            "say which runs, and either what is read or --forget: "
-            "hpcml read RUN... workload.metrics='[{pattern: \"loss (?P<loss>\\S+)\"}]'"
-        )
+    if wanted.is_empty or bool(asked or metrics) is is_forgotten:
+        raise click.UsageError("say which runs, and either what is read or --forget: hpcml read RUN... --metric loss")
     if is_forgotten:
         uids = reading.forget(places, wanted)
         for uid in uids:
@@ -51,7 +53,7 @@ def read(places: Places, /, *, words: tuple[str, ...], is_forgotten: bool, **sel
         if not uids:
             complain("nothing was read afterwards of any run that matches")
         return 0 if uids else 1
-    found = reading.read(places, wanted, reading.Sources.of(asked))
+    found = reading.read(places, wanted, reading.Sources.of(asked, metrics))
     return _tell(found)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcml.cli.main import pass_places
-from hpcml.cli.program import BeforeProgram, complete_words
+from hpcml.cli.program import BeforeProgram, complete_words, reading_metrics
 from hpcml.cli.say import complain, pass_on, say
 from hpcml.paths import Places
 
@@ -38,8 +38,9 @@ _DRY = {"dry-run", "script"}
 
 @click.command(cls=BeforeProgram, context_settings={"ignore_unknown_options": True}, add_help_option=False)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_words)
+@reading_metrics
 @pass_places
-def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] | None) -> int:
+def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] | None, metrics: tuple[str, ...]) -> int:
     """Compose a configuration with Hydra's command line, check it, and run it or submit it."""
     from hpcml.cli.program import compose
     from hpcml.cli.terminal import ask, has_input, say_remarks, warn
@@ -54,7 +55,7 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
     most = most_runs(os.environ)
     settings = [word for word in words if word not in _OWN_FLAGS]
     try:
-        points, remarks = compose(settings, program_words, is_literal="as-is" in flags, most=most)
+        points, remarks = compose(settings, program_words, metrics, is_literal="as-is" in flags, most=most)
         if not points:
             return 0  # Hydra has printed what was asked for
         planned, machine = validate.plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=is_dry, most=most)

@@ -55,7 +55,8 @@ def runs(places: Places, /, columns: str | None, metric: str | None, form: str |
     elif records:
         show(report.runs_table(records, console=console(), now=now, metric=metric, apart=what_differs(records)))
     elif chosen.is_empty:
-        say("no runs recorded here yet; hpcml run -n shows what a first one would do", err=True)
+        none = "no runs recorded here yet; hpcml run -n shows what a first one would do"
+        say("no run here can be read" if any(places.runs.glob("*/*/")) else none, err=True)
     else:
         say("no recorded run matches; hpcml runs lists them all", err=True)
     say_interrupted(places)

@@ -24,11 +24,10 @@ def wait(places: Places, /, timeout: str | None, **selection: object) -> int:
     """Wait until runs have ended: those named or selected, or all that have not. Exit code 0 if all completed."""
     from hpcml.cli.terminal import warn
     from hpcml.commands.collect import answering
-    from hpcml.commands.retry import Retried
     from hpcml.commands.selection import Selection
     from hpcml.commands.status import poll_interval_s
     from hpcml.commands.submit.backends import Backends
-    from hpcml.commands.wait import EndedRun, Silent, TimeIsUpError, Waiting
+    from hpcml.commands.wait import EndedRun, TimeIsUpError, Waiting
     from hpcml.commands.wait import wait as wait_for
     from hpcml.model.state import State
     from hpcml.report.status import end_line
@@ -46,9 +45,7 @@ def wait(places: Places, /, timeout: str | None, **selection: object) -> int:
                 if isinstance(news, EndedRun):
                     ends.append(news.record.state)
                     say(end_line(news.record))
-                elif isinstance(news, Retried):
-                    complain(f"{news.uid} {news.why}; now {news.job}")
-                elif isinstance(news, Silent):
+                else:
                     warn(news.problem)
     except TimeIsUpError as error:
         complain(f"{error} within {timeout_s} s; {error.they} on")

@@ -56,7 +56,7 @@ class Stopped:
 
     `was_open` False: it had ended already, and so has its job, as far as its scheduler says. `trouble` is one line if
     its scheduler could not be told or asked; a run that had not ended is marked as cancelled all the same, and
-    `hpcml status` repeats the request. `is_refused`: it could not even be marked, for `trouble`, and goes on.
+    `hpcml sync` repeats the request. `is_refused`: it could not even be marked, for `trouble`, and goes on.
     """
 
     uid: str
@@ -164,7 +164,7 @@ def _cancel_jobs(plan: CancelPlan, backend: Submitter, tickets: Mapping[str, Tic
     """Cancel the jobs of *tickets* that the scheduler has; return, by uid, why it said nothing of others.
 
     One that it does not have any more is left alone: its id may be another job's by now, where ids were counted anew.
-    A scheduler that does not answer is not asked a second time: `hpcml status` repeats the wish.
+    A scheduler that does not answer is not asked a second time: `hpcml sync` repeats the wish.
     """
     answers = backend.query(list(dict.fromkeys(tickets.values())))
     whole = [

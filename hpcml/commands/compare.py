@@ -18,6 +18,7 @@ from hpcml.model.checklist import Checklist
 from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Curve, RunRecord
+from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
@@ -65,17 +66,17 @@ def compare_selected(
 ) -> Comparison:
     """Return the comparison of *runs*; *steps* are their `step_curves`, *sampled* their telemetry timelines by uid.
 
-    The compared metric's curves, and timelines that were not given (None), are read from the store only where there is
-    a target to reach.
+    The compared metric's curves are read from the store only where there is a target to reach, or no run completed;
+    timelines that were not given (None) only for a target.
     """
     curves = dict(steps)
     has_target = request.target is not None or any(
         run.params.get("objective.target") is not None for run in with_distinct_settings(runs)
     )
-    if runs and has_target:
+    if runs and (has_target or not any(run.state is State.COMPLETED for run in runs)):
         judged = find_yardstick(runs, request.metric, request.goal).metric
         curves[judged] = curves_of(store, runs, judged)
-        if sampled is None:
+        if sampled is None and has_target:
             sampled = {run.uid: timelines(store, run.uid) for run in runs if run.usage is not None}
     return compare(with_packages(runs), steps[STEP], request, more_curves=curves, timelines=sampled)
 

@@ -6,7 +6,8 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -34,32 +35,28 @@ _REFRESH_S = 15.0  # between questions whether the run lives: of the store, whic
 class LogRequest:
     """What of a run's output is to be shown.
 
-    `attempt` None: the last one that printed anything and, when following, those after it. `err` selects standard
-    error.
+    `attempt` None: the last one that printed anything and, when following, those after it.
     """
 
     rank: int = 0
-    err: bool = False
+    streams: Sequence[str] = ("out", "err")
     attempt: int | None = None
     lines: int | None = None  # the last so many; None: all
 
-    @property
-    def suffix(self) -> str:
-        """How the files of this stream end."""
-        return f"-rank{self.rank}.{'err' if self.err else 'out'}"
 
-
-def find_log(run_dir: RunDir, wanted: LogRequest) -> Path | None:
-    """Return the file that is *wanted*; None where nothing was printed there yet.
+def find_logs(run_dir: RunDir, wanted: LogRequest) -> list[Path]:
+    """Return the files that are *wanted*, of one attempt; none where nothing was printed there yet.
 
     Raises `ConfigError` where the run directory cannot be seen from here.
     """
     _check_there(run_dir)
-    attempts = _attempts(run_dir, wanted.suffix)
-    chosen = wanted.attempt if wanted.attempt is not None else max(attempts, default=None)
-    if chosen is None or chosen not in attempts:
-        return None
-    return run_dir.logs / f"{chosen}{wanted.suffix}"
+    chosen = wanted.attempt if wanted.attempt is not None else max(_attempts(run_dir, wanted), default=0)
+    return _logs_of(run_dir, wanted, chosen)
+
+
+def _logs_of(run_dir: RunDir, wanted: LogRequest, attempt: int) -> list[Path]:
+    paths = [run_dir.logs / f"{attempt}-rank{wanted.rank}.{stream}" for stream in wanted.streams]
+    return [path for path in paths if os.path.lexists(path)]
 
 
 def _check_there(run_dir: RunDir) -> None:
@@ -68,12 +65,6 @@ def _check_there(run_dir: RunDir) -> None:
             f"what run {run_dir.uid} printed is in {run_dir.path}, which is not to be seen from here: "
             "ask whoever submitted it, or look there"
         )
-
-
-def has_other_stream(run_dir: RunDir, wanted: LogRequest) -> bool:
-    """Tell whether the other stream (standard error, where output is *wanted*) of the same rank has anything in it."""
-    path = find_log(run_dir, replace(wanted, err=not wanted.err))
-    return path is not None and _has_words(path, run_dir.path)
 
 
 def no_log(run_dir: RunDir, wanted: LogRequest, record: RunRecord | None = None) -> ConfigError:
@@ -115,7 +106,7 @@ def schedulers_logs(record: RunRecord, submissions: Path) -> list[Path]:
         found += [path for path in shared.glob("*.OU") if f"[{index}]" in path.name or "[" not in path.name]
     if record.scheduler == "local" and token:
         found += (submissions / token).glob(QUEUE_LOG)
-    return sorted(path for path in found if _has_words(path, path.parent))
+    return sorted(path for path in found if has_words(path, path.parent))
 
 
 def why_not_started(record: RunRecord, submissions: Path) -> str | None:
@@ -140,8 +131,8 @@ def why_not_started(record: RunRecord, submissions: Path) -> str | None:
     return next(iter(of_lmod[-1:]), None) or last_exception(printed) or last_line("\n".join(complaints))
 
 
-def _has_words(path: Path, folder: Path) -> bool:
-    """Whether *path* is a file with something in it, and not a link out of *folder*."""
+def has_words(path: Path, folder: Path) -> bool:
+    """Tell whether *path* is a file with something in it, and not a link out of *folder*."""
     try:
         with open_inside(folder, path) as file:
             return bool(file.read(1))
@@ -173,7 +164,7 @@ def read(path: Path, *, lines: int | None = None, within: Path | None = None) ->
 def follow(
     run_dir: RunDir, wanted: LogRequest, *, note: Callable[[str], None], refresh: Callable[[], str | None]
 ) -> Iterator[bytes]:
-    """Yield what was printed and what is added to it, attempt after attempt, until the run has ended.
+    """Yield what was printed and what is added to it, of both streams as it comes, until the run has ended.
 
     It waits for a run that has not started. *note* is called with what is waited for, and with why where that is told;
     *refresh* every 15 seconds, to have the schedulers asked: they alone know of a run whose agent died, and it returns
@@ -181,35 +172,36 @@ def follow(
     """
     _check_there(run_dir)
     life = _Life(Watcher(run_dir), refresh)
-    path = _once_there(run_dir, wanted, life, note)
-    while path is not None:
-        attempt = int(path.name.partition("-")[0])
-        with _open(path, run_dir.path) as file:
-            if wanted.lines is not None:
-                file.seek(_start_of_last(file, wanted.lines))
-            while True:
+    attempt = _once_there(run_dir, wanted, life, note)
+    while attempt is not None:
+        with ExitStack() as opened:
+            files: dict[Path, BinaryIO] = {}
+            is_over = False
+            while not is_over:
                 is_over = life.is_over(attempt)  # asked first: what was printed before the end is read after it
-                while piece := file.read(_CHUNK_BYTES):
-                    yield piece
-                if is_over:
-                    break
-                time.sleep(_PERIOD_S)
+                for path in _logs_of(run_dir, wanted, attempt):
+                    if path not in files:
+                        files[path] = opened.enter_context(_open(path, run_dir.path))
+                        if wanted.lines is not None:
+                            files[path].seek(_start_of_last(files[path], wanted.lines))
+                for file in files.values():
+                    while piece := file.read(_CHUNK_BYTES):
+                        yield piece
+                time.sleep(0.0 if is_over else _PERIOD_S)
         if wanted.attempt is not None or life.has_ended:
             return
         wanted = replace(wanted, lines=None)
-        path = _once_there(run_dir, replace(wanted, attempt=attempt + 1), life, note)
+        attempt = _once_there(run_dir, replace(wanted, attempt=attempt + 1), life, note)
 
 
-def _once_there(run_dir: RunDir, wanted: LogRequest, life: _Life, note: Callable[[str], None]) -> Path | None:
-    """Wait for the file that is *wanted* and return it; None if the run ends without it."""
+def _once_there(run_dir: RunDir, wanted: LogRequest, life: _Life, note: Callable[[str], None]) -> int | None:
+    """Wait for the attempt that is *wanted* to print and return it; None if the run ends without it."""
     is_said = is_why_said = False
     while True:
         seen = life.look()
-        if path := find_log(run_dir, wanted):
-            return path
-        later = [at for at in _attempts(run_dir, wanted.suffix) if wanted.attempt is not None and at > wanted.attempt]
-        if later:
-            return run_dir.logs / f"{min(later)}{wanted.suffix}"
+        there = [at for at in _attempts(run_dir, wanted) if wanted.attempt is None or at >= wanted.attempt]
+        if there:
+            return min(there) if wanted.attempt is not None else max(there)
         if life.has_ended:
             return None
         if not is_said:
@@ -254,9 +246,9 @@ class _Life:
         return self.has_ended or seen.attempt > attempt
 
 
-def _attempts(run_dir: RunDir, suffix: str) -> set[int]:
-    matches = (re.match(r"(\d+)-", path.name) for path in run_dir.logs.glob(f"*{suffix}"))
-    return {int(match[1]) for match in matches if match}
+def _attempts(run_dir: RunDir, wanted: LogRequest) -> set[int]:
+    matches = (re.match(r"(\d+)-", path.name) for path in run_dir.logs.glob(f"*-rank{wanted.rank}.*"))
+    return {int(match[1]) for match in matches if match and match.string.endswith(tuple(wanted.streams))}
 
 
 def _start_of_last(file: BinaryIO, lines: int) -> int:

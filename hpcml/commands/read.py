@@ -61,9 +61,9 @@ class Sources:
     files: Sequence[str] = ()
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> Sources:
-        """Return what *words* name, each as `hpcml run` takes it; raise `ConfigError` where one cannot be read."""
-        rules, files = list[MetricRule](), list[str]()
+    def of(cls, words: Sequence[str], metrics: Sequence[str] = ()) -> Sources:
+        """Return what *words* and *metrics* name, as `hpcml run` takes them; raise `ConfigError` for what is wrong."""
+        rules, files = [MetricRule(name=name) for name in dict.fromkeys(metrics)], list[str]()
         for word in words:
             key, value = word.partition("=")[0], value_in(word)
             items = value if isinstance(value, list) else [value]
@@ -281,7 +281,7 @@ def _write_draft(
                 break
         if facts := {**found.facts, **{f"{READ_AFTERWARDS}{name}": True for name in sorted(untimed)}}:
             journal.event("facts", facts)
-        patterns = [rule.pattern for rule in sources.rules]
+        patterns = [rule.regex for rule in sources.rules]
         journal.event("read_afterwards", {"rules": patterns, "files": list(sources.files), "author": user_name()})
     if journal.dropped:
         raise HpcmlError(f"run {record.uid}: nothing could be written to {run_dir.journals}: is the disk full?")

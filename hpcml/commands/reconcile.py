@@ -189,7 +189,7 @@ def _never_began(record: RunRecord, known: Known, about: Circumstances) -> Missi
 
 def _without_image(record: RunRecord, known: Known, builder: str) -> MissingEvent:
     state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
-    reason = f"{_said(record, known)}; its image was not built: hpcml logs --err {builder}"
+    reason = f"{_said(record, known)}; its image was not built: hpcml logs {builder}"
     details = {"state": state.value, "raw": known.raw, "reason": reason, "cause": Cause.CONTAINER.value}
     return _missing(record, EventName.ENDED_BY_SCHEDULER, details)
 

@@ -89,7 +89,8 @@ def candidates(
     Schedulers are asked about those that may be retried: a job that somebody has requeued carries its run out again,
     which waits then, and needs no second one.
 
-    *cause* keeps only runs that ended by it, and retries them even where the policy would not. *overrides* are fields
+    *cause* keeps only runs that ended by it, and retries them even where the policy would not, as it does runs that are
+    named one by one. *overrides* are fields
     of Resources (``{"walltime": "4h"}``) that count instead of the policy's. A run whose configuration a later run has
     completed, or has under way, is retried only where it is named; an empty selection without a cause leaves it out.
 
@@ -105,6 +106,7 @@ def candidates(
         found: list[Candidate] = []
         ours = runs_below(store, places.runs)
         chosen = _with_requeued(store, places, backends, select(store, selection))
+        is_named = len(chosen) <= len(selection.references)  # and not by a word for several, such as @-1
         done = {} if selection.references else done_since(store, chosen)
         if selection.is_empty and named_cause is None:
             chosen = [record for record in chosen if record.uid not in done]
@@ -123,7 +125,7 @@ def candidates(
             if record.uid in done:
                 found.append(_done_again(record, its_cause, *done[record.uid]))
                 continue
-            is_wanted = named_cause is not None or bool(overrides)
+            is_wanted = is_named or named_cause is not None or bool(overrides)
             found.append(_candidate(store, record, its_cause, overrides, is_wanted=is_wanted))
         return found
 
@@ -186,10 +188,9 @@ def retry(places: Places, backends: Backends, chosen: Sequence[Candidate]) -> It
 def retry_automatically(store: Database, places: Places, backends: Backends, record: RunRecord) -> Retried | None:
     """Retry *record* if the cluster failed it and ``schedule.retry`` allows one more; None where it does not.
 
-    `hpcml sync`, `hpcml wait` and ``hpcml status --watch`` call it for each run that has ended. Raises
-    `SubmissionError` where the scheduler refuses.
+    Raises `SubmissionError` where the scheduler refuses.
     """
-    if record.cause is None or not places.tends(record.path) or not may_retry(record) or _why_not_at_all(store, record):
+    if record.cause is None or not may_retry(record, places) or _why_not_at_all(store, record):
         return None
     candidate = _candidate(store, record, Cause(record.cause), {}, is_wanted=False)
     if candidate.manifest is None:
@@ -230,13 +231,9 @@ def _why_not_at_all(store: Database, record: RunRecord) -> str | None:
         return "was ended by a signal from outside and its scheduler has not said why: hpcml status asks it"
     if is_going_on(store, record, time.time()):
         return "left at a checkpoint and is being queued again"
-    return _why_not_here(record)
-
-
-def _why_not_here(record: RunRecord) -> str | None:
-    if (home := home_of_original(RunDir(Path(record.path)))) is not None:
-        return f"is a copy: try it again by hpcml --home {shlex.quote(str(home))}, or submit it anew by hpcml run"
-    return None
+    home = home_of_original(RunDir(Path(record.path)))
+    again = f"try it again by hpcml --home {shlex.quote(str(home))}, or submit it anew by hpcml run"
+    return None if home is None else f"is a copy: {again}"
 
 
 def _candidate(
@@ -244,8 +241,8 @@ def _candidate(
 ) -> Candidate:
     """Return what the policy says of *record*, with the manifest of the next attempt where there will be one.
 
-    *is_wanted*: a person named the cause or gave overrides, so that failures of the program are retried too. Resources
-    that the site forbids turn a retry into none.
+    *is_wanted*: a person named it or its cause, or gave overrides, so that failures of the program are retried too.
+    Resources that the site forbids turn a retry into none.
     """
     run_dir = RunDir(Path(record.path))
     count = retries_of(run_dir)
@@ -275,7 +272,8 @@ def _with_overrides(decision: Retry, overrides: Mapping[str, str]) -> Retry:
     if not overrides:
         return decision
     asked = ", ".join(f"{name} {value}" for name, value in overrides.items())
-    return Retry(why=f"{decision.why}, as asked with {asked}", changes={**decision.changes, **overrides})
+    why = "again" if decision.changes.keys() & overrides.keys() else decision.why
+    return Retry(why=f"{why}, as asked with {asked}", changes={**decision.changes, **overrides})
 
 
 def _amended(store: Database, manifest: Manifest, changes: Mapping[str, str | None], *, has_started: bool) -> Manifest:

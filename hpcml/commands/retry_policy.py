@@ -17,12 +17,12 @@ from hpcml.units import format_walltime, parse_memory_mb, parse_walltime_s
 
 MORE = 1.5  # of what was too little
 _BY_ITSELF: Mapping[Cause, str] = {
-    Cause.PROGRAM: "the program failed by itself: hpcml logs --err RUN, then correct it",
+    Cause.PROGRAM: "the program failed by itself (hpcml logs RUN); hpcml retry RUN tries it again as it was",
     Cause.GPU_MEMORY: "the GPU's memory is too small for it: choose a smaller training.batch_size or another GPU",
     Cause.PRECISION_MISMATCH: "the device computed in another precision than was asked for, and would again",
-    Cause.CONTAINER: "the container could not be started: hpcml logs --err RUN, then correct the image",
+    Cause.CONTAINER: "the container could not be started: hpcml logs RUN, then correct the image",
     Cause.CANCELLED: "somebody wanted it to end; --cause cancelled runs it again",
-    Cause.UNKNOWN: "it is not known why it failed: hpcml logs --err RUN; --cause unknown runs it again",
+    Cause.UNKNOWN: "it is not known why it failed: hpcml logs RUN; --cause unknown runs it again",
 }
 
 
@@ -36,7 +36,7 @@ class Failure:
     hosts: Sequence[str] = ()  # the nodes of its last attempt
     has_started: bool = True
     checkpoint_step: int | None = None  # of the last checkpoint; None: there is none
-    is_wanted: bool = False  # by a person who named this cause, or said what is to be different
+    is_wanted: bool = False  # by a person who named the run or this cause, or said what is to be different
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +58,14 @@ def decide(failure: Failure) -> Retry | NoRetry:
     """Return whether and how *failure* is retried.
 
     A run that never started is retried as it was. Time and memory grow by half up to the site's limit, a failed node is
-    excluded where the scheduler can do that, and what the program did by itself is retried only if a person asks for
-    it.
+    excluded where the scheduler can do that. What the program did by itself, and what has all that there is, is retried
+    only if a person asks for it.
     """
     if not failure.has_started and failure.cause not in (Cause.CANCELLED, Cause.CONTAINER):
         return Retry(why="it never started: again as it was")
     decision = _by_cause(failure)
+    if isinstance(decision, NoRetry) and failure.is_wanted:
+        decision = Retry(why="again as it was")
     if isinstance(decision, Retry) and failure.checkpoint_step is not None:
         return replace(decision, why=f"{decision.why}, from the checkpoint of step {failure.checkpoint_step}")
     return decision
@@ -79,15 +81,13 @@ def _by_cause(failure: Failure) -> Retry | NoRetry:
         return _elsewhere(failure)
     if cause is Cause.AGENT_KILLED or (cause is Cause.UNKNOWN and failure.state is State.LOST):
         return Retry(why="nobody saw its end: again as it was")
-    if cause in _BY_ITSELF and not failure.is_wanted:
+    if cause in _BY_ITSELF:
         return NoRetry(why=_BY_ITSELF[cause])
     return Retry(why="again as it was")
 
 
 def _more_time(failure: Failure) -> Retry | NoRetry:
     """Return a retry with half as much walltime again, up to the site's limit; the same walltime with a checkpoint."""
-    if failure.is_wanted:
-        return Retry(why="again as asked")
     wanted_s = failure.run.resources.walltime_s
     if failure.checkpoint_step is not None:
         return Retry(why="with the same walltime")
@@ -122,8 +122,6 @@ def _more_memory(failure: Failure) -> Retry | NoRetry:
     There is none where the run had all of that already, or asked for no amount of memory.
     """
     site, mem = failure.run.cluster, failure.run.resources.mem
-    if failure.is_wanted:
-        return Retry(why="again as asked")
     if site.scheduler is SchedulerName.local:
         return NoRetry(why="this machine has no more memory: fewer runs at once (cluster.max_parallel) may help")
     if mem is None:

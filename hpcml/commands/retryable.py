@@ -13,27 +13,24 @@ from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
-from hpcml.store.missing import runs_below
 from hpcml.store.query import find_runs
 
 AUTOMATIC = frozenset({Cause.NODE_FAILURE, Cause.PREEMPTION, Cause.GPU_FAULT, Cause.COMMUNICATION})
 
 
 def to_retry(store: Database, places: Places) -> list[RunRecord]:
-    """Return the runs that failed by the cluster's fault and that ``schedule.retry`` allows to be tried once more.
-
-    Only runs of this HPCML_HOME are among them, since nobody else's are ours to submit.
-    """
+    """Return the runs that failed by the cluster's fault and that ``schedule.retry`` allows to be tried once more."""
     ended = find_runs(store, states=(State.FAILED, State.NODE_FAIL, State.PREEMPTED, State.LOST))
-    failed = [record for record in ended if may_retry(record)]
-    ours = runs_below(store, places.runs) if failed else {}
-    return [record for record in failed if record.uid in ours]
+    return [record for record in ended if may_retry(record, places)]
 
 
-def may_retry(record: RunRecord) -> bool:
-    """Tell whether *record* failed by such a cause, and was not tried as often as it may be."""
+def may_retry(record: RunRecord, places: Places) -> bool:
+    """Tell whether *record* failed by such a cause, and was not tried as often as it may be.
+
+    Only of runs of this HPCML_HOME, since nobody else's are ours to submit.
+    """
     allowed = record.params.get("schedule.retry")
-    if record.cause not in AUTOMATIC or not isinstance(allowed, int) or allowed < 1:
+    if record.cause not in AUTOMATIC or not isinstance(allowed, int) or not places.tends(record.path):
         return False
     return retries_of(RunDir(Path(record.path))) < allowed
 

@@ -6,22 +6,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
+from hpcml.commands import repairs
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.reconcile import FORGOTTEN, waits_again
+from hpcml.commands.retryable import to_retry
 from hpcml.commands.selection import Selection, select
-from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.record_keys import begun_at
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
-from hpcml.runs.cancellation import marked_at
-from hpcml.runs.layout import RunDir, queues_of
-from hpcml.runs.lock import owners
-from hpcml.schedulers.contract import Answers, Ticket
+from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
 from hpcml.schedulers.names import THIS_MACHINE, cluster_schedulers
 from hpcml.store import origin
@@ -32,7 +29,6 @@ from hpcml.store.scheduler_words import ended_with_jobs, read_words
 POLL_INTERVAL_S = 60.0
 _HURRY_S = 10.0  # instead, while only a scheduler can say why a run ended, or why a new one waits
 _HURRIES_FOR_S = 300.0  # after that end, or that submission
-_WISH_AGE_S = 30.0  # what was cancelled so recently is on its way
 _LEAVES_S = 15.0  # which a job takes to end after its run
 _ASKED_AT_ONCE = 25  # of ended runs: one call of qstat, and none of squeue
 _MAY_LIVE_S = 2 * 86400.0  # the job of a run that ended, and was never asked about
@@ -104,10 +100,10 @@ class SchedulersAsked:
 
         fresh: dict[str, Known | None] = {}
         for scheduler, asked in tickets.items():
-            desk, concerned = self._desk(scheduler), [record for record in records if record.uid in asked]
-            interval_s = self._interval_s(concerned)
+            desk = self._desk(scheduler)
+            interval_s = self._interval_s([record for record in records if record.uid in asked])
             if polls.claim_poll(self.store, desk, now=self.now(), interval_s=interval_s):
-                fresh |= self._ask(scheduler, asked, concerned, interval_s)
+                fresh |= self._ask(scheduler, asked, interval_s)
                 # what its scheduler only cleans up after lives no more: there is nothing left to be cancelled
                 told = {record.uid: fresh[record.uid] for record in ended if record.uid in fresh}
                 gone = [uid for uid, known in told.items() if known is None or known.is_ending]
@@ -145,18 +141,15 @@ class SchedulersAsked:
         root = self.backends.places.runs
         return ended_with_jobs(self.store, cluster_schedulers(), since=since, limit=_ASKED_AT_ONCE, roots=[root])
 
-    def _ask(
-        self, scheduler: str, asked: Mapping[str, Ticket], records: Sequence[RunRecord], interval_s: float
-    ) -> dict[str, Known | None]:
+    def _ask(self, scheduler: str, asked: Mapping[str, Ticket], interval_s: float) -> dict[str, Known | None]:
         from hpcml.store import scheduler_polls as polls  # noqa: PLC0415 - as above
 
         problem: str | None = f"{scheduler}: the last question was interrupted"
         calls, answered = 1, False
         try:
             answers = self.backends.by_name(scheduler).query(list(dict.fromkeys(asked.values())))
-            told_again, trouble = self._cancel_again(scheduler, asked, answers, records)
-            problem = answers.trouble or trouble
-            calls, answered = answers.calls + told_again, bool(answers.known) or not answers.unanswered
+            problem = answers.trouble or None
+            calls, answered = answers.calls, bool(answers.known) or not answers.unanswered
         except HpcmlError as error:  # no such program here: said in one line, and what is known stays
             problem = str(error)
             return {}
@@ -181,31 +174,6 @@ class SchedulersAsked:
         """Return what polls of *scheduler* go by: where several users fill the store, each asks for his own runs."""
         home = origin.mark_of(self.backends.places.runs) if self.store.is_shared else None
         return scheduler if home is None else f"{scheduler} for {home}"
-
-    def _cancel_again(
-        self, scheduler: str, asked: Mapping[str, Ticket], answers: Answers, records: Sequence[RunRecord]
-    ) -> tuple[int, str | None]:
-        """Repeat the wish for jobs that go on although they were cancelled; return the calls made, and what went wrong.
-
-        A scheduler may accept a cancellation and lose it, or have been away when it was wanted.
-        """
-        wanted: list[Ticket] = []
-        for record in records:
-            known = answers.known.get(asked[record.uid])
-            if known is not None and not known.state.is_final and not record.is_shared and self._was_cancelled(record):
-                wanted.append(asked[record.uid])
-        if not wanted:
-            return 0, None
-        wanted = list(dict.fromkeys(wanted))
-        try:
-            self.backends.by_name(scheduler).cancel(wanted)
-        except HpcmlError as error:
-            return len(wanted), f"{len(wanted)} cancelled jobs go on: {error}"
-        return len(wanted), None
-
-    def _was_cancelled(self, record: RunRecord) -> bool:
-        wished_at = marked_at(RunDir(Path(record.path)))
-        return wished_at is not None and self.now() - wished_at > _WISH_AGE_S
 
 
 def has_living_job(record: RunRecord, known: Known, said_at: float) -> bool:
@@ -240,25 +208,16 @@ def standings(
 ) -> tuple[list[Standing], list[str]]:
     """Return the selected runs, or where nothing is all that had not ended before, and a line for each missing answer.
 
-    Queues of this machine that were killed are started again before, with a line for each.
+    A line says what `hpcml sync` would repair, too.
     Schedulers are asked if *interval_s* seconds have passed since the last question. Raises `StoreError` for a
     reference that means no run or several, and where the store is read-only.
     """
-    lines = start_queues_again(backends)
     with answering(places) as store:
         asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
         found = look(store, places, selection, asked)
-        return found, [*lines, *(f"{line}; what is shown is what was known before" for line in asked.problems)]
-
-
-def start_queues_again(backends: Backends) -> list[str]:
-    """Start each queue of this machine that was killed; return a line for each, and for what cannot be started now.
-
-    Without such a queue, this lists one folder.
-    """
-    if not owners(queues_of(backends.places.submissions)):
-        return []
-    return recover.start_queues_again(backends)
+        lines = [f"{line}; what is shown is what was known before" for line in asked.problems]
+        lines += [*repairs.of_queues(places), *repairs.of_cancelled(store, places)]
+        return found, [*lines, *repairs.of_failed(places, to_retry(store, places))]
 
 
 def look(store: Database, places: Places, selection: Selection, asked: SchedulersAsked) -> list[Standing]:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from hpcml.commands import external_runs
+from hpcml.commands import external_runs, repairs
 from hpcml.commands.collect import claim, collect, holds_nothing, in_empty_home, opened
+from hpcml.commands.retry import retry_automatically
 from hpcml.commands.retryable import to_retry
-from hpcml.commands.status import SchedulersAsked, start_queues_again
-from hpcml.commands.submit import submission_log
+from hpcml.commands.rm import finish_removals
+from hpcml.commands.status import SchedulersAsked, ticket_of
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.code_store import clear_abandoned
-from hpcml.commands.submit.recover import recover
-from hpcml.commands.wait import Waiting, retry_all
+from hpcml.commands.submit.recover import recover, start_queues_again
+from hpcml.errors import HpcmlError
+from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.atomic import forgotten_drafts
-from hpcml.runs.layout import REMOVED, run_paths
+from hpcml.runs.cancellation import mark_cancelled
+from hpcml.runs.layout import RunDir, run_paths
 from hpcml.schedulers.registry import BACKENDS
 from hpcml.store.database import Database
 from hpcml.store.missing import Damage, damage, runs_below, without_directory
@@ -51,7 +56,8 @@ class Synchronised:
 def synchronise(places: Places, backends: Backends, interval_s: float, *, is_anew: bool = False) -> Synchronised:
     """Finish interrupted submissions and removals, then read all journals and ask the schedulers once, then retry.
 
-    Queues of this machine that were killed are started again before.
+    Queues of this machine that were killed are started again before. Jobs that go on although they were cancelled are
+    cancelled again.
 
     Retried are the runs that the cluster failed, as far as ``schedule.retry`` allows. Schedulers are asked only if
     *interval_s* seconds have passed since the last question. Unfinished files of processes that were killed are removed
@@ -68,47 +74,61 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
         folders = list(_entries(places))
         cleared = _clear(places, folders)
         beside_scripts = [(folder, names) for folder, names in folders if folder != str(places.home)]
-        removed = _finish_removals(places, store)
+        removed = finish_removals(places, store)
         asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
         collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
-        retried = _retry(places, backends, store, interval_s)
+        repaired, not_now = _cancel_again(places, backends, store)
+        retried, not_retried = _retry(places, backends, store)
         cleared += _clear_files_of_jobs(beside_scripts, store, time.time())
         missing = [_in_words(damage(store)), *_gone(store, places)]
     lines = [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
     lines += [f"{removed} interrupted removal{'s' if removed != 1 else ''} finished"] if removed else []
     return Synchronised(
         report=collected.report,
-        lines=[*finished, *lines, *queues, *retried],
-        warnings=[*waiting, *asked.problems, *filter(None, missing)],
+        lines=[*finished, *lines, *queues, *repaired, *retried],
+        warnings=[*waiting, *asked.problems, *not_now, *not_retried, *filter(None, missing)],
         waiting=len(waiting),
     )
 
 
 def _finish_submissions(places: Places, backends: Backends) -> tuple[list[str], list[str]]:
     """Finish interrupted submissions; return what was done, and a line for each that cannot be finished now."""
-    if not submission_log.interrupted(places.open_submissions, now=time.time()):
-        return [], []
     done = recover(places, backends)
     lines = [_counted(done.finished, "finished"), _counted(done.removed, "never began and removed")]
     return [*filter(None, lines)], done.waiting
 
 
-def _finish_removals(places: Places, store: Database) -> int:
-    """Finish interrupted removals of runs, and return how many."""
-    if not any(places.runs.glob(f"*/{REMOVED}*")):
-        return 0
-    from hpcml.commands.rm import finish_removals  # noqa: PLC0415
+def _cancel_again(places: Places, backends: Backends, store: Database) -> tuple[list[str], list[str]]:
+    """Cancel the jobs again that go on although they were cancelled; return what was done, and what could not be."""
+    done: list[str] = []
+    problems: list[str] = []
+    of_scheduler: defaultdict[str, list[RunRecord]] = defaultdict(list)
+    for record in repairs.cancelled_and_alive(store, places):
+        of_scheduler[record.scheduler].append(record)
+    for scheduler, records in of_scheduler.items():
+        try:
+            backends.by_name(scheduler).cancel([ticket_of(record) for record in records])
+            for record in records:
+                mark_cancelled(RunDir(Path(record.path)))  # anew: so it is told again after its next answer alone
+        except HpcmlError as error:
+            problems.append(f"{len(records)} cancelled jobs go on: {error}")
+        else:
+            done.append(f"{scheduler} was told again to cancel {repairs.which([record.uid for record in records])}")
+    return done, problems
 
-    return finish_removals(places, store)
 
-
-def _retry(places: Places, backends: Backends, store: Database, interval_s: float) -> list[str]:
-    """Retry what the cluster failed and ``schedule.retry`` allows, and return what was done."""
-    failed = to_retry(store, places)
-    if not failed:
-        return []
-    notes, _ = retry_all(Waiting(store=store, places=places, backends=backends, interval_s=interval_s), failed)
-    return notes
+def _retry(places: Places, backends: Backends, store: Database) -> tuple[list[str], list[str]]:
+    """Retry what the cluster failed and ``schedule.retry`` allows; return what was done, and what could not be."""
+    done: list[str] = []
+    failed: defaultdict[str, list[str]] = defaultdict(list)
+    for record in to_retry(store, places):
+        try:
+            retried = retry_automatically(store, places, backends, record)
+        except HpcmlError as error:
+            failed[str(error)].append(record.uid)
+        else:
+            done += [f"{retried.uid} {retried.why}; now {retried.job}"] if retried is not None else []
+    return done, [f"{repairs.which(uids)} could not be retried: {error}" for error, uids in failed.items()]
 
 
 def keep_synchronised(

@@ -8,31 +8,33 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
+from hpcml.agent.metrics.printed import Headings
 from hpcml.agent.metrics.sources import is_wanted_by
 from hpcml.commands.logs import last_printed
 from hpcml.commands.submit.launch import Launched
 from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import printed_lines
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate, most_telling
+from hpcml.model.metric_sources import number_behind
 from hpcml.runs.working_directory import written_files
 
 _LONGEST = 400  # characters of a line, the last ones
-_MOST_SHOWN = 3  # numbers
+_MOST_SHOWN = 6  # numbers, or, where it is clear which one is read:
+_MOST_WITH_ONE = 3
 _TABLE = re.compile(r"\.(?:csv|tsv|jsonl)$|(?:result|metric|score|history|progress|eval)[^/]*\.json$", re.IGNORECASE)
 _MOST_OF_HEADING = 1 << 16  # bytes
 _NAMEABLE = re.compile(r"[\w./ +,=@()&-]+")  # what neither a shell, nor Hydra, nor a pattern reads as something else
 _NUMBERED = re.compile(r"\d+(?:[-_.T]?\d+)*")
 _MOMENT = re.compile(r"20\d\d[-_.]?[01]\d[-_.]?[0-3]\d|\d\d[-_.]\d\d[-_.]\d\d|1\d{9}")  # the next run's is another
-_NAME = r"(?:[A-Za-z][\w./@'-]* +){0,3}[A-Za-z][\w./@'-]*"
+_NAME = r"(?:[A-Za-z][\w./@-]* +){0,3}[A-Za-z][\w./@-]*"
 _PAIR = re.compile(
     rf"(?<![\w.])(?P<name>{_NAME})(?P<between>[^\w.+-]{{1,60}})(?:[A-Za-z][\w.]*\(\[?)?"
     r"(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+/\d+|(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?(?: ?%)?))"
     r"(?![\w.:/]|,\d| ?(?:m?s|sec|min|h|[KMG]i?B)\b)"
 )
-_WHOLE = re.compile(r"[-+]?\d+(?P<share> ?%)?")
+_WHOLE = re.compile(r"[-+]?\d+(?:/\d+)?(?P<share> ?%)?")
 _DATA = re.compile(r".*\b(?P<data>val|valid|validation|test|eval|dev|train|training)\b", re.IGNORECASE)
 _HELD_OUT = re.compile(r"(?<![A-Za-z])(?:val|valid|validation|test|eval|dev)(?![A-Za-z])", re.IGNORECASE)
 _NO_RESULT = re.compile(  # what it counts and uses, and settings
@@ -40,21 +42,15 @@ _NO_RESULT = re.compile(  # what it counts and uses, and settings
     r"(?![A-Za-z])",
     re.IGNORECASE,
 )
-_STEP = r"\b(?:[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch)\b\W+(?P<step>\d+)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printed:
-    """A number that was printed with a name, and the regular expression that finds it."""
+    """A number that was printed with a name; *is_clear*: `number_behind` finds it, and in lines of one kind alone."""
 
     name: str
     value: str
-    pattern: str
-
-    @property
-    def rule(self) -> str:
-        """The rule, as `workload.metrics` takes it."""
-        return f'{{pattern: "{self.pattern}", name: {_quoted(self.name)}}}'
+    is_clear: bool
 
 
 def advice(mute: Sequence[Launched]) -> str:
@@ -65,34 +61,51 @@ def advice(mute: Sequence[Launched]) -> str:
     telling = [file for file, names in tables.items() if any(map(_tells_of_quality, names))]
     printed = [] if telling else named_numbers(last_printed(launched.run_dir))
     if printed:
-        first, shown = printed[0], ", ".join(f"{one.name} {one.value}" for one in printed)
-        is_asked_for = first.name == launched.manifest.run.objective.metric
-        judged = "" if is_asked_for else f", and objective.metric={shlex.quote(first.name)} judges by it"
-        reads = f"it printed {shown}: {_reading(which, 'workload.metrics', f'[{first.rule}]', f'{first.name} from it')}"
-        return f"{reads}{judged}"
+        name, shown = shlex.quote(printed[0].name), [f"{one.name} {one.value}" for one in printed]
+        if printed[0].is_clear:
+            said = ", ".join(shown[:_MOST_WITH_ONE])
+            return (
+                f"it printed {said}: hpcml read {which} --metric {name}, and next time hpcml run --metric {name} -- ..."
+            )
+        return (
+            f"it printed {', '.join(shown)}, and lines of several kinds have such names: let it print what counts "
+            "under a name of its own, or tell them apart by a pattern of workload.metrics"
+        )
     if tables:
         file = next(iter(telling or tables))
         is_everybodys = all(file in dict(_written_tables(other)) for other in others) and not _MOMENT.search(file)
         pattern = file if is_everybodys else _NUMBERED.sub("*", file)
-        return _reading(which, "workload.metrics_from", f"[auto,{_quoted(pattern)}]", "the file that it wrote")
-    rule = r'[{pattern: "loss (?P<value>\S+)", name: loss}]'
-    return f"workload.metrics='{rule}' reads one from what a program prints, and hpcml_client reports any"
+        files = f"workload.metrics_from='[auto,{_quoted(pattern)}]'"
+        return f"hpcml read {which} {files} reads the file that it wrote; the next hpcml run takes the same"
+    return "hpcml run --metric loss -- ... reads the number that a program prints behind loss, and hpcml_client any"
 
 
 def named_numbers(printed: str) -> list[Printed]:
-    """Return at most three numbers of what was *printed*, each the last of its name, the most telling first.
+    """Return at most six numbers of what was *printed*, each the last of its name, the most telling first.
 
     These are of data that was held out, if there are any, and no times or rates where there is anything else.
     """
-    lines = [line[-_LONGEST:] for line in printed_lines(printed)]
+    named = Headings()
+    lines = [named(line[-_LONGEST:]) for line in printed_lines(printed)]
     found = {_label(pair): pair for line in lines for pair in _PAIR.finditer(line) if _may_be_result(pair)}
     telling = {label: at for at, label in enumerate(most_telling(found))}
     by = {label: (is_duration_or_rate(label), _HELD_OUT.search(label) is None, at) for label, at in telling.items()}
-    chosen = sorted(found, key=by.__getitem__)[:_MOST_SHOWN]
-    return [
-        Printed(name=_spoken(label), value=found[label]["value"], pattern=_pattern(found[label], lines))
-        for label in chosen
-    ]
+    return [_printed(label, found[label], lines) for label in sorted(found, key=by.__getitem__)[:_MOST_SHOWN]]
+
+
+def _printed(label: str, pair: re.Match[str], lines: Sequence[str]) -> Printed:
+    number = pair["value"].rstrip(" %")
+    names = ["_".join(words.split()) for words in (label, pair["name"])]
+    for name in names:
+        matches = [found for line in lines for found in re.finditer(number_behind(name), line)]
+        if number in [found["value"] for found in matches] and len({_kind(found) for found in matches}) == 1:
+            return Printed(name=name, value=pair["value"], is_clear=True)
+    return Printed(name=names[0], value=pair["value"], is_clear=False)
+
+
+def _kind(found: re.Match[str]) -> tuple[str, ...]:
+    """Return the words in front of the number that was *found*, which tell apart lines of the same numbers."""
+    return tuple(re.findall(r"[^\W\d_]{3,}", found.string[: found.start("value")]))
 
 
 def _may_be_result(pair: re.Match[str]) -> bool:
@@ -113,32 +126,6 @@ def _data_of(pair: re.Match[str]) -> str | None:
     data = _DATA.match(pair.string, 0, pair.start())
     is_held_out = data is not None and _HELD_OUT.fullmatch(data["data"]) and not _HELD_OUT.search(pair["name"])
     return data["data"] if data is not None and is_held_out else None
-
-
-def _spoken(label: str) -> str:
-    per = re.sub(r"/(?=s(?:ec|econd)?\b|gpu\b)", "_per_", label, flags=re.IGNORECASE)
-    return re.sub(r"\W+", "_", per).strip("_").lower()
-
-
-def _pattern(pair: re.Match[str], lines: Sequence[str]) -> str:
-    """Return what finds the numbers with the name of *pair* in *lines*, with their steps where these grow."""
-    words = " +".join(re.escape(word.rstrip("'")).replace("'", ".") for word in pair["name"].split())
-    grouped = r"(?:,\d{3})*" if "," in pair["value"] else ""
-    pattern = rf"\b{words}[^\w.+-]+(?P<value>[^\s|,}}]+{grouped})"
-    is_all = re.search("[A-Za-z] $", pair.string[: pair.start()]) is None  # of its name
-    if is_all and any(re.search(f"[A-Za-z] {pattern}", line) for line in lines):  # the end of another, too
-        pattern = rf"(?<![A-Za-z] ){pattern}"
-    if data := _data_of(pair):
-        pattern = rf"\b{data}\b.*?{pattern}"
-    stepped = rf"{_STEP}.*?{pattern}"
-    values = [found["value"] for found in map(re.compile(pattern).search, lines) if found]
-    steps = [(int(found["step"]), found["value"]) for found in map(re.compile(stepped).search, lines) if found]
-    grow = all(former < later for (former, _), (later, _) in pairwise(steps))
-    return stepped if grow and [value for _, value in steps] == values else pattern
-
-
-def _reading(which: str, key: str, value: str, what: str) -> str:
-    return f"hpcml read {which} {key}='{value}' reads {what}; the next hpcml run takes the same {key}"
 
 
 def _quoted(name: str) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
+from hpcml.commands import repairs
 from hpcml.commands.collect import collect
 from hpcml.commands.follow import why_removed
-from hpcml.commands.retry import Retried, is_going_on, retry_automatically
-from hpcml.commands.retryable import to_retry
+from hpcml.commands.retry import is_going_on
 from hpcml.commands.selection import Selection, select
-from hpcml.commands.status import SchedulersAsked, Standing, standing_of, start_queues_again
+from hpcml.commands.status import SchedulersAsked, Standing, standing_of
 from hpcml.commands.submit.backends import Backends
-from hpcml.errors import OF_THE_DISK, HpcmlError, NoSuchRunError, StoreError, why_not
+from hpcml.errors import OF_THE_DISK, NoSuchRunError, StoreError, why_not
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -36,7 +36,7 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silent:
-    """In one line: a silent scheduler, a run that was not retried or that waits for somebody, or a killed queue."""
+    """In one line: a silent scheduler, a run that waits for somebody, or what `hpcml sync` would repair."""
 
     problem: str
 
@@ -64,12 +64,12 @@ class Waiting:
         return SchedulersAsked(store=self.store, backends=self.backends, interval_s=self.interval_s)
 
 
-def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> Iterator[EndedRun | Retried | Silent]:
-    """Yield each end of the selected runs as it happens, each retry, and each scheduler that stops answering.
+def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> Iterator[EndedRun | Silent]:
+    """Yield each end of the selected runs as it happens, each scheduler that stops answering, and what wants repair.
 
     An empty selection means all runs that have not ended. The runs are fixed at the first look: later ones are not
-    waited for. A run that is retried is waited for again. One whose directory was removed is lost. Between two looks at
-    least a second passes, and four times as long as the look took.
+    waited for. One whose directory was removed is lost. Between two looks at least a second passes, and four times as
+    long as the look took.
 
     A store or a file system that does not answer after the first look is asked again, for ten minutes at most; then
     `StoreError` or `OSError` is raised. So is `TimeIsUpError` where runs are left after *timeout_s* seconds; None waits
@@ -81,7 +81,7 @@ def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> 
         began = time.monotonic()
         try:
             yield from following.look()
-            patience.is_rewarded()
+            patience = _Patience()
             said = ""
         except (StoreError, OSError) as error:
             if following.left is None:
@@ -110,39 +110,23 @@ class _Following:
     def __post_init__(self) -> None:
         self._asked = self.waiting.asked()
 
-    def look(self) -> Iterator[EndedRun | Retried | Silent]:
+    def look(self) -> Iterator[EndedRun | Silent]:
         """Yield what happened since the last look; raises `StoreError` and `OSError`, and is then called again."""
-        store, places = self.waiting.store, self.waiting.places
-        problems = start_queues_again(self.waiting.backends)
-        collected = collect(store, places, self._asked)
-        open_now = {record.uid for record in collected.runs if not _is_over(store, record)}
-        removed = {record.uid: _lost(record) for record in collected.removed}
+        store = self.waiting.store
+        now, problems = _look(self.waiting, self._asked)
+        open_now = {uid for uid, record in now.items() if not _is_over(store, record)}
         if self.left is None:
-            chosen = {record.uid for record in to_retry(store, places)} | open_now | set(removed)
-            if not self.selection.is_empty:
-                chosen = {record.uid for record in select(store, self.selection)}
+            chosen = now if self.selection.is_empty else {record.uid for record in select(store, self.selection)}
             self.left = dict.fromkeys(sorted(chosen))
-        problems += self._asked.problems
         yield from (Silent(problem=problem) for problem in problems if problem.partition(";")[0] not in self._told)
         self._told = [problem.partition(";")[0] for problem in problems]
         yield from (Silent(problem=line) for line in self._stuck(open_now))
-        failed: defaultdict[str, list[str]] = defaultdict(list)
-        for uid in [uid for uid in self.left if uid not in open_now]:
-            record = removed.get(uid) or get_run(store, uid)
-            if not _is_over(store, record):
-                continue
-            try:
-                retried = None if uid in removed else retry_automatically(store, places, self.waiting.backends, record)
-            except HpcmlError as error:
-                retried = None
-                failed[str(error)].append(uid)
-            if retried is not None:
-                yield retried
-                continue
-            ended = EndedRun(record=removed.get(uid) or get_run(store, uid))
-            del self.left[uid]
-            yield ended
-        yield from (Silent(problem=line) for line in _not_retried(failed))
+        ended = [now.get(uid) or get_run(store, uid) for uid in self.left if uid not in open_now]
+        ended = [record for record in ended if _is_over(store, record)]
+        for record in ended:
+            del self.left[record.uid]
+            yield EndedRun(record=record)
+        yield from (Silent(problem=line) for line in repairs.of_failed(self.waiting.places, ended))
 
     def _stuck(self, open_now: Collection[str]) -> Iterator[str]:
         """Yield a line for each reason, not told yet, for which runs wait that do not start by themselves."""
@@ -152,7 +136,7 @@ class _Following:
                 self._told_stuck.add((uid, why))
                 of_why[why].append(uid)
         for why, uids in of_why.items():
-            yield f"{_which(uids)} {'waits' if len(uids) == 1 else 'wait'}: {why}"
+            yield f"{repairs.which(uids)} {'waits' if len(uids) == 1 else 'wait'}: {why}"
 
 
 @dataclass(slots=True)
@@ -160,10 +144,6 @@ class _Patience:
     """How long a store or a file system that does not answer is asked again, once it has answered before."""
 
     _since: float | None = None
-
-    def is_rewarded(self) -> None:
-        """Begin anew: it answers."""
-        self._since = None
 
     def after(self, error: StoreError | OSError) -> str:
         """Return one line about *error*, or raise it where it does not pass, or has lasted for ten minutes."""
@@ -180,7 +160,7 @@ def watch(waiting: Waiting, selection: Selection) -> Iterator[tuple[list[Standin
     """Yield the standing of the selected runs every few seconds, until all have ended.
 
     Of an empty selection these are all runs that have not ended, and those that are submitted meanwhile. With each
-    comes a list of lines for the user: who gave no answer, and what was retried.
+    comes a list of lines for the user: who gave no answer, and what `hpcml sync` would repair.
     """
     watching, patience = _Watching(waiting, selection), _Patience()
     last: list[Standing] | None = None
@@ -188,7 +168,7 @@ def watch(waiting: Waiting, selection: Selection) -> Iterator[tuple[list[Standin
         began = time.monotonic()
         try:
             last, notes, is_over = watching.look()
-            patience.is_rewarded()
+            patience = _Patience()
         except (StoreError, OSError) as error:
             if last is None:
                 raise
@@ -207,70 +187,36 @@ class _Watching:
     selection: Selection
     _asked: SchedulersAsked = field(init=False)
     _shown: dict[str, None] = field(default_factory=dict)
-    _given_up: set[str] = field(default_factory=set)  # looked at once after their end, and not retried
 
     def __post_init__(self) -> None:
         self._asked, store = self.waiting.asked(), self.waiting.store
-        if self.selection.is_empty:
-            chosen = to_retry(store, self.waiting.places)
-        else:
+        if not self.selection.is_empty:
             collect(store, self.waiting.places)
-            chosen = select(store, self.selection)
-        self._shown = {record.uid: None for record in chosen}
+            self._shown = {record.uid: None for record in select(store, self.selection)}
 
     def look(self) -> tuple[list[Standing], list[str], bool]:
         """Return how the runs stand, lines for the user, and whether all have ended for good."""
         store = self.waiting.store
-        queues = start_queues_again(self.waiting.backends)
-        collected = collect(store, self.waiting.places, self._asked)
-        open_now = {record.uid: record for record in collected.runs}
-        removed = {record.uid: _lost(record) for record in collected.removed}
+        now, notes = _look(self.waiting, self._asked)
         if self.selection.is_empty:
-            self._shown |= dict.fromkeys(sorted(open_now))
-        records = [open_now.get(uid) or removed.get(uid) or get_run(store, uid) for uid in self._shown]
-        may_retry = [record for record in records if record.uid not in self._given_up and record.uid not in removed]
-        notes, retried = retry_all(self.waiting, may_retry)
-        over = {record.uid for record in records if _is_over(store, record)}
-        self._given_up |= over if not retried else set()
-        is_over = not retried and len(over) == len(records)
-        return standing_of(store, records), [*queues, *self._asked.problems, *notes], is_over
+            self._shown |= dict.fromkeys(sorted(now))
+        records = [now.get(uid) or get_run(store, uid) for uid in self._shown]
+        ended = [record for record in records if _is_over(store, record)]
+        notes += repairs.of_failed(self.waiting.places, ended)
+        return standing_of(store, records), notes, len(ended) == len(records)
 
 
-def retry_all(waiting: Waiting, records: Sequence[RunRecord]) -> tuple[list[str], bool]:
-    """Retry those of *records* that the cluster failed; return lines for the user, and whether any was queued.
+def _look(waiting: Waiting, asked: SchedulersAsked) -> tuple[dict[str, RunRecord], list[str]]:
+    """Return the runs that had not ended before, by uid, and lines about silent schedulers and what wants repair.
 
-    What cannot be retried is one of the lines; nothing is raised for it.
+    One whose directory was removed is lost.
     """
-    notes: list[str] = []
-    failed: defaultdict[str, list[str]] = defaultdict(list)
-    is_any = False
-    for record in records:
-        if not _is_over(waiting.store, record):
-            continue
-        try:
-            retried = retry_automatically(waiting.store, waiting.places, waiting.backends, record)
-        except HpcmlError as error:
-            failed[str(error)].append(record.uid)
-            continue
-        if retried is not None:
-            is_any = True
-            notes.append(f"{retried.uid} {retried.why}")
-    return [*notes, *_not_retried(failed)], is_any
-
-
-def _not_retried(failed: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a line for each error in *failed*, which has the runs that could not be retried for it."""
-    for error, uids in failed.items():
-        yield f"{_which(uids)} could not be retried: {error}"
-
-
-def _which(uids: Sequence[str]) -> str:
-    return uids[0] if len(uids) == 1 else f"{len(uids)} runs ({uids[0]}, ...)"
-
-
-def _lost(record: RunRecord) -> RunRecord:
-    """Return the *record* of a run whose directory was removed before it had ended, as one that is lost."""
-    return replace(record, state=State.LOST, is_settled=True, reason=why_removed(record.path))
+    store, places = waiting.store, waiting.places
+    collected = collect(store, places, asked)
+    now = {record.uid: record for record in collected.runs}
+    for record in collected.removed:
+        now[record.uid] = replace(record, state=State.LOST, is_settled=True, reason=why_removed(record.path))
+    return now, [*asked.problems, *repairs.of_queues(places), *repairs.of_cancelled(store, places)]
 
 
 def _is_over(store: Database, record: RunRecord) -> bool:

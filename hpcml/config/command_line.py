@@ -13,7 +13,6 @@ from pathlib import Path
 
 from hpcml.config.schema import groups, kinds_by_key
 from hpcml.errors import ConfigError, require
-from hpcml.model.choices import Goal
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.paths import is_source_of_hpcml, resource_dir
 from hpcml.spelling import SYNONYMS, nearest
@@ -56,9 +55,9 @@ def read_command_line(arguments: Sequence[str], *, project: Path, is_own: bool =
     """Separate flags and overrides, and write what people type as Hydra wants it.
 
     ``+cluster=x`` becomes ``cluster=x``, ``+experiment=x`` a study, a command line is quoted. A metric that is chosen
-    without its goal gets that of its name. A command line of the user's own (*is_own*, ``workload.command=...``) also
-    chooses ``model=custom`` and ``data=custom`` where nothing else was chosen. *project*'s ./conf is one of the
-    folders. Raises `ConfigError` for a word that is neither flag nor override, and for settings of Hydra's own jobs.
+    without its goal gets that of its name, or none. A command line of the user's own (*is_own*,
+    ``workload.command=...``) also chooses ``model=custom`` and ``data=custom`` where nothing else was chosen.
+    *project*'s ./conf is one of the folders. Raises `ConfigError` for a word that is neither flag nor override, and for settings of Hydra's own jobs.
 
     >>> read_command_line(["--multirun", "seed=0,1"], project=Path.cwd())  # doctest: +SKIP
     CommandLine(overrides=('seed=0,1',), is_sweep=True, folders=(), shows=None, package=None, is_resolved=False)
@@ -74,7 +73,7 @@ def read_command_line(arguments: Sequence[str], *, project: Path, is_own: bool =
     if is_own or "workload.command" in keys:  # a run of somebody's program is not recorded as our CNN on our digits
         overrides[:0] = [word for word in OF_OWN_PROGRAMS if word.partition("=")[0] not in keys]
     if "objective.goal" not in keys and (way := _goal(overrides)) is not None:
-        overrides.append(f"objective.goal={way.name}")
+        overrides.append(f"objective.goal={way}")
     for folder in folders:
         require(Path(folder).is_dir(), f"--config-dir {folder}: there is no such folder")
     require(flags.get("--cfg", "job") == "job", f"--cfg {flags.get('--cfg')}: only --cfg job can be shown")
@@ -125,10 +124,13 @@ def set_again(words: Sequence[str]) -> list[str]:
     return [f"{word} has no effect: {last[key]} stands behind it" for key, word in by_key if last[key] != word]
 
 
-def _goal(overrides: Sequence[str]) -> Goal | None:
-    """Return which way the metric that *overrides* choose is better by its name; None where that is unknown."""
+def _goal(overrides: Sequence[str]) -> str | None:
+    """Return the goal of the name of the metric that *overrides* choose, "null" for none; None where none is chosen."""
     chosen = [value for key, _, value in (word.partition("=") for word in overrides) if key == "objective.metric"]
-    return goal_by_name(chosen[-1].strip("'\"")) if chosen and not set(chosen[-1]) & set(",()[]{}") else None
+    if not chosen:
+        return None
+    goal = None if set(chosen[-1]) & set(",()[]{}") else goal_by_name(chosen[-1].strip("'\""))
+    return "null" if goal is None else goal.name
 
 
 def project_conf(project: Path) -> Path | None:

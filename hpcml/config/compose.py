@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from hpcml.config.command_line import (
     set_again,
     waits_for_results,
 )
-from hpcml.config.program import Program, common_program, read_program, seed_in_environment
+from hpcml.config.program import Program, common_program, read_program
 from hpcml.config.sweep import MOST_RUNS, check_count, check_size
 from hpcml.config.sweep import points as sweep_points
 from hpcml.config.unreadable import in_one_line, why_no_options, why_unreadable
@@ -92,7 +92,7 @@ def compose_from_cli(
     if program is None:
         return composed
     check_count(len(composed) * program.count, most, what="the words behind --")
-    return [_at(one, args) for one in composed for args in program.points()]
+    return [_at(one, args, program.sweeps) for one in composed for args in program.points()]
 
 
 class _Composition(NamedTuple):
@@ -396,10 +396,7 @@ def compose_command(
     if said is None or not points:
         return points, again
     seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
-    remarks = [*again, *said.remarks(seeds, precisions, project=project)]
-    if by_variable := seed_in_environment([point.run for point in points]):
-        remarks.append(by_variable)
-    return points, remarks
+    return points, [*again, *said.remarks(seeds, precisions, project=project)]
 
 
 def _without_secrets(points: Sequence[Composed]) -> list[Composed]:
@@ -438,9 +435,9 @@ def _not_told_apart(name: str) -> ConfigError:
     )
 
 
-def _at(composed: Composed, args: dict[str, str]) -> Composed:
+def _at(composed: Composed, args: dict[str, str], swept: Iterable[str]) -> Composed:
     run = replace(composed.run, workload=replace(composed.run.workload, args=args))
-    return replace(composed, run=run, overrides=composed.overrides + tuple(f"args.{x}={args[x]}" for x in args))
+    return replace(composed, run=run, overrides=composed.overrides + tuple(f"args.{x}={args[x]}" for x in swept))
 
 
 def _check_name(word: str, filled_in: Collection[str]) -> None:

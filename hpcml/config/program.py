@@ -1,8 +1,8 @@
 """The words behind ``hpcml run ... --``: a command line of the user's own, and the sweeps that its flags ask for.
 
-Hydra never sees these words. Without ``-m`` they reach the program as they were typed. With it, a value that is a list
-is a sweep: ``--lr 0.5,1.0`` becomes ``--lr {lr}`` in the command, which all runs have in common, and ``lr`` a setting
-with two levels, recorded as ``workload.args.lr``.
+Hydra never sees these words. ``--lr 0.5`` becomes ``--lr {lr}`` in the command, which runs with other rates have in
+common, and ``lr`` a setting, recorded as ``workload.args.lr``; the program gets the words that were typed. With
+``-m`` a value that is a list is a sweep: ``--lr 0.5,1.0`` are two runs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcml.config.command_line import MULTIRUN
-from hpcml.config.schema import kinds_by_key
 from hpcml.config.sweep import MOST_RUNS, check_count
 from hpcml.errors import ConfigError
-from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, names_in
+from hpcml.model.identity import names_output
+from hpcml.model.launcher import LAUNCHING_MODULES
+from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, fill_in, names_in
 from hpcml.model.precision import PrecisionName, environment
-from hpcml.model.run import Run
+from hpcml.model.record_keys import ARGUMENTS, setting_value
+from hpcml.model.run import MOST_SEEDS, Run
+from hpcml.model.secrets import masked
 from hpcml.runs.files import read_whole
+from hpcml.spelling import nearest
 
 _SEED = "seed"
 # What programs call their seed: LightningCLI's seed_everything, scikit-learn's random_state, DLRM's numpy-rand-seed,
@@ -33,24 +37,22 @@ _SEED_NAMES = re.compile(
     r"(?:(?:(?:py)?torch|np|numpy|jax|prng|rng|manual|global|base|master)_?)?(?:rand(?:om)?_?)?"
     r"seed(?:_?(?:num(?:ber)?|value))?|seed_everything|random_?state"
 )
-_SEED_OF_WHAT = re.compile(
-    r".*(?:[_-][Ss]eed|[_-]SEED|[a-z]Seed)", re.DOTALL
-)  # data_seed: maybe the program's only one
-_IS_NO_NAME = re.compile(r"arg\d+|s")  # of a seed that stands behind no flag, or behind -s
+_IS_PLACE = re.compile(r"arg\d+")  # of what stands behind no flag
 _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
 SWEEP = "sweep of the program's own settings"  # how the one remark begins that is no warning
 _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
 _RANGE = re.compile(r"\{?(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?\}?")
-# Of --gin_bindings=train.lr=0.1,0.2 the name is the last one.
+# Of --gin_bindings=train.lr=0.1,0.2 the name is the last one; args.lr is what compare calls lr, too.
 _JOINED = re.compile(
-    r"(?s)(?P<prefix>(?:--?[A-Za-z][\w.-]*=(?=[A-Za-z_][\w./@-]*=))?(?:--?|[+~]{1,2})?(?P<name>[A-Za-z_][\w./@-]*)=)"
+    r"(?s)(?P<prefix>(?:--?[A-Za-z][\w.-]*=(?=[A-Za-z_][\w./@-]*=))?(?:--?|[+~]{1,2})?(?:args\.)?(?P<name>[A-Za-z_][\w./@-]*)=)"
     r"(?P<value>.*)"
 )
 _PAIR = re.compile(r"[A-Za-z_][\w./@-]*=.*", re.DOTALL)
 _SHORT_JOINED = re.compile(r"(?P<prefix>-(?P<name>[A-Za-z]))(?P<value>[^A-Za-z-].*)")  # -b8,16
 _FLAG_AND_VALUE = re.compile(r"--?[A-Za-z][\w.-]*\s")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_SCRIPT_FILE = re.compile(r"\.(?:py|sh|R|jl|pl|lua|rb|js)$")
 _KEY = re.compile(
     r"[A-Z][A-Z0-9_]+(?:\.[A-Z][A-Z0-9_]*)*"
 )  # of yacs, whose settings are bare words: SOLVER.BASE_LR 0.1
@@ -58,13 +60,8 @@ _NAME_AND_VALUE = (  # programs some of whose flags are followed by a name and a
     (re.compile("papermill"), frozenset({"-p", "--parameters", "-r", "--parameters_raw"})),
     (re.compile(r"lmp(?:_\w+)?|lammps"), frozenset({"-v", "-var"})),
 )
-_OUTPUT = re.compile(  # in a flag of a place to write to, or in a key; no --layout, no --login
-    r"(?<![a-z])out|save(?!d_)|(?<![a-z])log(?!i[nst])|result|export|(?:ckpt|checkpoint)s?_?(?:dir|folder|root)|^o$|^project$|(?:^|_)storage$|"
-    r"(?:^|_)(?:work|run|exp|experiment|default_root|tensorboard|tb)_?dir$"
-)
-_INPUT = re.compile(r"in(?:it|put)|load|read|restor|resum|pretrain|from|conf|data")
+_MAYBE_OUTPUT = ("o", "project", "storage")  # where they have a path
 _PLACE_BEHIND = re.compile(r"(?:(?:sqlite|duckdb)(?:\+\w+)?:///)?(/(?!dev/).+)")
-_FLAG_OR_KEY = re.compile(r"-{0,2}[A-Za-z][\w.-]*")
 _DEVICES = re.compile(r"(?:CUDA|HIP|ROCR|NVIDIA)_VISIBLE_DEVICES=|ZE_AFFINITY_MASK=|GOMP_CPU_AFFINITY=")
 _PINNING = frozenset({"taskset", "numactl", "hwloc-bind", "likwid-pin"})
 _OF_PINNING = re.compile(r"-.*|[\d,:.!+@SNMCEx-]+|all")  # their flags, and lists of CPUs and nodes
@@ -78,7 +75,7 @@ _LISTS_OF = {  # flags whose values are lists
     "deepspeed": frozenset({"include", "i", "exclude", "e"}),
     "accelerate": frozenset({"gpu_ids"}),
 }
-_PLACEHOLDER = re.compile(r"(?<![{$])\{([\w.]+)\}(?!\})")
+_PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_][\w.]*)\}(?!\})")
 _INTERPRETER = re.compile(r"(?:ba|z|da|k|fi)?sh|(?:python|pypy|perl|ruby|node|julia|Rscript|R|lua)[\d.]*")
 _TAKES_CODE = re.compile(r"-[A-Za-z]*[ceE]|--eval")  # such as bash -lc, perl -ne: what follows is a program of its own
 _SCRIPT = re.compile(r"-m|(?!-).*[/.].*", re.DOTALL)  # flags behind it are the program's, not the interpreter's
@@ -86,8 +83,7 @@ _OF_PRECISION = re.compile(
     r"precision|dtype|fp\d|bf\d|float|half|double|amp(?![a-z])|mixed|int8|quant|autocast", re.IGNORECASE
 )
 _NOTHING = '""'  # how a flag that is left out is shown
-_SEVERAL = 2  # runs
-_EXPANDED = 3  # so many whole numbers behind one flag look like {1..5}, expanded by the shell
+_LISTED = 20  # values in a line; more are a range, if they are one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +95,7 @@ class Program:
     """
 
     words: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)  # that all runs have, by the name of their flag
     sweeps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # values by name, in the order of the words
     seeds: tuple[str, ...] = ()
     seed_name: str = _SEED
@@ -116,9 +113,9 @@ class Program:
         return math.prod(len(values) for values in self.sweeps.values())
 
     def points(self) -> Iterator[dict[str, str]]:
-        """Yield each combination of the swept values, the last name changing fastest."""
+        """Yield the settings with each combination of the swept values, the last name changing fastest."""
         for values in itertools.product(*self.sweeps.values()):
-            yield dict(zip(self.sweeps, values, strict=True))
+            yield {**self.settings, **dict(zip(self.sweeps, values, strict=True))}
 
     def remarks(self, seeds: Sequence[int], precisions: Collection[PrecisionName], *, project: Path) -> list[str]:
         """Return lines for the user: what is swept, and what looks like a mistake.
@@ -128,31 +125,22 @@ class Program:
         """
         seed = _SEED if self.seed_name == _SEED else f"{_SEED} ({self.seed_name})"
         swept = {**self.sweeps, **({seed: self.seeds} if self.seeds else {})}
-        said = " x ".join(
-            f"{name}: {' '.join(value or _NOTHING for value in values)}"
-            for name, values in swept.items()
-            if len(values) > 1
-        )
+        said = " x ".join(f"{name}: {_listed(values)}" for name, values in swept.items() if len(values) > 1)
         lines = [f"{SWEEP}: {said}"] if said else []
-        is_ours = _asks_us(self.words, project)
-        if len(set(seeds)) > 1 and _SEED not in names_in(self.words, OF_THE_RUN) and not is_ours:
+        words = [fill_in(word, self.settings) for word in self.words]
+        is_ours = _asks_us(words, project)
+        if len(set(seeds)) > 1 and _SEED not in names_in(words, OF_THE_RUN) and not is_ours:
             lines.append(
                 f"{len(set(seeds))} seeds, and no word of the command tells the program its own: write --seed {{seed}} "
                 "(a program that reads hpcml_client's run.config has it from there)"
             )
-        if len(set(seeds)) == 1 and (name := self._seed_perhaps()) is not None:
-            listed = ",".join(self.sweeps[name])
-            lines.append(
-                f"{name} is compared as a setting, one run at each of its values: if it is the program's seed, write "
-                f"seed={listed} in front of the --, and {{seed}} behind it instead of the list"
-            )
-        if _are_told_apart_by_nothing(self.words, precisions) and not is_ours:
+        if _are_told_apart_by_nothing(words, precisions) and not is_ours:
             lines.append(
                 f"{len(set(precisions))} precisions, and no word of the command tells the program its own: write a "
                 "flag with {precision} or {mixed_precision} (a program that calls hpcml_client's apply_precision() has "
                 "it from there)"
             )
-        elif len(set(precisions)) == 1 and not is_ours and _reaches_nobody(self.words, *set(precisions)):
+        elif len(set(precisions)) == 1 and not is_ours and _reaches_nobody(words, *set(precisions)):
             lines.append(
                 f"precision={next(iter(precisions)).name}, and no word of the command tells the program: hpcml sets no "
                 "switch of another program's for it; write a flag with {precision} or {mixed_precision}, or have the "
@@ -160,27 +148,9 @@ class Program:
             )
         if self.is_sweep and len(seeds) == 1:
             lines.append("-m, and there is one run: a list with commas or a range is a sweep: --lr 0.1,0.5 --seed 0..4")
-            lines += _expanded(self.words)
         if len(seeds) > 1:
-            lines += _shared_outputs(self.words)
+            lines += _shared_outputs(words)
         return [*lines, *self.doubts]
-
-    def _seed_perhaps(self) -> str | None:
-        """Return which sweep may be that of a seed.
-
-        It is of something (``data_seed``), or has values such as 0 1 2 and no name that says what they are.
-        """
-        named = {name: each for name, each in self.sweeps.items() if _SEED_OF_WHAT.fullmatch(name)}
-        of_what = [name for name, each in named.items() if len(each) > 1 and _are_seeds(each)]
-        if len(of_what) == 1 and not self._has_seed():
-            return of_what[0]
-        counted = [name for name, values in self.sweeps.items() if _IS_NO_NAME.fullmatch(name) and _are_counted(values)]
-        if not counted or self._has_seed():
-            return None
-        return max(counted, key=lambda name: len(self.sweeps[name]))
-
-    def _has_seed(self) -> bool:
-        return any(_is_seed(word.partition("=")[0].lstrip("-")) for word in self.words if word[:1] == "-")
 
 
 def read_program(
@@ -220,19 +190,27 @@ def read_program(
         word = f"{_ARGUMENT}{name}={','.join(values)}"
         _check_named(name, word, template)
         reading.sweep(name, list(values), word)
+    if reading.seeds and (given := [word for word in rest if word.startswith("seed=")]):
+        raise ConfigError(f"{given[0]} and --seed {','.join(reading.seeds)}: write --seed {{seed}} behind the --")
+    doubts = () if is_literal else _look_through(words, template, reading)
+    recorded = _record(template, reading, has_seed=bool(reading.seeds) or _says_seed(words, rest))
     if reading.seeds:
-        if given := [word for word in rest if word.startswith("seed=")]:
-            raise ConfigError(f"{given[0]} and --seed {','.join(reading.seeds)}: write --seed {{seed}} behind the --")
         rest.append(f"seed={','.join(reading.seeds)}")
     program = Program(
         words=tuple(template),
+        settings=recorded,
         sweeps={name: tuple(values) for name, values in reading.sweeps.items()},
         seeds=tuple(reading.seeds),
         seed_name=reading.seed_name,
         is_sweep=is_sweep,
-        doubts=() if is_literal else tuple(_doubts(words, template, reading)),
+        doubts=doubts,
     )
     return program, rest
+
+
+def _says_seed(words: Sequence[str], settings: Sequence[str]) -> bool:
+    """Whether the run's seed is given in front of the ``--``, or told the program by a placeholder."""
+    return bool(names_in(words, (_SEED,))) or any(word.startswith("seed=") for word in settings)
 
 
 def _swept(words: Sequence[str], settings: Sequence[str], most: int) -> tuple[_Reading, list[str]]:
@@ -250,7 +228,7 @@ def _seed_name(reading: _Reading, words: Sequence[str], settings: Sequence[str])
 
     It is `_SEED` where the run's seed is given otherwise, or two names might be meant.
     """
-    if reading.seeds or names_in(words, (_SEED,)) or any(word.startswith("seed=") for word in settings):
+    if reading.seeds or _says_seed(words, settings):
         return _SEED
     alike = [name for name, values in reading.sweeps.items() if _is_seed(name) and _are_seeds(values)]
     return alike[0] if len(alike) == 1 else _SEED
@@ -260,27 +238,21 @@ def _are_seeds(values: Iterable[str]) -> bool:
     return all(value.isascii() and value.isdecimal() for value in values)
 
 
+def _is_one_seed(value: str) -> bool:
+    return _are_seeds([value]) and value == str(int(value)) and int(value) < MOST_SEEDS
+
+
 def _is_seed(name: str) -> bool:
     return _SEED_NAMES.fullmatch(re.split(r"[./]", name.lower())[-1].replace("-", "_")) is not None
 
 
-def _are_counted(values: Sequence[str]) -> bool:
-    """Tell whether *values* are whole numbers one after the other, from 0 or 1 on."""
-    return len(values) >= _EXPANDED and any(list(values) == [*map(str, range(a, a + len(values)))] for a in (0, 1))
-
-
-def seed_in_environment(runs: Sequence[Run]) -> str | None:
-    """Return a line where *runs* of one seed differ in a variable that may be the program's seed (``SEED=0,1,2``)."""
-    if len(runs) < _SEVERAL or len({run.seed for run in runs}) > 1:
-        return None
-    for name in runs[0].workload.env:
-        values = list(dict.fromkeys(run.workload.env.get(name, "") for run in runs))
-        if (_is_seed(name) or _SEED_OF_WHAT.fullmatch(name)) and len(values) > 1 and _are_seeds(values):
-            return (
-                f"workload.env.{name} is compared as a setting, one run at each of its values: if it is the program's "
-                f"seed, write seed={','.join(values)} 'workload.env.{name}=${{seed}}'"
-            )
-    return None
+def _listed(values: Sequence[str]) -> str:
+    """Return *values* in a line; of many whole numbers one after the other the first and the last."""
+    if len(values) > _LISTED and _are_seeds(values):
+        first, last = values[0], values[-1]
+        if list(values) == [*map(str, range(int(first), int(last) + 1))]:
+            return f"{first}..{last}"
+    return " ".join(value or _NOTHING for value in values)
 
 
 def common_program(runs: Sequence[Run]) -> Program | None:
@@ -321,29 +293,22 @@ def _check_named(name: str, word: str, template: Sequence[str]) -> None:
         raise ConfigError(f"{word}: no word behind -- has {{{name}}}, which it would fill in")
 
 
-def _doubts(words: Sequence[str], template: Sequence[str], reading: _Reading) -> Iterator[str]:
-    if reading.is_sweep:
-        yield from _counted(words)
-    yield from _own_sweep(template)
-    yield from _unfilled(template, reading.sweeps)
+def _look_through(words: Sequence[str], template: Sequence[str], reading: _Reading) -> tuple[str, ...]:
+    """Return a line for each of *words* that looks like a mistake.
 
-
-def _unfilled(words: Sequence[str], filled_in: Collection[str]) -> Iterator[str]:
-    """Yield a line for a misspelt ``{seed}`` or a key in braces, which reach the program as they are.
-
-    Not in code behind -c.
+    Raises `ConfigError` where a word, or the value of a setting, is a placeholder for which there is no value.
     """
-    code = _code_position(words)
-    for position, word in enumerate(words[1:], start=1):
-        for name in _PLACEHOLDER.findall(word) if position != code else ():
-            if name in filled_in:
-                continue
-            if "." in name and name in kinds_by_key():
-                last = name.rpartition(".")[2]
-                yield f"{word}: nothing fills in {{{name}}}: write {{{last}}}, and args.{last}=VALUE in front of the --"
-            known = [each for each in OF_THE_RUN if name != each and _letters(name) == _letters(each)]
-            if known and name not in OF_THE_RUN:
-                yield f"{word}: nothing fills in {{{name}}}: did you mean {{{known[0]}}}?"
+    for word in template[1:]:
+        found = _PLACEHOLDER.fullmatch(word.rpartition("=")[2])
+        if found is not None and (name := found[1]) not in (*OF_THE_RUN, *reading.sweeps):
+            near = nearest(name, OF_THE_RUN)
+            mend = f"did you mean {{{near[0]}}}?" if near else f"write args.{name}=VALUE in front of the --"
+            raise ConfigError(f"nothing fills in {{{name}}} behind the --: {mend} (--as-is passes words as they are)")
+    return tuple(
+        f"{word} behind the -- is a word of the program: what fills in a placeholder stands in front of the --"
+        for word in words[1:]
+        if word.startswith(_ARGUMENT) and "=" in word
+    )
 
 
 def _code_position(words: Sequence[str]) -> int | None:
@@ -362,20 +327,12 @@ def _code_position(words: Sequence[str]) -> int | None:
     return None
 
 
-def _letters(name: str) -> set[str]:
-    return set(name.lower()) - {"_"}
-
-
 def _shared_outputs(words: Sequence[str]) -> Iterator[str]:
     """Yield a line for each absolute path among *words* that all runs would write to."""
-    for before, word in itertools.pairwise(words):
-        key, _, value = word.partition("=")
-        flag, value = (key, value) if _FLAG_OR_KEY.fullmatch(key) and value else (before, word)
-        place = _PLACE_BEHIND.fullmatch(value)
-        if place is None or _PLACEHOLDER.search(value) or not (flag.startswith("-") or flag == key):
-            continue
-        name = re.sub(r"[-.]", "_", flag.lstrip("-")).lower()
-        if _OUTPUT.search(name) and not _INPUT.search(flag.rpartition(".")[2].lower()):
+    for each in _settings_in(words):
+        place = _PLACE_BEHIND.fullmatch(each.value)
+        if place and not _PLACEHOLDER.search(each.value) and (each.name in _MAYBE_OUTPUT or names_output(each.name)):
+            flag = each.in_front.rstrip("=") or words[each.at - 1]
             yield f"all runs write to {place[1]}: a relative path behind {flag} is each run's own"
 
 
@@ -396,7 +353,8 @@ class _Reading:
                 f"{word}: {name} is swept twice: write args.{name}={','.join(values)} in front of the --, and "
                 f"{{{name}}} wherever the value belongs"
             )
-        if again := next((value for value, n in Counter(values).items() if n > 1), None):
+        numbers = Counter(setting_value(ARGUMENTS, value) for value in values)  # 1e-3 and 0.001 are one
+        if again := next((value for value in values if numbers[setting_value(ARGUMENTS, value)] > 1), None):
             one = word.replace(",", "\\,")
             raise ConfigError(
                 f"{word}: {name} has {again} twice, and would make the same run again: one list of the program's own "
@@ -438,7 +396,7 @@ class _Reading:
                 prefix, name, value = joined["prefix"], joined["name"], joined["value"]
             else:
                 prefix, value = "", word
-                name = _own_name(word) or (flag.lstrip("-") if flag else _place_name(words, position))
+                name = _own_name(word) or (_name(flag) if flag else _place_name(words, position))
             following = words[position + 1] if position + 1 < len(words) else "-"
             if value.endswith(",") and value[:-1] and not following.startswith("-"):
                 raise ConfigError(
@@ -453,6 +411,91 @@ class _Reading:
             template.append(prefix + (values[0] if len(values) == 1 else self.sweep(name, values, word)))
             flag = None
         return template
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A setting that one word has the value of; the flag is in front of it there, or is the word before."""
+
+    at: int
+    in_front: str
+    name: str
+    value: str
+
+
+def _record(template: list[str], reading: _Reading, *, has_seed: bool) -> dict[str, str]:
+    """Put a placeholder for each setting of the program into *template*; return the values by their names.
+
+    Words stay where a setting is typed twice, is a secret, or has a placeholder. The seed becomes that of *reading*,
+    unless it *has_seed*.
+    """
+    found = list(_settings_in(template))
+    times = Counter(each.name for each in found)
+    filled = dict.fromkeys((*OF_THE_RUN, *reading.sweeps), "")
+    taken = {*reading.sweeps, *names_in(template, OF_THE_RUN)}
+    once = [each for each in found if times[each.name] == 1 and each.name not in taken]
+    once = [each for each in once if each.value and fill_in(each.value, filled) == each.value]
+    seeds = [each for each in once if _is_seed(each.name) and _is_one_seed(each.value)]
+    seeds = [each for each in seeds if each.name == _SEED] or seeds
+    settings, places = {}, set()
+    for each in once:
+        name, typed = each.name, f"--{each.name}={each.value}"
+        if [each] == seeds and not has_seed:
+            reading.seeds, reading.seed_name, name = [each.value], name, _SEED
+        elif name != _SEED and masked([typed]) == [typed]:
+            settings[name] = each.value
+        else:
+            continue
+        template[each.at] = f"{each.in_front}{{{name}}}"
+        places.add(each.at)
+    for at in {*range(len(template))} - places:  # what looks like one of these placeholders is text
+        for name in settings:
+            template[at] = template[at].replace(f"{{{name}}}", f"{{{{{name}}}}}")
+    return settings
+
+
+def _settings_in(words: Sequence[str]) -> Iterator[_Setting]:
+    """Yield what is typed of the program's settings: ``--lr 0.1``, ``--lr=0.1``, ``lr=0.1``, ``-b 8`` and ``--amp``.
+
+    Of several numbers behind a flag none is the setting (``--milestones 30 60``).
+    """
+    left_alone, flag = {*_of_launcher(words)}, ""
+    for at in range(_own_from(words), len(words)):
+        word, following = words[at], words[at + 1] if at + 1 < len(words) else "--"
+        if at in left_alone or word == "--":
+            flag = ""
+        elif joined := _JOINED.fullmatch(word) or _SHORT_JOINED.fullmatch(word):
+            yield _Setting(at, joined["prefix"], joined["name"], joined["value"])
+            flag = ""
+        elif _FLAG.fullmatch(word):
+            flag = word
+            if re.match("--|-[A-Za-z]", following):  # it has no value: it is its own
+                yield _Setting(at, "", _flag_name(word), word)
+        else:
+            name = _name(flag) or _place_name(words, at)
+            if not (_IS_PLACE.fullmatch(name) or (_is_number(word) and _is_number(following))):
+                yield _Setting(at, "", name, word)
+            flag = ""
+
+
+def _own_from(words: Sequence[str]) -> int:
+    """Return where the program's own settings begin: behind its script, its module, or code that is to be run.
+
+    >>> [_own_from(line.split()) for line in ("python -u t.py --lr 1", "srun -n 4 ./t --lr 1", "train --lr 1")]
+    [3, 4, 1]
+    """
+    if (code := _code_position(words)) is not None:
+        return code + 1
+    starts = words[0].rpartition("/")[2] in (*_LISTS_OF, *_PINNING)  # another program, which is still to come
+    begin = len(words) if starts else 1
+    for at, (before, word) in enumerate(itertools.pairwise(["", *words])):
+        if starts and before == "-m" and word not in LAUNCHING_MODULES:
+            return at + 1
+        if _INTERPRETER.fullmatch(word.rpartition("/")[2]) and (not at or _is_bare(words, at)):
+            starts, begin = True, len(words)
+        elif at and (_SCRIPT_FILE.search(word) or (starts and "/" in word)) and (starts or _is_bare(words, at)):
+            return at + 1
+    return begin
 
 
 def _of_launcher(words: Sequence[str]) -> Iterator[int]:
@@ -494,6 +537,18 @@ def _begins_program(words: Sequence[str], at: int) -> bool:
     return is_name and not word.startswith("-")
 
 
+def _name(flag: str) -> str:
+    return flag.lstrip("-").removeprefix(_ARGUMENT)
+
+
+def _flag_name(flag: str) -> str:
+    return re.sub("^no[-_]", "", _name(flag))
+
+
+def _is_number(word: str) -> bool:
+    return not isinstance(setting_value(ARGUMENTS, word), str)
+
+
 def _own_name(word: str) -> str | None:
     """Return the name of the flag that *word* has with and without "no"; None where it is anything else.
 
@@ -501,7 +556,7 @@ def _own_name(word: str) -> str | None:
     ('bn', 'amp', None, None)
     """
     flags = _split(word)
-    names = {re.sub("^no[-_]", "", flag.lstrip("-")) for flag in flags}
+    names = set(map(_flag_name, flags))
     names -= {f"no{name}" for name in names}  # absl's
     return names.pop() if len(names) == 1 < len(flags) and all(map(_FLAG.fullmatch, flags)) else None
 
@@ -581,40 +636,3 @@ def _split(text: str) -> list[str]:
             continue
         current += character
     return [*parts, current]
-
-
-def _counted(words: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each flag with whole numbers one after the other, as a shell makes them of {1..5}."""
-    for flag, of in itertools.groupby(
-        enumerate(words), key=lambda pair: re.fullmatch(r"-?\d{1,18}", pair[1]) is not None
-    ):
-        numbers = list(of)
-        before = words[numbers[0][0] - 1]
-        steps = {int(b) - int(a) for (_, a), (_, b) in itertools.pairwise(numbers)} if flag else set()
-        if len(numbers) >= _EXPANDED and steps == {1} and numbers[0][0] and _FLAG.fullmatch(before):
-            shown = " ".join(word for _, word in numbers)
-            yield f"{before} {shown} is one run: if your shell made it of {{...}}, write {before} FIRST..LAST"
-
-
-def _own_sweep(words: Sequence[str]) -> Iterator[str]:
-    """Yield a line where the program's own Hydra seems to be told to sweep: its trainings would be one run."""
-    flags = [
-        word
-        for word, after in itertools.pairwise([*words, ""])
-        if word == "--multirun" or (word == "-m" and (not after or after.startswith("-") or "=" in after))
-    ]
-    lists = [word for word in words if (found := _JOINED.fullmatch(word)) and len(_split(found["value"])) > 1]
-    if flags and lists:
-        yield (
-            f"{flags[0]} {lists[0]} behind the -- is the program's own sweep, in one run with one time and one result: "
-            "leave that flag out, and -m in front of the -- makes a run of each value"
-        )
-
-
-def _expanded(words: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each flag that a shell seems to have repeated, as it does with ``--lr={0.1,0.2}``."""
-    for flag, of in itertools.groupby(words, key=lambda word: word.partition("=")[0]):
-        values = [word.partition("=")[2] for word in of]
-        if flag.startswith("--") and len(values) > 1 and all(values):
-            shown = " ".join(f"{flag}={value}" for value in values)
-            yield f"{shown}: if your shell made it of {{...}}, write {flag}={','.join(values)}"

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import yaml
 
-_MOST_BYTES = 1 << 20  # of which Hydra takes a minute
-_MOST_VALUES = 100_000  # the same
 _COMPOSING = "raised while composing config:"  # behind which stands what was raised
 _MERGING = "Error merging override "
 
@@ -35,34 +33,7 @@ def why_no_options(path: Path) -> str | None:
         return f"{path} is a folder: an option is a file of that name"
     if path.is_symlink() and not path.exists():
         return f"{path} is a link to {path.readlink()}, and nothing is there: mend the link, or choose another option"
-    if path.is_file() and path.stat().st_size > _MOST_BYTES:
-        return f"{path} has {path.stat().st_size >> 20} MiB, and a file of options some lines: choose another option"
-    if path.is_file() and (n_values := _n_values(path)) > _MOST_VALUES:
-        return f"{path} stands for {n_values:,} values by its aliases (*NAME): write fewer of them into each other"
     return None
-
-
-def _n_values(path: Path) -> int:
-    """Return for how many values a file of YAML stands, each alias written out, as Hydra does; 0 if it is none."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    if "*" not in text:
-        return 0
-    known: dict[int, int] = {}
-
-    def counted(node: yaml.Node) -> int:
-        if isinstance(node, yaml.ScalarNode):
-            return 1
-        if id(node) not in known:
-            known[id(node)] = 1  # of one that holds itself
-            parts = node.value if isinstance(node, yaml.SequenceNode) else [value for _, value in node.value]
-            known[id(node)] = 1 + sum(map(counted, parts))
-        return known[id(node)]
-
-    try:
-        whole = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError:
-        return 0  # which is said when it is read
-    return 0 if whole is None else counted(whole)
 
 
 def in_one_line(error: Exception) -> str:

@@ -23,7 +23,9 @@ Verdict = Literal[
     "worse",  # shown to be below the reference, by however little
     "inconclusive",  # the runs at hand cannot tell; never read it as "no difference"
     "unstable",  # too many of its runs, or of the reference's, were lost to their own doing: survivors prove nothing
+    "unstable reference",  # as that, where it lost none itself
     "no margin",  # no margin was given, so no difference is known to matter
+    "no goal",  # nothing says whether more of the metric is better, or less
     "not proven",  # precisions are compared, and that of an arm, or of its reference, was not measured
     "not as requested",  # an arm, or its reference, was measured to compute in another precision than its name says
 ]
@@ -317,11 +319,18 @@ class Comparison:
 
     by: str  # as asked: precision, training.batch_size
     metric: str  # a run's value is the last one it recorded
-    goal: Literal["max", "min"]
-    goal_source: Literal["config", "command line", "metric name"]
+    goal: Literal["max", "min"] | None  # None: nothing tells which way is better
+    goal_source: Literal["config", "command line", "metric name"] | None
     n_runs: int
     n_comparisons: int  # rows against a reference, over all cells
     cells: tuple[Cell, ...] = field(default_factory=tuple)
     n_tests: int = 0  # of them, those with a p value: Holm's m
     seed: str | None = None  # the setting that stands for the seed of the runs; None: their own
     excluded: tuple[Excluded, ...] = ()  # runs of cells without the setting or the metric, often of another program
+
+    @property
+    def way(self) -> str:
+        """Which way the metric is better, in words."""
+        if self.goal is None:
+            return "nothing tells whether higher is better: say --goal max or min"
+        return f"{'higher' if self.goal == 'max' else 'lower'} is better"

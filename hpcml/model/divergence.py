@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from hpcml.model.metric_goal import is_loss
-from hpcml.model.metric_sources import PRINTED_LOSS
+from hpcml.model.metric_sources import NONFINITE, PRINTED_LOSS
 from hpcml.model.records import MetricSummary, RunRecord
 
 
@@ -15,9 +16,7 @@ def diverged(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
     Such a run has a metric all the same where that was read before, or is the best so far, or the guess of a network
     whose weights are nan.
     """
-    ended = {
-        run.uid: _lost_losses(run) or ["the loss that they print"] * bool(run.facts.get(PRINTED_LOSS)) for run in runs
-    }
+    ended = {run.uid: _lost_losses(run) or ["the loss that they print"] * bool(_printed_loss(run)) for run in runs}
     return {uid: names for uid, names in ended.items() if names}
 
 
@@ -27,7 +26,7 @@ def divergence_words(run: RunRecord) -> str | None:
         return None
     if names := _lost_losses(run):
         return f"{', '.join(names)} nan or infinite at the last"
-    printed = run.facts.get(PRINTED_LOSS)
+    printed = _printed_loss(run)
     return f"{printed} at the last, as it was printed" if printed else None
 
 
@@ -48,6 +47,13 @@ def _lost_losses(run: RunRecord) -> list[str]:
         for name, summary in sorted(run.metrics.items())
         if summary.last is None and _n_broken(summary) > 0 and is_loss(name)
     ]
+
+
+def _printed_loss(run: RunRecord) -> str | None:
+    """Return what was printed of a loss that is no number at the last; None of one that has values, which count."""
+    printed = str(run.facts.get(PRINTED_LOSS) or "")
+    name, *read = (re.sub(r"[\W_]+", " ", one).lower() for one in (printed.removesuffix(NONFINITE), *run.metrics))
+    return None if name in read else printed or None
 
 
 def _n_broken(summary: MetricSummary) -> int:

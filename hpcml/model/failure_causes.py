@@ -27,6 +27,7 @@ class Cause(StrEnum):
     GPU_FAULT = "gpu_fault"  # Xid, ECC, a device that fell off the bus
     COMMUNICATION = "communication"  # NCCL, gloo, MPI
     CONTAINER = "container"  # the image, or what starts it
+    DISK = "disk"  # full, or the user's quota is
     PRECISION_MISMATCH = "precision_mismatch"  # measured to be another than asked for, and precision.on_mismatch=fail
     PROGRAM = "program"  # the user's own code or input
     CANCELLED = "cancelled"
@@ -84,10 +85,6 @@ _OF_OTHERS: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
     # gfortran's library, Intel's and Go's, above a backtrace
     (re.compile(r"(?P<words>(?:Fortran runtime error: |forrtl: severe |ERROR STOP |panic: |fatal error: ).+)"), None),
     (re.compile(r'Exception in thread "main" (?P<words>[\w.$]+(?:: .+)?)$'), None),  # Java, above its causes
-    (  # MATLAB
-        re.compile(r"(?P<words>Error using {1,3}\S{1,100}(?: \(line \d+\))?) *$"),
-        re.compile(r"(?P<more>\S.*)"),
-    ),
     (re.compile(r"--> (?P<words>FOAM FATAL (?:IO )?ERROR)\b.*$"), re.compile(r" *(?P<more>\S.*)")),  # OpenFOAM
     (
         re.compile(r"\[\d+\](?P<words>PETSC ERROR): -+ Error Message -+$"),
@@ -237,6 +234,10 @@ _PATTERNS: tuple[tuple[Cause, re.Pattern[str]], ...] = tuple(
             ),
         ),
     )
+)
+# ENOSPC (28) but of a watch on files, and EDQUOT (122): in the last lines, since a program may survive one
+_NO_ROOM = re.compile(
+    r"\[Errno 28\](?! inotify)|\[Errno 122\]|no space left on device|disk quota exceeded", re.IGNORECASE
 )
 _CONTAINER = re.compile(r"^(\x1b\[\d+m)?FATAL: ", re.MULTILINE)  # Apptainer's and Singularity's word, in red or not
 
@@ -486,6 +487,8 @@ def _of_failure(exit_code: int | None, signal: int | None, log_tail: str) -> Cau
     for cause, pattern in _PATTERNS:
         if pattern.search(log_tail):
             return cause
+    if _NO_ROOM.search("\n".join(log_tail.splitlines()[-30:])):
+        return Cause.DISK
     ended_by = exit_code - 128 if signal is None and exit_code is not None and exit_code > 128 else signal
     if ended_by in _KILLED_FROM_OUTSIDE:
         return Cause.UNKNOWN  # somebody's hand, or want of memory where nobody counts it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 _WORDS_FOR_PEOPLE = frozenset({"name", "tags"})
@@ -19,6 +20,13 @@ _PLACEMENT = frozenset(
 _JUDGEMENT = (
     *("objective.margins", "objective.target", "objective.scale", "objective.resolution"),
     *("precision.on_mismatch", "precision.observe", "workload.metrics_from"),
+)
+# Where a user's program writes to, and what it calls its run. No --ckpt_path, from which some go on.
+_OF_OUTPUT = re.compile(
+    r"(?!.*(?:in(?:it|put)|load|read|resto|resum|pretrain|from|data))(?:.*_)?(?:"
+    r"(?:out|output|save|log|logging|results?)_?(?:dir|directory|folder|path|file|name|prefix)"
+    r"|(?:work|run|exp|experiment|export|tensorboard|tb|ckpts?|checkpoints?|default_root)_?(?:dir|directory|folder)"
+    r"|(?:run|exp|experiment)_?name)|out|output"
 )
 _HARDWARE_CHOICE = frozenset({"resources.partition", "resources.queue", "resources.constraint"})
 # How an image comes about and is called changes nothing in it.
@@ -48,9 +56,18 @@ def changes_results(key: str) -> bool:
     """Tell whether the setting *key* may change what a run computes or how fast.
 
     These are the settings of `identifies` without the choice of partition, queue and constraint: which hardware these
-    led to is recorded as facts of the run, and compared as such.
+    led to is recorded as facts of the run, and compared as such. Nor is it where a user's program writes to.
+
+        >>> changes_results("workload.args.lr"), changes_results("workload.args.output-dir")
+        (True, False)
     """
-    return identifies(key) and key not in _HARDWARE_CHOICE
+    flag = key.removeprefix("workload.args.")
+    return identifies(key) and key not in _HARDWARE_CHOICE and (flag == key or not names_output(flag))
+
+
+def names_output(flag: str) -> bool:
+    """Tell whether *flag* of a user's program says where it writes to, or what its run is called."""
+    return _OF_OUTPUT.fullmatch(re.sub("[-.]", "_", flag).lower()) is not None
 
 
 def _identifies_container(key: str) -> bool:

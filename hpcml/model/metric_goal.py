@@ -10,31 +10,32 @@ from hpcml.model.choices import Goal
 
 _ERRORS = (
     r"\w*loss|losses|err|errors?|perplexity|ppl|nll|b?ce|\w*entropy|r?ms?e|r?msle|mae|mape|wer|cer|ter|fid|kid|bp[bc]|"
-    r"ece|brier|divergence|kl|regret|resid(?:ual)?s?|sse"
+    r"ece|brier|divergence|kl|regret|resid(?:ual)?s?|sse|lpips|bpd|(?:min)?[af]de"
 )
 _LOSSES = re.compile(r"\w*loss\d*|losses|nll|perplexity|ppl|b?ce|x?ent|\w*crossentropy|r?mse|mae|bp[bc]")
 _OF_OTHERS = frozenset({"packet", "packets", "path"})  # packet_loss
 _OF_A_LOSS = frozenset(  # behind the word: loss_scale, loss_ratio, loss_ms
     {
         *("scale", "scaler", "scaling", "weight", "weights", "coef", "coefficient", "factor", "lambda", "norm"),
-        *("ratio", "fraction", "percent", "percentage", "pct", "rate", "count", "threshold", "patience"),
+        *("ratio", "fraction", "percent", "percentage", "pct", "rate", "count", "threshold", "patience", "reduction"),
         *("grad", "grads", "gradient"),
     }
 )
 _BESIDE_LOSSES = frozenset(  # in a folder of losses, as CleanRL and Stable-Baselines3 name theirs
     {"entropy", "kl", "variance", "clipfrac", "fraction", "lr", "beta", "alpha", "temperature", "values"}
 )
-_TIMES = r"time|elapsed|latency|runtime|walltime|duration|s|secs?|seconds?|minutes?|hours?|ms|us|ns"
+_TIMES = r"time|elapsed|latency|runtime|wall(?:time|clock)?|ttft|tpot|duration|s|secs?|seconds?|minutes?|hours?|[mun]s"
 _SPEEDS = r"throughput|bandwidth|[fsqt]ps|[kmgtpe]?flops?|[mg]?teps|[mgt]l?ups"
 _ERROR = re.compile(_ERRORS)
 _DURATION_OR_RATE = re.compile(rf"{_TIMES}|{_SPEEDS}")
 _LESS = re.compile(rf"{_ERRORS}|{_TIMES}|energy|power|memory|cost|rss|l[12]|k?j|k?w")
 _MORE = re.compile(
     rf"{_SPEEDS}|\w*acc|accuracy|precision|recall|f1|auc|auroc|a[pr]|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rew|"
-    r"rewards?|returns?|r2|ndcg|top\d*|speedup|fom|performance|likelihood"
+    r"rewards?|returns?|r2|ndcg|top\d*|speedup|fom|performance|likelihood|efficiency|savings?|saved|reduction"
 )
 _SHARE = re.compile(r"\w*acc|accuracy|precision|recall|f1|auc|auroc|m?ap\d*|m?iou|dice|top\d*|wer|cer")
 _SCORE = "score"  # more is better, unless another word says of what: brier_score
+_PERCENTILE = re.compile(r"p9\d+")  # of a latency, unless another word says of what: throughput_p99
 _TURNED = frozenset({"neg", "negative"})  # neg_mean_squared_error, negative_log_likelihood
 _COUNTS = frozenset({"epochs", "steps", "iterations", "samples", "updates"})  # until something is reached
 _COUNTED = r"(?:[kmg]i?b|bytes|tok|tokens|words|samples|images|frames|steps|its?|[kmgtpe]?flops?|[kmgtpe]?ops)"
@@ -65,6 +66,8 @@ def goal_by_name(metric: str) -> Goal | None:
     if is_rate(metric):
         return Goal.max
     words = _words(metric)
+    if {"per", "bits"} <= {*words}:  # of a dimension, a character
+        return Goal.min
     if "to" in words:  # what is counted until something is reached, be that an accuracy
         counted = words[: words.index("to")]
         if not _COUNTS.isdisjoint(counted) or _told(counted) is Goal.min:
@@ -173,7 +176,9 @@ def _told(words: Sequence[str]) -> Goal | None:
             return Goal.min
         if _MORE.fullmatch(word):
             return Goal.max
-    return Goal.max if _SCORE in words else None
+    if _SCORE in words:
+        return Goal.max
+    return Goal.min if any(map(_PERCENTILE.fullmatch, words)) else None
 
 
 def is_duration_or_rate(metric: str) -> bool:

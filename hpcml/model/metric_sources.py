@@ -16,6 +16,18 @@ AUTO = "auto"
 READ_AFTERWARDS = "read_afterwards."
 MIXED_TRAININGS = "mixed_trainings"  # a fact: of which metrics steps began anew, as where a script loops
 PRINTED_LOSS = "printed_loss"  # a fact of runs whose last loss, as they printed it, is no number; "" takes it back
+NONFINITE = " nan or infinite"  # in it, behind the name of that loss
+
+
+# How a library's number shows itself: tensor(0.69, grad_fn=...), np.float64(0.14), Array([0.5], dtype=float32)
+IN_CALL = r"(?:tensor|[Aa]rray|(?:np|numpy|jnp|torch|tf)\.\w{1,20})\("
+_STEP = r"""(?:\b(?i:(?:global_)?step|iter|iteration|epoch)\b["']?\W{1,9}(?P<step>\d[\d,]*+)(?!\.\d).{0,300}?)?"""
+# Another word before a name is a part of it, as in val loss; these are none
+_ALONE = r"(?<![\w./@-])(?:(?<![^\W\d_] )|(?i:(?<=\bfinal )|(?<=\btrain )|(?<=\btraining )))"
+_NUMBER = (
+    r"[-+]?(?:(?i:nan|inf(?:inity)?)|(?:\d++(?:,\d++)*\.?\d*+|\.\d++)(?:[eEdD][-+]?\d++)?(?:\s?/\s?\d++)?)"
+    r"(?=m?s\b|(?!\w|[.,:]\d|[/-]\d))"
+)
 
 
 class MetricFiles(Enum):
@@ -41,7 +53,7 @@ _KIND_OF_ENDING: Mapping[str, MetricFiles] = {
     ".csv": MetricFiles.csv,
     ".tsv": MetricFiles.csv,
     ".log": MetricFiles.csv,  # Keras' CSVLogger("training.log")
-    **dict.fromkeys((".dat", ".txt", ".xvg"), MetricFiles.csv),  # of simulations, gnuplot, GROMACS
+    **dict.fromkeys((".dat", ".txt"), MetricFiles.csv),  # of simulations, gnuplot
     ".json": MetricFiles.trainer,
     ".wandb": MetricFiles.wandb,
 }
@@ -50,6 +62,8 @@ _KIND_OF_ENDING: Mapping[str, MetricFiles] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRule:
     r"""A rule that reads metrics from lines that a program prints, for programs that cannot be changed.
+
+    Without a `pattern`, the metric is the number behind the word `name`, as `number_behind` finds it.
 
     `pattern` is a regular expression with the group ``value``, and optionally ``step`` and ``name``; `name` is the
     metric's name where the pattern has no such group. Without ``value``, each group but ``step`` is a metric of its own
@@ -60,10 +74,16 @@ class MetricRule:
         MetricRule(pattern=r"(?P<step>\d+): train (?P<train_loss>\S+) val (?P<val_loss>\S+)")
     """
 
-    pattern: str
+    pattern: str | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:
+        if self.pattern is None:
+            require(
+                re.search(r"\w", self.name or "") is not None,
+                "workload.metrics: a rule has a pattern, or the name that a program prints before the number",
+            )
+            return
         try:
             groups = re.compile(self.pattern).groupindex
         except re.error as error:
@@ -77,6 +97,30 @@ class MetricRule:
             self.name is not None or "name" in groups or "value" not in groups,
             f"workload.metrics pattern {self.pattern!r} gives no name: set name or use (?P<name>...)",
         )
+
+    @property
+    def regex(self) -> str:
+        """The regular expression, of a name alone too."""
+        return number_behind(self.name or "") if self.pattern is None else self.pattern
+
+    def __str__(self) -> str:
+        return f"--metric {self.name}" if self.pattern is None else f"the rule {self.pattern}"
+
+
+def number_behind(name: str) -> str:
+    """Return the regular expression for numbers behind the word *name* in the usual spellings, and for their steps.
+
+    A ``_`` stands for a blank, too, and other words before the name are a part of it.
+
+    >>> lines = ["step 10 loss 0.5", "loss=.25, val_loss=9", "val loss 9", "{'loss': 1e-3}", "lossy: 9", "loss: 2.5.1"]
+    >>> [match["value"] for line in lines if (match := re.search(number_behind("loss"), line))]
+    ['0.5', '.25', '1e-3']
+    >>> re.search(number_behind("val_loss"), "Epoch [3/5] val loss: tensor(0.5)").groupdict()
+    {'step': '3', 'value': '0.5'}
+    """
+    words = "[_ ]".join(map(re.escape, re.split("[_ ]", name)))
+    between = r"""["']?(?:\s{0,30}[:=|│┃]\s{0,30}|\s{1,9})"""  # of tables, too
+    return rf"""{_STEP}{_ALONE}{words}{between}(?:{IN_CALL})?["'(\[]{{0,2}}\s{{0,9}}(?P<value>{_NUMBER})"""
 
 
 def is_path(word: str) -> bool:

@@ -35,7 +35,7 @@ SCALED: Mapping[str, tuple[str, float]] = {  # of usage, in the units that peopl
     "gpu_hours": ("gpu_s", 3600.0),
     "co2_kg": ("co2_g", 1e3),
 }
-ARGUMENTS = "workload.args."  # what was swept of the user's own command line, by the name of the flag
+ARGUMENTS = "workload.args."  # of the user's own command line, by the name of the flag
 # Of more digits than a float has room for, a text is a code, not a number
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,299})(\.\d+)?(e[-+]?\d{1,3})?|-?\.\d+", re.ASCII | re.IGNORECASE)
 STATISTICS = ("first", "last", "min", "max", "mean", "n")  # of a metric, behind its name and a dot

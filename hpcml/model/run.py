@@ -27,6 +27,7 @@ from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind
 from hpcml.model.identity import identifies
 from hpcml.model.launcher import launcher_in
+from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.metric_sources import AUTO, MetricRule, check_metric_files
 from hpcml.model.mig import check_mig
 from hpcml.model.precision import RECIPES_OWN, Device, PrecisionName, decide_numerics
@@ -35,6 +36,7 @@ from hpcml.model.strategy import Strategy
 from hpcml.model.training import Training
 from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
 
+MOST_SEEDS = 2**32
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
@@ -132,7 +134,7 @@ class Objective:
     """
 
     metric: str = DEFAULT_METRIC
-    goal: Goal = Goal.max
+    goal: Goal | None = None  # that of the metric's name, if it tells one
     margin: float | None = None  # in the metric's unit: a difference below it does not matter
     margins: dict[str, float] = field(default_factory=dict)  # of other metrics, by name
     target: float | None = None  # a value of the metric: how long, and how much energy, a run needs to reach it
@@ -146,9 +148,18 @@ class Objective:
             fits = margin is None or (margin > 0 and math.isfinite(margin))  # below infinity each difference lies
             require(fits, f"objective.{name}={margin} must be positive, and finite")
         require(self.target is None or math.isfinite(self.target), f"objective.target={self.target} must be a number")
+        if self.way is None:
+            unclear = f"the name {self.metric} does not tell which way is better: say objective.goal=max or min"
+            require(self.target is None, f"objective.target={self.target}: {unclear}")
+            require(self.scale is Scale.linear, f"objective.scale={self.scale.name}: {unclear}")
         step = self.resolution
         require(step is None or (step > 0 and math.isfinite(step)), f"objective.resolution={step} must be positive")
         self._check_scale()
+
+    @property
+    def way(self) -> Goal | None:
+        """The goal, or else that of the metric's name; None: which way it is better is not known."""
+        return self.goal or goal_by_name(self.metric)
 
     def _check_scale(self) -> None:
         if self.scale is Scale.linear:
@@ -161,7 +172,7 @@ class Objective:
             return
         top = math.inf if self.scale is Scale.log else 1.0
         require(0 < at < top, f"objective.scale_at={at} must lie between 0 and {top:g} for {asked}")
-        worse = at + (self.margin or 0) * (1 if self.goal is Goal.min else -1)
+        worse = at + (self.margin or 0) * (1 if self.way is Goal.min else -1)
         require(
             0 < worse < top, f"objective.margin={self.margin} from objective.scale_at={at} leaves the {asked} scale"
         )
@@ -236,7 +247,7 @@ class Schedule:
     snapshot: Snapshot = Snapshot.copy
     notice: str = "2m"  # so long before the end of the walltime, the workload is asked to write a checkpoint
     max_requeues: int = 3  # how often a run that stopped at a checkpoint is put back into the queue
-    retry: int = 0  # automatic retries after a failure of the cluster, by `hpcml wait`, `sync` and `status --watch`
+    retry: int = 0  # automatic retries after a failure of the cluster, by `hpcml sync`
     preflight: bool = True  # the scheduler is asked before the submission whether it would take the jobs
     notify: Notify = Notify.never
     webhook_file: str | None = None  # a private file with the URL, which is a secret and stays out of run.json
@@ -372,7 +383,7 @@ class Run:
     tags: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        require(0 <= self.seed < 2**32, f"seed={self.seed} must lie in 0..2^32-1")
+        require(0 <= self.seed < MOST_SEEDS, f"seed={self.seed} must lie in 0..2^32-1")
         require(
             _SAFE_NAME.fullmatch(self.experiment) is not None,
             f"experiment={self.experiment!r} names a directory: use letters, digits and . _ + - (64 at most)",

@@ -189,18 +189,13 @@ def _levels(levels: Sequence[str], cell: Cell) -> str:
 
 def introduction(comparison: Comparison) -> str:
     """Return a sentence with the compared setting, the metric and its direction."""
-    way = "higher" if comparison.goal == "max" else "lower"
     told = goal_by_name(comparison.metric)
-    guess = ""
-    if comparison.goal_source == "metric name" and told is not None:
-        guess = ", guessed from its name: say --goal if that is wrong"
-    elif comparison.goal_source == "metric name":
-        guess = ", taken for granted, as its name tells nothing: say --goal if that is wrong"
+    guess = ", guessed from its name: say --goal if that is wrong" if comparison.goal_source == "metric name" else ""
     if comparison.goal_source == "config" and told is not None and told.name != comparison.goal:
         guess = f", as objective.goal says; by its name it is not: --goal {told.name} turns it"
     over = "" if comparison.seed is None else f", {comparison.seed} for their seed"
     return (
-        f"{comparison.n_runs} runs by {comparison.by}{over} · {comparison.metric}: last value, {way} is better{guess}"
+        f"{comparison.n_runs} runs by {comparison.by}{over} · {comparison.metric}: last value, {comparison.way}{guess}"
     )
 
 

@@ -462,8 +462,10 @@ VERDICT_TONES: dict[Verdict, Tone] = {
     "worse by more than the margin": "bad",
     "worse": "bad",
     "unstable": "bad",
+    "unstable reference": "bad",
     "identical": "doubt",
     "inconclusive": "doubt",
+    "no goal": "doubt",
     "not proven": "doubt",
     "not as requested": "doubt",
 }

@@ -14,6 +14,7 @@ from hpcml.report.text import ratio, to_decimals
 AFTERWARDS = "given on the command line, afterwards: fix it beforehand (objective.margin)"
 ENOUGH_IS_SAID = "indicative only"  # a flag of rows with few seeds, which findings say in their own words
 
+_UNSTABLE: frozenset[Verdict] = frozenset({"unstable", "unstable reference"})
 _LEAST, _ENOUGH = 3, 5  # seeds: for a verdict at all, and for one that is worth printing
 _WORDS: Mapping[Verdict, str] = {
     "identical": "the same values in every seed; did the two compute different things?",
@@ -24,6 +25,7 @@ _WORDS: Mapping[Verdict, str] = {
     "worse": "worse, though perhaps by less than the margin",
     "inconclusive": "these runs cannot tell",
     "no margin": "no verdict, since no margin says which difference matters",
+    "no goal": "no verdict, since nothing tells which way is better (--goal max or min)",
     "not proven": "no verdict, since it was not measured in which precision it, or its reference, computed",
     "not as requested": "no verdict, since it, or its reference, was seen to compute in another precision",
 }
@@ -44,7 +46,7 @@ def _found(comparison: Comparison, cell: Cell, row: Row) -> str:
         difference = f"no {comparison.metric} to compare"
     else:
         difference = to_decimals(row.difference.value, difference_decimals(cell), signed=True)
-        if row.verdict == "unstable":
+        if row.verdict in _UNSTABLE:
             is_lost = row.losses is None or bool(row.losses.n) or not row.losses.n_diverged
             difference = f"{'survivors' if is_lost else 'values'} differ by {difference}"
     return f"{_said(comparison, cell, row)}: {difference}"
@@ -52,10 +54,10 @@ def _found(comparison: Comparison, cell: Cell, row: Row) -> str:
 
 def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
     """Return the verdict in words; of one that an interval alone does not explain, also the reason."""
-    if row.verdict == "unstable":
+    if row.verdict in _UNSTABLE:
         return _unstable(comparison, cell, row)
     said = _WORDS.get(row.verdict, row.verdict)
-    if row.verdict_alone is not None and row.verdict_alone != "unstable":
+    if row.verdict_alone is not None and row.verdict_alone not in _UNSTABLE:
         alone = _WORDS.get(row.verdict_alone, row.verdict_alone)
         among = "cannot tell" if row.verdict == "inconclusive" else f"{said},"
         return f"{among} among {comparison.n_tests} rows (Holm); alone it would be: {alone}"
@@ -76,12 +78,13 @@ def _unstable(comparison: Comparison, cell: Cell, row: Row) -> str:
     reference = next((each for each in cell.rows if each.verdict == "reference"), None)
     if diverged := _diverged(row, reference):
         ours, theirs = diverged
-        return f"unstable: a loss was no number at the last in {ours} of its runs, of {cell.reference} in {theirs}"
+        return f"{row.verdict}: a loss was no number at the last in {ours} of its runs, of {cell.reference} in {theirs}"
     ours, theirs = (_lost(None if each is None else each.losses) for each in (row, reference))
     if all(each is None or each.losses is None or each.losses.n == each.n_without_metric for each in (row, reference)):
-        return f"unstable: {ours} of its runs completed without any {comparison.metric}, of {cell.reference} {theirs}"
+        without = f"completed without any {comparison.metric}"
+        return f"{row.verdict}: {ours} of its runs {without}, of {cell.reference} {theirs}"
     unit = "runs" if row.losses is None else row.losses.unit
-    return f"unstable: lost {ours} of its {unit} to their own doing, {cell.reference} lost {theirs}"
+    return f"{row.verdict}: lost {ours} of its {unit} to their own doing, {cell.reference} lost {theirs}"
 
 
 def _diverged(row: Row, reference: Row | None) -> list[str]:
@@ -182,10 +185,9 @@ def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
 
 def _asked(comparison: Comparison, cell: Cell, level: str | None) -> str:
     """Return "does precision tf32 change val_accuracy by 0.02 or more, against fp32? higher is better"; None: each."""
-    way = "higher" if comparison.goal == "max" else "lower"
     by_much = "" if cell.margin is None else f" by {cell.margin:g} or more"
     which = f"each {comparison.by}" if level is None else f"{comparison.by} {level}"
-    return f"does {which} change {comparison.metric}{by_much}, against {cell.reference}? {way} is better"
+    return f"does {which} change {comparison.metric}{by_much}, against {cell.reference}? {comparison.way}"
 
 
 def _doubts(cell: Cell, row: Row) -> Iterator[str]:
@@ -196,7 +198,7 @@ def _doubts(cell: Cell, row: Row) -> Iterator[str]:
     if cell.margin_source == "command line":
         yield f"the margin was {AFTERWARDS}"
     yield from (flag for flag in row.flags if ENOUGH_IS_SAID not in flag)
-    if row.losses is not None and row.losses.n and row.verdict != "unstable":
+    if row.losses is not None and row.losses.n and row.verdict not in _UNSTABLE:
         yield f"lost {_lost(row.losses)} of its {row.losses.unit} to their own doing"
 
 

@@ -304,9 +304,8 @@ def _methods(publication: Publication) -> Iterator[str]:
         yield (
             "The unit is the seed: a run gives one number, the last value of its metric, and runs with the same seed "
             "are averaged first. Means and speed-ups have 95 % intervals of Student's t; differences have 90 % "
-            "intervals: paired by the seeds that a row shares with the reference, which are three or more and half of "
-            "the larger arm at least; with three or more that are fewer than half these are pairs and the others stand "
-            "beside them; else by Welch. The table says which."
+            "intervals: paired by the seeds that a row shares with the reference, where these are three or more and "
+            "half of the larger arm at least, or all; else by Welch. The table says which."
         )
         if any(row.unit == "runs" for cell in comparison.cells for row in cell.rows):
             yield (

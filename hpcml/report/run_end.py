@@ -38,7 +38,7 @@ class RunEnd:
     @property
     def is_mute(self) -> bool:
         """Whether a program of the user's own completed and no metric of it was found."""
-        return self.is_own and self.has_completed and not self.metrics and not self.unread
+        return self.is_own and self.has_completed and not self.metrics
 
 
 def remarks(runs: Sequence[RunEnd], advice: str) -> Iterator[str]:

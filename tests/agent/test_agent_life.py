@@ -543,7 +543,7 @@ def test_a_run_whose_disk_is_full_at_its_end_says_so(
         subprocess.run(["umount", "-l", str(run_dir.logs)], check=True)
 
     (end,) = told(run_dir, "attempt_ended")
-    assert (end["state"], end["exit_code"]) == (state, status)
+    assert (end["state"], end["exit_code"], end.get("cause")) == (state, status, "disk" if status else None)
     assert end["reason"].startswith(
         f"{told_first}no room is left on the disk of {run_dir.logs}: what it printed last may"
     )

@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.agent.memory_kills import MemoryKills, job_around, read_kills
+from hpcml.agent.memory_kills import MemoryKills, job_around, out_of_memory, read_kills
+from hpcml.agent.outcome import Outcome
+from hpcml.model.state import State
 
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
 V2 = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {}\noom_group_kill 0\n"
@@ -64,15 +66,36 @@ def test_an_old_kernel_that_does_not_count_is_no_evidence(tmp_path: Path) -> Non
     unknown = place(tmp_path, "4:memory:/x\n", "memory/x/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\n")
 
     assert unknown.count is None
-    assert not MemoryKills(count=3, is_of_job=True).rose_since(unknown)
-    assert not unknown.rose_since(unknown)
+    assert not MemoryKills(count=3, is_of_job=True).since(unknown)
+    assert not unknown.since(unknown)
 
 
 def test_only_a_count_that_rose_is_evidence() -> None:
     before, after = MemoryKills(count=3, is_of_job=True), MemoryKills(count=4, is_of_job=True)
 
-    assert after.rose_since(before)
-    assert not before.rose_since(before)
+    assert after.since(before) == 1
+    assert before.since(before) == before.since(after) == 0
+
+
+@pytest.mark.parametrize(
+    ("is_of_job", "count", "reason"),
+    [
+        (True, 3, None),
+        (True, 5, "2 processes were killed for memory"),
+        (False, 4, "1 process was killed for memory in its control group, which may be another's"),
+    ],
+)
+def test_a_worker_that_was_killed_under_a_program_that_ends_well_is_remarked_on(
+    is_of_job: bool,  # noqa: FBT001
+    count: int,
+    reason: str | None,
+) -> None:
+    well = Outcome(state=State.COMPLETED, exit_code=0, signal=None, reason=None, wall_s=9.0, codes=[0])
+    before, after = MemoryKills(count=3, is_of_job=is_of_job), MemoryKills(count=count, is_of_job=is_of_job)
+
+    outcome = out_of_memory(well, before, after)
+
+    assert (outcome.state, outcome.reason) == (State.COMPLETED, reason)
 
 
 def test_this_machine_can_be_read() -> None:

@@ -202,6 +202,10 @@ def test_columns_of_a_table_may_be_separated_otherwise(tmp_path: Path, text: str
         ("# a run, of today\n\nStep,loss\n1,0.5\n# half\n2,0.25\n", [(1, 0.5), (2, 0.25)]),
         ("sep=;\nepoch;loss\n1;0,5\n2;0,25\n", [(1, 0.5), (2, 0.25)]),
         ("epoch,loss\n1,0.5\nepoch,loss\n2,0.25\n", [(1, 0.5), (2, 0.25)]),
+        ("step,loss,acc\n1,0.5,9\nstep,acc,loss\n2,9,0.25\n", [(1, 0.5), (2, 0.25)]),  # a resumed program's
+        ("step,loss\n1,0.5\nstep,acc, loss,lr\n2,9,0.25,\n", [(1, 0.5), (2, 0.25)]),
+        ("acc,loss\n9,0.5\nloss,acc\n0.25,9\n", [(0, 0.5), (1, 0.25)]),
+        ("step acc loss\n1 9 0.5\nstep loss\n2 0.25\n", [(1, 0.5), (2, 0.25)]),
         ("epoch,loss\n[1],[a.u.]\n1,0.5\n2,N/A\n2,0.25\n", [(1, 0.5), (2, 0.25)]),
         ("step,metric,value\n1,loss,0.5\n1,acc,9\n2,loss,0.25\n", [(1, 0.5), (2, 0.25)]),
     ],
@@ -218,18 +222,6 @@ def test_numbers_of_tables_are_read_as_programs_write_them(tmp_path: Path, text:
     assert not reader.problems
 
 
-GRACE = """\
-# This file was created by gmx energy
-@    title "GROMACS Energies"
-@    xaxis  label "Time (ps)"
-@    yaxis  label "(kJ/mol)"
-@TYPE xy
-@ legend on
-@ s0 legend "Potential"
-@ s1 legend "Total Energy"
-    0.000000  -912.5  -700.25
-    1.000000  -913.5  -700.5
-"""
 OF_LAMMPS = """\
 # Time-averaged data for fix averages
 # TimeStep c_thermo_temp v_press
@@ -241,7 +233,6 @@ OF_LAMMPS = """\
 @pytest.mark.parametrize(
     ("text", "points"),
     [
-        (GRACE, {"Time (ps)": [0, 1], "Potential": [-912.5, -913.5], "Total Energy": [-700.25, -700.5]}),
         (OF_LAMMPS, {"c_thermo_temp": [1.44, 1.4], "v_press": [-5.5, -5.25]}),
         ("  iter     loss\n ----  -------\n    1  0.5D+00\n\n    2  *******\n    3  0.25D+00\n", {"loss": [0.5, 0.25]}),
         ("Step   Total energy\n[-]    [J]\n1      0.5\n2      0.25\n", {"Total energy": [0.5, 0.25]}),
@@ -252,7 +243,6 @@ OF_LAMMPS = """\
         ("val loss\n0.5\n0.25\n", {"val loss": [0.5, 0.25]}),
         ("@timestamp,loss\n9,0.5\n10,0.25\n", {"@timestamp": [9, 10], "loss": [0.5, 0.25]}),
         ("% t, loss\n1, 0.5\n2, 0.25\n", {"t": [1, 2], "loss": [0.5, 0.25]}),
-        ('@xaxis label "t"\n@s0 legend "E"\n0 0.5\n1 0.25\n', {"t": [0, 1], "E": [0.5, 0.25]}),
     ],
 )
 def test_columns_between_blanks_are_read_by_their_names(
@@ -354,6 +344,10 @@ def test_a_metric_whose_last_rows_have_no_value_is_told_of(
         ('step,loss\n1,"1,234"\n2,999.5\n', "loss: 1,234 is no number, and was left out"),
         ("step,loss\n1,0.5\n2,*****\n", "loss: ***** is no number, and was left out"),
         ("step,loss,loss\n1,0.5,0.1\n", "two columns have one name: the second of them is loss.1"),
+        (
+            "step,loss\n1,0.5,\n2,0.4,0.9\n3,0.3,0.8\n",
+            "a row of 3 cells below 2 names lost those that have no name",
+        ),
         ("step,loss,date,note\n1,0.5,2026-01-01,a\n2,,2026-01-02,b\n3,-,,\n", None),
     ],
 )
@@ -525,6 +519,21 @@ def test_a_table_that_goes_on_from_a_checkpoint_goes_on_counting(
     readings, _ = reader.read()
 
     assert [(reading.step, reading.value) for reading in readings] == [(step, 0.0625)]
+
+
+@pytest.mark.parametrize("rows", ["0,0.5\n1,0.25\n2,0.125\n3,0.0625\n", "0,9\n1,8\n", "0,9\n1,8\n2,7\n"])
+def test_a_table_that_was_there_and_is_written_anew_is_read_from_its_begin(tmp_path: Path, rows: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,loss\n0,9\n1,8\n")
+    os.utime(path, ns=(1, 1))
+    reader = CsvTable(tmp_path, path)
+    reader.skip()
+    path.write_text(f"epoch,loss\n{rows}")
+
+    values = [value for _, value in read_all(reader)["loss"]]
+
+    assert values == ([7] if rows.endswith("2,7\n") else [float(row.split(",")[1]) for row in rows.split()])
+    assert read_all(reader) == {}
 
 
 def test_a_row_that_was_cut_off_by_the_end_of_an_attempt_is_left_there(tmp_path: Path) -> None:
@@ -758,6 +767,26 @@ def test_of_files_of_tensorboard_the_one_begun_first_comes_first_whatever_its_fo
     assert [source.label for source in found] == ["zebra", "mole", "ant", "begun"]
 
 
+def test_a_log_that_is_a_table_is_read_whatever_it_is_called(
+    tmp_path: Path, follow: Callable[..., MetricsFollower]
+) -> None:
+    follower = follow("auto")
+    for name, text in {
+        "training.log": "epoch,accuracy,loss\n0,0.5,0.25\n",  # Keras' CSVLogger
+        "notes.txt": "a,b\n1,2\n",
+        "said.log": "epoch, loss\nnone, yet\n",
+        "run.log": "epoch 1, loss 0.5\n1,2\n",
+        "begun.txt": "epoch,val_loss\n",
+    }.items():
+        (tmp_path / "work" / name).write_text(text)
+
+    follower.stop(within_s=10, has_completed=True)
+
+    points, told = journalled(tmp_path)
+    assert points == {"accuracy": [(0, 0.5)], "loss": [(0, 0.25)]}
+    assert "metrics_trouble" not in told
+
+
 def test_values_come_while_the_program_runs_and_the_last_at_its_end(
     tmp_path: Path, follow: Callable[..., MetricsFollower]
 ) -> None:
@@ -891,9 +920,11 @@ def test_an_attempt_numbers_rows_on_from_the_checkpoint_of_the_one_before(
 is_first = not os.path.exists("metrics.csv")
 with open("metrics.csv", "a") as file:
     file.write("loss\\n" * is_first + "0.5\\n0.25\\n")
+print("acc 0.5\\nacc 0.25" if is_first else "acc 0.125", flush=True)
 sys.exit({leaves} if is_first else 0)"""
     run_dir = make_run(
         program,
+        "workload.metrics=[{name: acc}]",
         uid=uid,
         cwd=str(RunDir(tmp_path / "home" / "runs" / "default" / uid).work / "mine"),
         staging=Staging(code=str(tmp_path / "code"), project="mine"),
@@ -904,7 +935,9 @@ sys.exit({leaves} if is_first else 0)"""
 
     assert [end["exit_code"] for end in told(run_dir, "attempt_ended")] == [leaves, 0]
     records = [record for path in sorted(run_dir.journal_files()) for record in read_journal(path).records]
-    assert [record.step for record in records if isinstance(record, Metrics)] == steps
+    assert [record.step for record in records if isinstance(record, Metrics) and "loss" in record.values] == steps
+    (trouble,) = told(run_dir, "metrics_trouble")
+    assert trouble["problem"].startswith("2 values of acc of attempt 0 are not counted: printed without a step")
 
 
 def test_the_reader_needs_no_library_of_the_programs() -> None:

@@ -229,6 +229,17 @@ def test_so_many_correct_out_of_so_many_are_their_share(tmp_path: Path) -> None:
     assert [(picked.name, picked.value) for picked in found] == [("acc", 0.9421), ("acc", 0.75)]
 
 
+def test_a_name_alone_takes_no_time_over_a_hostile_line(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    lines = ["step 1 " * 9000, "loss " * 20_000, "loss 1" * 9000, f"loss {'1' * 90_000}x", f"loss {'1,1' * 30_000}x"]
+    out.write_text("\n".join([*lines, f"loss 1{'/1' * 30_000}", f"step {'1,' * 30_000}.5", "a," * 30_000, "loss=0.5"]))
+
+    reading = scanner(out, MetricRule(name="loss"))
+
+    assert [picked.value for picked in reading.scan(to_the_end=True)][-1] == 0.5
+    assert not reading.slow
+
+
 def test_a_rule_that_takes_too_long_over_a_line_is_given_up_there_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

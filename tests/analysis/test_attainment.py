@@ -12,7 +12,7 @@ from hpcml.analysis.utilization import limits
 from hpcml.analysis.utilization.limits import Signs, find_limits
 from hpcml.analysis.utilization.study import attain
 from hpcml.errors import ComparisonError
-from hpcml.model.records import MetricSummary, RunRecord, Usage, Work
+from hpcml.model.records import MetricSummary, Point, RunRecord, Usage, Work
 from hpcml.model.utilization import Attainment
 
 A100 = {"gpu_model": "NVIDIA A100-SXM4-40GB"}
@@ -20,10 +20,9 @@ STEP_S = 0.1
 WORK = Work(devices=4, model_flops=4 * 15.6e12 * STEP_S, samples=64, tokens=None)  # 15.6 TFLOP/s of each device
 
 
-def look(*runs: RunRecord, waiting_s: float | None = None) -> Attainment:
+def look(*runs: RunRecord) -> Attainment:
     curves = {each.uid: constant(STEP_S) for each in runs}
-    waiting = {} if waiting_s is None else {each.uid: constant(waiting_s) for each in runs}
-    return attain(runs, StepCurves(step_s=curves, communication_s={}, waiting_s=waiting))
+    return attain(runs, StepCurves(step_s=curves, communication_s={}, waiting_s={}))
 
 
 def trained(precision: str = "tf32", seed: int = 0, **fields: Any) -> RunRecord:  # noqa: ANN401
@@ -87,10 +86,30 @@ def test_the_two_roofs_are_told_apart_by_what_was_done_for_a_byte() -> None:
 
 
 def test_waiting_for_input_is_a_share_of_the_time_from_step_to_step() -> None:
-    [row] = look(trained(), waiting_s=0.1).attained
+    one = trained()
+    stalls = [Point(step, step / 10, 1.0 if step % 10 == 0 else 0.0) for step in range(STEPS)]  # as long as ten steps
+    for waits in (constant(STEP_S), stalls):
+        curves = StepCurves(step_s={one.uid: constant(STEP_S)}, communication_s={}, waiting_s={one.uid: waits})
+        [row] = attain([one], curves).attained
 
-    assert row.data_share == pytest.approx(0.5)
-    assert row.limits == ("waits for input 50 % of the time",)
+        assert row.data_share == pytest.approx(0.5)
+        assert row.limits == ("waits for input 50 % of the time",)
+
+
+@pytest.mark.parametrize("recipe", ["gemm", "lu", None])
+def test_a_benchmark_has_the_rate_that_it_measured(recipe: str | None) -> None:
+    measured = {"gflops": replace(run().metrics["val_accuracy"], name="gflops", last=78_000.0)}
+    one = trained(work=None, metrics=measured, params={"model.recipe": recipe})
+    nothing = StepCurves(step_s={}, communication_s={}, waiting_s={})
+
+    if recipe is None:  # of a program of the user's own nothing says what its gflops are of
+        with pytest.raises(ComparisonError, match="step_time_s was not reported"):
+            attain([one], nothing)
+        return
+    [row] = attain([one], nothing).attained
+
+    assert (row.step_ms, row.achieved_tflops, row.peak_tflops, row.mfu) == (None, 78, 156, 0.5)
+    assert row.why_no_mfu is None
 
 
 def test_steps_that_loss_scaling_skipped_are_told() -> None:

@@ -15,7 +15,7 @@ from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.statistics import LEAST_SEEDS
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
-from hpcml.model.records import RunRecord
+from hpcml.model.records import Point, RunRecord
 from hpcml.model.state import State
 
 FP32 = [0.910, 0.913, 0.908, 0.912, 0.911]
@@ -238,6 +238,27 @@ def test_seeds_that_came_later_than_others_of_their_arm_are_told() -> None:
     assert "seeds came in 2 submissions" in grown.remarks
 
 
+def test_runs_that_their_walltime_ended_are_compared_at_the_last_step_that_all_reached() -> None:
+    ended = [replace(one, state=State.TIMEOUT, reason="walltime of 60 s reached") for one in two_arms()]
+    climbs = {
+        one.uid: [Point(step, step, 0.5 + step / 100 + (one.precision == "fp32") / 10) for step in range(9 + one.seed)]
+        for one in ended
+    }
+    failed = run("fp32", 7, None, state=State.FAILED, cause="program")
+
+    comparison = compare([*ended, failed], {}, more_curves={"val_accuracy": climbs})
+
+    cell, row = only_cell(comparison), row_of(comparison, "amp_bf16")
+    assert cell.remarks[0] == (
+        "INCOMPLETE: their walltime ended 10 of 11 runs; val_accuracy is that of step 8, the last one that all of them "
+        "reached; the longest came to step 12"
+    )
+    assert (row.mean, cell.rows[0].mean) == (pytest.approx(0.58), pytest.approx(0.68))
+    assert (row.n_ok, cell.rows[0].n_ok, cell.rows[0].n_failed) == (5, 5, 1)
+    beside = compare([*two_arms(), replace(ended[0], uid="beside")], {}, more_curves={"val_accuracy": climbs})
+    assert (only_cell(beside).rows[0].n_ok, only_cell(beside).rows[0].n_failed) == (5, 1)
+
+
 def test_a_run_given_twice_counts_once() -> None:
     runs = two_arms()
 
@@ -259,6 +280,26 @@ def test_lower_is_better_where_the_goal_says_so() -> None:
     assert row.difference is not None
     assert row.difference.value < 0
     assert row.verdict == "better"
+
+
+def test_where_nothing_tells_which_way_is_better_only_equivalence_is_a_verdict() -> None:
+    runs = [
+        run(level, seed, metrics={"depth": summary("depth", value + 0.01 * seed**2 * (level == "tf32"))})
+        for level, values in (("fp32", FP32), ("tf32", [value + 5 for value in FP32]))
+        for seed, value in enumerate(values)
+    ]
+
+    unknown, known, near = (
+        compare(runs, {}, ComparisonRequest(metric="depth", goal=goal, margin=margin))
+        for goal, margin in ((None, 0.5), ("min", 0.5), (None, 6.0))
+    )
+
+    assert (unknown.goal, unknown.goal_source) == (None, None)
+    assert row_of(unknown, "tf32").difference == row_of(known, "tf32").difference
+    verdicts = [row_of(each, "tf32").verdict for each in (unknown, known, near)]
+    assert verdicts == ["no goal", "worse by more than the margin", "equivalent"]
+    with pytest.raises(ComparisonError, match=r"target=3: nothing tells which way depth is better: --goal max\|min"):
+        compare(runs, {}, ComparisonRequest(metric="depth", target=3))
 
 
 def test_a_configured_margin_does_not_serve_another_metric() -> None:
@@ -577,7 +618,11 @@ def test_the_only_metric_of_runs_judges_them_where_nobody_chose_one(
 @pytest.mark.parametrize(
     ("known", "objective", "refusal"),
     [
-        ([], "val_accuracy", r"no run recorded any metric: hpcml read --experiment precision-study workload.metrics="),
+        (
+            [],
+            "val_accuracy",
+            r"no run recorded any metric: hpcml read --experiment precision-study --metric loss reads loss",
+        ),
         (
             ["Loss/test", "acc"],
             "val_accuracy",

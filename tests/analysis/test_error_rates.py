@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from verdict_by_interval import verdict
 
 from hpcml.analysis.statistics import (
     Contrast,
@@ -13,7 +14,6 @@ from hpcml.analysis.statistics import (
     find_claims,
     paired,
     ratio,
-    verdict,
     verdict_of,
     welch,
 )

@@ -403,6 +403,24 @@ def test_a_flag_of_the_program_is_allowed_to_differ_by_the_name_that_headings_gi
     assert [each.key for each in cell.confounders] == ["workload.args.width"]
 
 
+def test_runs_are_compared_though_each_writes_elsewhere_and_some_have_a_flag_that_others_lack() -> None:
+    with_flag = "python t.py '{amp}' --lr '{lr}' --seed '{seed}' '--out-dir={out-dir}'"
+    without = "python t.py '--out-dir={out-dir}' --lr '{lr}' --seed '{seed}'"
+    runs = [
+        replace(each, params={**each.params, "workload.args.out-dir": f"o{at}", "workload.args.lr": "0.1", **more})
+        for command, more in ((without, {}), (with_flag, {"workload.args.amp": "--amp"}))
+        for at, each in enumerate(arm("own", VALUES, params={"workload.command": command}))
+    ]
+    runs = [replace(each, uid=f"{each.uid}-{at}") for at, each in enumerate(runs)]
+
+    (cell,) = compare(runs, {}, ComparisonRequest(by="amp")).cells
+
+    assert [(row.level, row.n_units) for row in cell.rows] == [("--amp", 3), ("not set", 3)]
+    assert not cell.confounders
+    other = replace(runs[0], params={**runs[0].params, "workload.args.output_size": "64"})
+    assert len(compare([other, *runs[1:]], {}, ComparisonRequest(by="amp")).cells) == 2
+
+
 def test_what_runs_share_and_that_changed_meanwhile_is_a_flag_of_the_arm() -> None:
     changed = arm("tf32", VALUES, facts={**FACTS, "changed_outside": "mine/data, mine/cache.bin"})
 

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_runs import arm
 from statsmodels_said import said
+from verdict_by_interval import verdict
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.analysis.statistics import adjust, find_claims, holm, paired, verdict, verdict_of
+from hpcml.analysis.statistics import adjust, find_claims, holm, paired, verdict_of
 from hpcml.model.records import RunRecord
 from tests.effort import times
 

@@ -16,6 +16,7 @@ from hpcml.model.comparison import ComparisonRequest, Row
 from hpcml.model.failure_causes import Cause
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
+from hpcml.report.finding import findings_of
 
 TEN = [0.9 + seed / 977 for seed in range(10)]
 LARGE = ComparisonRequest(margin=0.05)
@@ -164,6 +165,7 @@ def test_losses_that_both_arms_have_forbid_nothing() -> None:
         (State.CANCELLED, Cause.CANCELLED, "equivalent"),
         (State.TIMEOUT, Cause.TIME_LIMIT, "equivalent"),
         (State.FAILED, Cause.COMMUNICATION, "equivalent"),
+        (State.FAILED, Cause.DISK, "equivalent"),
     ],
 )
 def test_who_ended_a_run_decides_whether_the_arm_lost_it(state: State, cause: Cause, verdict: str) -> None:
@@ -378,7 +380,7 @@ def test_an_arm_is_not_equivalent_to_a_reference_that_diverged_and_may_be_better
         for of in (alike, above)
     ]
 
-    assert verdicts == ["unstable", "better"]
+    assert verdicts == ["unstable reference", "better"]
 
 
 def test_an_arm_that_diverged_may_be_worse_and_its_reference_makes_nobody_worse() -> None:
@@ -387,7 +389,23 @@ def test_an_arm_that_diverged_may_be_worse_and_its_reference_makes_nobody_worse(
     excused = compare([*diverging(arm("fp32", TEN)), *arm("tf32", below)], {}, LARGE).cells[0].rows[1]
 
     assert worse.verdict == "worse by more than the margin"
-    assert excused.verdict == "unstable"
+    assert excused.verdict == "unstable reference"
+
+
+def test_the_verdict_names_the_reference_where_it_alone_lost_runs() -> None:
+    failed = [
+        run("fp32", seed, None, state=State.FAILED, cause=Cause.PROGRAM.value, metrics={}, uid=f"failed{seed}")
+        for seed in range(3)
+    ]
+
+    comparison = compare([*failed, *arm("tf32", TEN[:3])], {}, LARGE)
+
+    assert comparison.cells[0].rows[1].verdict == "unstable reference"
+    (found,) = findings_of(comparison)
+    told = (
+        "unstable reference: lost 0 of 3 of its runs to their own doing, fp32 lost 3 of 3: no val_accuracy to compare"
+    )
+    assert found.found == told
 
 
 def test_a_single_run_of_ten_that_diverged_forbids_what_is_good_and_one_of_both_does_not() -> None:

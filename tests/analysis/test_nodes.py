@@ -77,15 +77,18 @@ def test_the_unit_of_a_speed_up_is_chosen_by_the_nodes_that_arms_share(
     assert (found == []) if flag is None else any(flag in each for each in found)
 
 
-def test_gpus_of_one_node_are_places_of_their_own() -> None:
-    shared = {"hostname": "n1", "gpu_uuids": "GPU-a"}
-    other = {"hostname": "n1", "gpu_uuids": "GPU-b"}
-    runs = arm("fp32", VALUES[:3], facts=shared) + arm("tf32", VALUES[:3], facts=other)
+def test_gpus_of_one_node_are_one_node() -> None:
+    runs = [
+        replace(each, facts={"hostname": "n1", "gpu_uuids": f"GPU-{each.seed + 3 * (each.precision == 'tf32')}"})
+        for each in on("111111", "fp32") + on("111111", "tf32")
+    ]
 
     row = compare(runs, curves(runs, {"fp32": 0.02, "tf32": 0.01})).cells[0].rows[1]
 
     assert row.speed is not None
-    assert (row.speed.speedup_unit, row.speed.speedup_ci95) == ("none", None)
+    assert row.speed.speedup_ci95 is not None
+    assert row.speed.speedup_unit == "seeds"
+    assert not [flag for flag in row.flags if "node" in flag or "n1" in flag]
 
 
 def test_the_block_design_is_least_squares_with_an_effect_of_each_node() -> None:

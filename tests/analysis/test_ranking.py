@@ -135,8 +135,17 @@ def test_what_was_measured_beside_runs_ranks_them_where_it_is_said_which_way() -
     assert (ranked(ranking), ranking.candidates, ranking.without) == ("ba", 2, 1)
     assert [(each.value, each.step) for each in ranking.ranked] == [(1.0, None), (3.0, None)]
     assert ranked(best(runs, metric="usage.energy_j", goal="max")) == "ab"
-    with pytest.raises(ComparisonError, match="say whether most or least is best"):
+    refused = r"usage.energy_j: nothing tells which way it is better: --goal max\|min"
+    with pytest.raises(ComparisonError, match=refused):
         best(runs, metric="usage.energy_j")
+
+
+def test_a_metric_of_which_nothing_tells_the_direction_ranks_no_runs() -> None:
+    runs = [replace(run(letter, 0.5), metrics={"depth": summary("depth", 1.0)}) for letter in "ab"]
+
+    with pytest.raises(ComparisonError, match="depth: nothing tells which way it is better"):
+        best(runs, metric="depth")
+    assert ranked(best(runs, metric="depth", goal="min")) == "ab"
 
 
 def test_a_metric_that_nobody_recorded_is_refused() -> None:

@@ -69,23 +69,24 @@ def test_logs_show_what_was_printed_by_stream_and_rank(hpcml: Hpcml) -> None:
     hpcml("run", program(code), "strategy=ddp", "strategy.processes_per_node=2")
     uid = hpcml.runs()[0]["uid"]
 
-    assert hpcml("logs", uid).stdout == "out 0\n"
-    assert hpcml("logs", uid, "--rank", "1").stdout == "out 1\n"
+    both = hpcml("logs", uid)
+    assert both.stdout == "out 0\nerr 0\n"
+    assert both.stderr == "==> standard output <==\n==> standard error <==\n"
+    assert hpcml("logs", uid, "--out", "--rank", "1").stdout == "out 1\n"
     assert hpcml("logs", uid, "--err", "--rank", "1").stdout == "err 1\n"
     absent = hpcml("logs", uid, "--rank", "7")
     assert absent.returncode == 2
     assert "no output of rank 7: there is rank0, rank1" in said_in_one_line(absent)
 
 
-def test_a_run_that_spoke_on_standard_error_alone_is_not_shown_as_silent(hpcml: Hpcml) -> None:
+def test_a_run_that_spoke_on_one_stream_alone_is_shown_by_that_and_no_heading(hpcml: Hpcml) -> None:
     hpcml("run", program("raise SystemExit('no such file')"))
     uid = hpcml.runs()[0]["uid"]
 
     done = hpcml("logs", uid)
 
-    assert (done.returncode, done.stdout) == (0, "")
-    assert said_in_one_line(done) == "hpcml: it printed nothing there: hpcml logs --err shows its standard error"
-    assert hpcml("logs", uid, "--err").stdout == "no such file\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no such file\n", "")
+    assert hpcml("logs", uid, "--out").stdout == ""
 
 
 def test_status_lists_what_has_not_ended(hpcml: Hpcml) -> None:

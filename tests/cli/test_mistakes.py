@@ -27,6 +27,8 @@ SETTINGS = {
     "+cluster=karolna": "did you mean karolina",
     "cluster=atlantis": "cluster is one of anselm",
     "precision=fp33": "did you mean fp32",
+    "precision=nvfp4": "Could not find 'precision/nvfp4': precision is one of",
+    "schedule.until=verdict": "unknown key schedule.until: hpcml run --help lists the keys",
     "precision=": "precision is one of 3xtf32, amp, amp_bf16",
     "container=docker://pytorch/pytorch:2.9.0": (
         "write +container=docker container.image=pytorch/pytorch container.tag=2.9.0; container is one of "
@@ -82,6 +84,9 @@ TYPED = {
     "show": "Missing argument 'RUN': hpcml show --help lists what it takes",
     "export csv": "Missing option: hpcml export --to FORMAT: csv, json, parquet, mlflow, tensorboard, rocrate, or one",
     "tag x good": "hpcml tag RUN... +paper -draft",
+    "compare --metric a --by x --metric=b": "--metric was given 2 times, and the last alone would count: give one",
+    "runs --tag paper": "No such option '--tag': hpcml runs --help lists what it takes",
+    "jewels": "there is no command jewels: hpcml --help lists the commands",
     "show nosuch": "hpcml runs lists them",
     "show @-1": "fewer submissions",
     "wait --timeout soon": "write 200 (seconds)",

@@ -25,7 +25,7 @@ JUDGED = [*RULES, "objective.goal=min", "objective.margin=0.1"]
 
 
 def test_words_reach_the_program_exactly_as_they_were_typed(hpcml: Hpcml) -> None:
-    words = ["-m", "--json", "-n", "a  b", "", "it's", '{"a":1,"b":2}', "1,2", "x=${y}", "--", "--missing", "{other}"]
+    words = ["-m", "--json", "-n", "a  b", "", "it's", '{"a":1,"b":2}', "1,2", "x=${y}", "--", "--missing", "{o}.pt"]
 
     done = hpcml("run", "seed=7", "--", sys.executable, "-c", SAYS, *words, "{seed}", "{{seed}}")
 
@@ -116,12 +116,30 @@ def test_what_is_advised_for_a_printed_metric_reads_it_and_judges_by_it_when_it_
     program = ["--", "echo", printed]
 
     mute = hpcml("run", *program)
-    advised = re.search(r"workload.metrics='(.+)' reads .*, and (objective.metric=\w+) judges by it", mute.stderr)
+    advised = re.search(r"hpcml (read \S+ --metric (\S+)), and next time hpcml (run --metric \S+) -- ...", mute.stderr)
     assert advised is not None, mute.stderr
-    told = hpcml("run", f"workload.metrics={advised[1]}", advised[2], *program)
+    read, told = hpcml(*advised[1].split()), hpcml(*advised[3].split(), *program)
 
+    assert (read.returncode, read.stdout) == (0, f"1 of 1 runs: 1 values of {advised[2]}\n")
     assert (told.returncode, told.stderr) == (0, "")
-    assert f"COMPLETED {advised[2].partition('=')[2]} " in told.stdout
+    assert f"COMPLETED {advised[2]} " in told.stdout
+
+
+def test_metrics_are_named_before_the_run_and_the_first_is_what_runs_are_judged_by(hpcml: Hpcml) -> None:
+    (hpcml.cwd / "both.py").write_text(
+        "print('step 3 loss=0.5 val_loss: 0.75 rate 9')\nopen('metrics.jsonl', 'w').write('{\"acc\": 0.25}\\n')"
+    )
+    rule = 'workload.metrics=[{pattern: "rate (?P<rate>.)"}]'
+
+    done = hpcml("run", "--metric", "val_loss", "--metric=acc", "--metric=loss", rule, "--", sys.executable, "both.py")
+
+    (run,) = hpcml.runs()
+    refused = hpcml("run", "--metric=", "--", "true")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "COMPLETED val_loss 0.7500" in done.stdout
+    values = {name: one["last"] for name, one in run["metrics"].items()}
+    assert values == {"val_loss": 0.75, "loss": 0.5, "acc": 0.25, "rate": 9}
+    assert said_in_one_line(refused).endswith("the name that a program prints before the number")
 
 
 def test_a_rule_that_matched_no_line_is_named_at_the_end(hpcml: Hpcml) -> None:
@@ -130,9 +148,10 @@ def test_a_rule_that_matched_no_line_is_named_at_the_end(hpcml: Hpcml) -> None:
     done = hpcml("run", "-m", "seed=1,2", rules, "--", "echo", "loss=0.5")
 
     assert done.returncode == 0, done.stderr
-    first, second = (line for line in done.stderr.splitlines() if "warning" in line)
+    first, second, third = [line for line in done.stderr.splitlines() if "warning" in line][-3:]
     assert r"in 2 of 2 runs no line matched the rule loss: (?P<value>\S+), or none with a number: hpcml logs" in first
     assert r"the rule acc (?P<acc>\S+), or none" in second
+    assert "it printed loss 0.5: hpcml read" in third
 
 
 def test_a_program_of_which_nothing_is_known_is_said_to_have_reported_nothing(hpcml: Hpcml) -> None:
@@ -142,7 +161,7 @@ def test_a_program_of_which_nothing_is_known_is_said_to_have_reported_nothing(hp
     shown, alone = hpcml("show", run["uid"]), hpcml("compare")
 
     assert "1 of 1 runs reported no metric" in done.stderr
-    assert "workload.metrics=" in done.stderr
+    assert "hpcml run --metric loss -- ..." in done.stderr
     said = {line.split()[0]: " ".join(line.split()[1:]) for line in shown.stdout.splitlines() if line.split()}
     assert said["command"] == "true"
     assert said["effective"] == "not proven"
@@ -221,7 +240,7 @@ def test_a_table_without_names_is_no_metric_and_one_of_the_training_is_advised_l
     printed = hpcml("run", "--", "bash", "-c", f"{data}; echo val_loss: 0.5")
     written = hpcml("run", "--", "bash", "-c", f"{data}; {tables}")
 
-    assert "name: val_loss}]' reads val_loss from it" in printed.stderr
+    assert "next time hpcml run --metric val_loss -- ..." in printed.stderr
     assert "workload.metrics_from='[auto,test_error.tsv]' reads the file" in written.stderr
 
 
@@ -231,7 +250,7 @@ def test_a_table_of_which_nothing_is_better_is_advised_after_what_was_printed(hp
     printed = hpcml("run", "--", "bash", "-c", f"{monitor}; echo '| ep_rew_mean | 20.8 |'")
     alone = hpcml("run", "--", "bash", "-c", monitor)
 
-    assert "name: ep_rew_mean}]' reads ep_rew_mean from it" in printed.stderr
+    assert "next time hpcml run --metric ep_rew_mean -- ..." in printed.stderr
     assert "workload.metrics_from='[auto,0.monitor.csv]' reads the file" in alone.stderr
 
 
@@ -253,7 +272,7 @@ def test_a_flag_that_is_swept_is_compared_by_its_name(hpcml: Hpcml) -> None:
 
     first = hpcml("run", "-m", *JUDGED, *fit, "1e-1,0.9")
     more = hpcml("run", "-m", "--missing", *JUDGED, *fit, "1e-1,0.9,0.5")
-    again = hpcml("run", "-m", *JUDGED, *fit, "0.10,0.1")
+    again = hpcml("run", "-m", *JUDGED, *fit, "0.10")
     compared = hpcml("compare", "--by", "lr", "--json")
     unasked = hpcml("compare")
 
@@ -336,7 +355,18 @@ def test_a_sweep_of_one_run_and_a_folder_that_all_runs_write_to_are_remarked_on(
         (["train", "project=/scratch/out"], "/scratch/out"),
         (["--ckpt_path", "/scratch/base.pt"], None),  # is read
         (["--saved_model", "/scratch/base.pt", "--load_checkpoint_dir=/scratch/base"], None),
-        (["--log", "/dev/null", "--layout=/scratch/net.yaml", "--catalog", "/scratch/all.csv"], None),
+        (
+            [
+                "--output_size",
+                "/scratch/7",
+                "--log",
+                "/dev/null",
+                "--layout=/scratch/net.yaml",
+                "--catalog",
+                "/scratch/all.csv",
+            ],
+            None,
+        ),
         (["--storage=sqlite:///study.db", "LD_LIBRARY_PATH=/scratch/lib"], None),
         (["--out", "{lr}.pt", "/scratch/in"], None),
     ],

@@ -17,6 +17,7 @@ for step in (1, 2, 3):
     time.sleep(0.05)
 while not os.path.exists("go"):
     time.sleep(0.1)
+raise SystemExit("step 4 loss nan")
 """
 
 
@@ -33,13 +34,14 @@ def test_without_a_terminal_a_line_says_how_far_a_run_is_and_the_end_where_every
     process = hpcml.start("run", program(REPORTS))
     begin, running = until(process, " in "), until(process, " running ")
     (hpcml.cwd / "go").touch()
-    end = until(process, "hpcml show ")
+    failed, end = until(process, "FAILED"), until(process, "hpcml show ")
 
     uid = hpcml.runs()[0]["uid"]
     assert begin.split()[:2] == ["run", uid]
     assert running.startswith(f"{uid}  ")
     for words in ("step 3/9", "loss 0.3333", "steps/s", "left"):
         assert words in running
+    assert failed.endswith("FAILED loss 0.3333; exit status 1; last line: step 4 loss nan\n")
     assert f"{uid}\n" in end  # its folder
     process.communicate(timeout=300)
     assert hpcml("last").stdout == hpcml("show", "@1").stdout == hpcml("show", "@-1").stdout

@@ -63,6 +63,15 @@ def test_a_state_that_does_not_exist_is_answered_with_the_likely_one(hpcml: Hpcm
     assert "choose PENDING, RUNNING" in said_in_one_line(hpcml("runs", "--state", "xyz"))
 
 
+def test_where_no_run_can_be_read_it_is_not_said_that_there_are_none(hpcml: Hpcml) -> None:
+    for run in hpcml.runs():
+        (Path(run["path"]) / "run.json").write_text("{")
+
+    done = hpcml("runs")
+
+    assert done.stderr.splitlines()[-1] == "no run here can be read"
+
+
 def test_where_no_run_matches_it_is_not_said_that_there_are_none(hpcml: Hpcml) -> None:
     done = hpcml("runs", "--where", "seed=17")
 

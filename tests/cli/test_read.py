@@ -130,7 +130,7 @@ def test_of_a_name_that_was_printed_and_is_in_a_file_what_was_printed_is_read(hp
 def test_the_examples_of_its_help_are_lines_of_a_shell(hpcml: Hpcml) -> None:
     lines = [line.strip() for line in hpcml("read", "--help").stdout.splitlines()]
 
-    assert "hpcml read --experiment lr workload.metrics='[{pattern: \"loss (?P<loss>\\S+)\"}]'" in lines
+    assert "hpcml read 222k7wz9 workload.metrics='[{pattern: \"loss (?P<loss>\\S+)\"}]'" in lines
 
 
 def test_what_cannot_be_read_is_said_once_for_all_runs_and_writes_nothing(hpcml: Hpcml, ended: list[str]) -> None:

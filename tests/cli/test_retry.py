@@ -43,12 +43,13 @@ def test_a_program_that_failed_is_not_tried_unless_somebody_means_it(hpcml: Hpcm
     run = the_run(hpcml)
     assert (run["state"], run["cause"]) == ("FAILED", "program")
 
-    refused = hpcml("retry", run["uid"], "-y")
-    assert refused.returncode == 1
-    assert "no: the program failed by itself" in refused.stdout
+    for words in (("--experiment", "default"), ("--state", "FAILED"), ()):
+        refused = hpcml("retry", *words, "-y")
+        assert "retried after" not in refused.stdout
     assert the_run(hpcml)["attempt"] == 0
+    assert "no: the program failed by itself" in hpcml("retry", "--experiment", "default", "-y").stdout
 
-    meant = hpcml("retry", run["uid"], "--cause", "program", "-y")
+    meant = hpcml("retry", run["uid"], "-y")
     assert meant.returncode == 0, meant.stderr
     assert hpcml("wait", run["uid"]).returncode == 0
     again = the_run(hpcml)
@@ -136,7 +137,7 @@ def test_without_a_word_all_is_repaired_that_the_cluster_broke_and_nobody_did_si
     assert done.returncode == 0, done.stderr
     first, left, *rest = done.stdout.splitlines()
     assert "communication" in first
-    why = "the program failed by itself: hpcml logs --err RUN, then correct it"
+    why = "the program failed by itself (hpcml logs RUN); hpcml retry RUN tries it again as it was"
     assert left == f"not worth another try by themselves: 1 program: {why}"
     assert len(rest) == 1
     hpcml("wait")
@@ -189,10 +190,13 @@ def test_a_run_that_went_on_after_all_is_not_retried(hpcml: Hpcml) -> None:
 
 def test_what_the_cluster_broke_is_tried_by_itself_as_often_as_is_allowed(hpcml: Hpcml) -> None:
     submit(hpcml, program(BREAKS_ONCE), "schedule.retry=1")
-    wait_for(hpcml.cwd / "again")
+    said = hpcml("wait", "--experiment", "default")
+    assert said.returncode == 1
+    for done in (said, hpcml("status"), hpcml("status", "--watch", "--state", "FAILED")):
+        assert "may be tried again (schedule.retry): hpcml sync does that" in done.stderr
+    assert the_run(hpcml)["attempt"] == 0
+
     done = hpcml("sync")
-    while the_run(hpcml)["attempt"] == 0:
-        done = hpcml("sync")
 
     assert hpcml("wait").returncode == 0
     run = the_run(hpcml)

@@ -5,7 +5,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -219,7 +218,6 @@ db.commit()
 """
 
 
-WAITS = "import time; print('12% done', flush=True); time.sleep(60)"
 CPP_ENDS = b"terminate called after throwing an instance of 'A'\n  what():  b\n"
 
 
@@ -269,23 +267,6 @@ def test_a_program_that_fails_is_told_as_it_failed(
     assert f"{state}: {reason}" in done.stderr
     (run,) = hpcml.runs()
     assert (run["state"], run["exit_code"], run["reason"]) == (state, exit_code, reason)
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["timeout", "0.2", "python", "-c", WAITS], "exit status 124: the timeout in its command ended it"),
-        (["bash", "-c", "echo 3 %; timeout -k 1 0.2 sleep 60"], "exit status 124: the timeout in its command ended it"),
-        (["bash", "-c", "echo no timeouts here; exit 124"], "exit status 124; last line: no timeouts here"),
-        (["timeout", "60", "bash", "-c", "echo no such file; exit 3"], "exit status 3; last line: no such file"),
-    ],
-)
-def test_a_program_that_timeout_ended_is_told_as_that(hpcml: Hpcml, words: Sequence[str], reason: str) -> None:
-    done = hpcml("run", "--", *words)
-
-    assert done.returncode == 1
-    (run,) = hpcml.runs()
-    assert (run["reason"], run["cause"]) == (reason, "program")
 
 
 def test_the_last_words_of_a_program_that_prints_errors_on_standard_output_are_shown(hpcml: Hpcml) -> None:

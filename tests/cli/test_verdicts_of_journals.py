@@ -55,3 +55,18 @@ def test_eight_of_ten_runs_that_end_in_nan_are_the_finding_in_every_form(hpcml: 
     assert (line["verdict"], line["n_lost"], line["n_ended"]) == ("unstable", "8", "10")
     assert "8/10" in latex
     assert "unstable" in latex
+
+
+def test_questions_write_nothing_but_the_index_of_new_records(hpcml: Hpcml, tmp_path: Path) -> None:
+    def files() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if not path.is_dir()}
+
+    before = files()
+    hpcml("compare", "--by", "training.learning_rate")
+    indexed = files()
+    hpcml("compare", "--by", "training.learning_rate", "--explain", "--margin", "0.02")
+    hpcml("report", "--by", "training.learning_rate", "--md")
+
+    assert {path.relative_to(hpcml.home).parts[0] for path in indexed.keys() - before.keys()} == {"store.db"}
+    assert {path: indexed[path] for path in before} == before
+    assert files() == indexed

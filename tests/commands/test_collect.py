@@ -15,12 +15,14 @@ import pytest
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.reconcile import QUIET_S
 from hpcml.commands.selection import Selection
-from hpcml.commands.status import SchedulersAsked, look, standing_of
+from hpcml.commands.status import SchedulersAsked, look, standing_of, standings
 from hpcml.commands.submit.backends import Backends
+from hpcml.commands.sync import synchronise
 from hpcml.commands.wait import Silent, TimeIsUpError, Waiting, wait
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
+from hpcml.runs.cancellation import mark_cancelled
 from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.private import make_home
@@ -347,3 +349,28 @@ def test_whoever_waits_for_jobs_that_do_not_start_by_themselves_is_told_why_once
 
     which = "2 runs (20261121-083015-222aaaa7, ...)"
     assert told == [Silent(problem=f"{which} wait: JobHeldUser: scontrol release lets it start")]
+
+
+def test_a_job_that_goes_on_though_it_was_cancelled_is_cancelled_again_by_sync_alone(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_home(places.home)
+    run_dir = make_run_dir(places.runs, "20261121-083015-222aaaa7")
+    Journal(run_dir, writer="launch", attempt=0).event("submitted", scheduler="slurm", job_id="7", job_name="x")
+    mark_cancelled(run_dir)
+    os.utime(run_dir.cancel_mark, (0, time.time() - 60))
+    say_in_queue(tmp_path, monkeypatch, ["7|RUNNING|None"])
+    told = tmp_path / "told"
+    (tmp_path / "bin" / "scancel").write_text(f'#!/bin/sh\necho "$@" >>{told}\n')
+    (tmp_path / "bin" / "scancel").chmod(0o755)
+    backends = Backends.here(places, {})
+
+    _, lines = standings(places, Selection(), backends, 0.0)
+    assert lines == ["a cancelled job goes on: hpcml sync tells the scheduler again"]
+    assert not told.exists()
+
+    done = synchronise(places, backends, 60.0)  # nobody is asked so soon, and what was said last counts
+    assert "slurm was told again to cancel 20261121-083015-222aaaa7" in done.lines
+    assert told.read_text().split()[-1] == "7"
+    synchronise(places, backends, 0.0)
+    assert len(told.read_text().splitlines()) == 1  # it has half a minute to obey

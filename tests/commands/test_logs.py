@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.commands import logs
-from hpcml.commands.logs import LogRequest, find_log, follow, no_log, read
+from hpcml.commands.logs import LogRequest, find_logs, follow, no_log, read
 from hpcml.commands.unread_metrics import named_numbers
 from hpcml.runs.layout import RunDir
 from tests.commands.journals import tell
@@ -47,9 +47,9 @@ def test_the_last_attempt_is_the_highest_number_not_the_last_word(run_dir: RunDi
     for attempt in (2, 9, 10):
         run_dir.stdout(attempt, 0).write_text(f"{attempt}\n")
 
-    assert find_log(run_dir, LogRequest()) == run_dir.stdout(10, 0)
-    assert find_log(run_dir, LogRequest(attempt=2)) == run_dir.stdout(2, 0)
-    assert find_log(run_dir, LogRequest(attempt=3)) is None
+    assert find_logs(run_dir, LogRequest()) == [run_dir.stdout(10, 0)]
+    assert find_logs(run_dir, LogRequest(attempt=2)) == [run_dir.stdout(2, 0)]
+    assert find_logs(run_dir, LogRequest(attempt=3)) == []
     assert "has no output of rank 0 in attempt 3: there is attempt 2, 9, 10" in str(
         no_log(run_dir, LogRequest(attempt=3))
     )
@@ -138,6 +138,19 @@ def test_following_a_run_that_never_printed_ends_with_it(run_dir: RunDir) -> Non
     tell(run_dir, "0-collect", ("lost", {"reason": "x"}))
 
     assert Reading(run_dir, LogRequest()).ends() == b""
+
+
+def test_following_shows_both_streams_as_they_come(run_dir: RunDir) -> None:
+    run_dir.stdout(0, 0).write_text("epoch 1\n")
+    reading = Reading(run_dir, LogRequest())
+    reading.has(b"epoch 1\n")
+    run_dir.stderr(0, 0).write_text("a warning\n")
+    reading.has(b"a warning\n")
+    with run_dir.stdout(0, 0).open("a") as file:
+        file.write("epoch 2\n")
+    tell(run_dir, "0-agent", ("attempt_ended", {"state": "COMPLETED"}))
+
+    assert reading.ends() == b"epoch 1\na warning\nepoch 2\n"
 
 
 def test_following_ends_with_a_run_that_is_removed(run_dir: RunDir) -> None:

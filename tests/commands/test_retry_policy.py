@@ -63,6 +63,7 @@ def test_too_little_time_becomes_half_as_much_again_within_the_limits(
 def test_at_the_limit_more_time_is_not_to_be_had(a_run: Run) -> None:
     at_the_limit = asking(a_run, partition="short", walltime="2h")
 
+    assert tried(decide(failed(at_the_limit, Cause.TIME_LIMIT, is_wanted=True))).changes == {}
     assert "the longest that queue short allows (02:00:00)" in refused(decide(failed(at_the_limit, Cause.TIME_LIMIT)))
     assert "give --walltime" in refused(decide(failed(a_run, Cause.TIME_LIMIT)))
 
@@ -109,7 +110,7 @@ def test_pbs_has_no_word_for_nodes_to_avoid(a_run: Run) -> None:
     assert "PBS has no word" in decision.why
 
 
-@pytest.mark.parametrize("cause", [Cause.PREEMPTION, Cause.COMMUNICATION, Cause.SUBMISSION])
+@pytest.mark.parametrize("cause", [Cause.PREEMPTION, Cause.COMMUNICATION, Cause.SUBMISSION, Cause.DISK])
 def test_what_was_nobodys_fault_is_tried_as_it_was(a_run: Run, cause: Cause) -> None:
     assert tried(decide(failed(a_run, cause))).changes == {}
 
@@ -117,7 +118,7 @@ def test_what_was_nobodys_fault_is_tried_as_it_was(a_run: Run, cause: Cause) -> 
 @pytest.mark.parametrize(
     ("cause", "says"),
     [
-        (Cause.PROGRAM, "hpcml logs --err"),
+        (Cause.PROGRAM, "hpcml retry RUN"),
         (Cause.GPU_MEMORY, "training.batch_size"),
         (Cause.CONTAINER, "image"),
         (Cause.CANCELLED, "--cause cancelled"),

@@ -187,6 +187,24 @@ def test_submodules_and_repositories_inside_are_copied_too(places: Places, repos
     assert staging_of(places, repository).shared["project/cloned/data"] == str(repository / "cloned" / "data")
 
 
+def test_a_submodule_that_is_not_checked_out_is_named_and_the_changes_of_one_that_is_are_recorded(
+    repository: Path, tmp_path: Path
+) -> None:
+    other, clone = tmp_path / "other", tmp_path / "clone"
+    shutil.copytree(repository, other, symlinks=True)
+    git(repository, "submodule", "add", "-q", str(other), "module")
+    git(repository, "commit", "-qm", "module")
+    git(tmp_path, "clone", "-q", str(repository), str(clone))
+    (repository / "module" / "train.py").write_text("print('changed')\n")
+
+    (absent,) = warnings(planned_for(clone, "-m", "workload.command=true", "seed=0,1"))
+
+    assert absent.startswith("module: not checked out, and each run lacks it: git submodule update --init")
+    assert not list(warnings(planned_for(repository, "workload.command=true")))
+    assert b"+++ b/module/train.py\n" in describe_code(repository).diff
+    assert b"+print('changed')\n" in describe_code(repository).diff
+
+
 def test_names_in_any_bytes_are_copied(places: Places, repository: Path) -> None:
     for name in (b"with space", b"\xc3\xa4", b"\xff\xfe", b"new\nline", b'"quoted"'):
         (repository / os.fsdecode(name)).write_bytes(name)

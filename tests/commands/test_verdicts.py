@@ -256,8 +256,7 @@ def test_a_run_whose_image_was_not_built_says_who_was_to_build_it() -> None:
     state, reason = ended(verdict)
     assert state == "CANCELLED"
     assert reason == (
-        "slurm says CANCELLED (DependencyNeverSatisfied); its image was not built: "
-        "hpcml logs --err 20261121-075900-22222222"
+        "slurm says CANCELLED (DependencyNeverSatisfied); its image was not built: hpcml logs 20261121-075900-22222222"
     )
     assert verdict is not None
     assert verdict.details["cause"] == "container"

@@ -97,6 +97,10 @@ def test_one_impossible_point_refuses_the_whole_sweep(tmp_path: Path) -> None:
         (["precision.numerics=quick"], "precision.numerics is one of auto, native, emulated"),
         (["objective.goal=minimum"], "objective.goal=minimum: objective.goal is one of max, min"),
         (["objective.margin=inf"], "objective.margin=inf must be positive, and finite"),
+        (
+            ["objective.metric=depth", "objective.target=3"],
+            "objective.target=3.0: the name depth does not tell which way is better: say objective.goal=max or min",
+        ),
         (["+objective.margins.val_loss=inf"], "objective.margins.val_loss=inf must be positive, and finite"),
         (
             ["experiment=${oc.env:NOPE}"],

@@ -17,6 +17,11 @@ def swept(line: str, *settings: str) -> Program:
     return read_program(shlex.split(line), ["-m", *settings])[0]
 
 
+def typed(program: Program) -> tuple[str, ...]:
+    """Return the words of *program*, those of a sweep with its placeholders."""
+    return tuple(fill_in(word, program.settings) for word in program.words)
+
+
 def composed(line: str, *settings: str, project: Path) -> list[Composed]:
     program, words = read_program(shlex.split(line), settings)
     return compose_from_cli(words, project=project, program=program)
@@ -24,16 +29,18 @@ def composed(line: str, *settings: str, project: Path) -> list[Composed]:
 
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=6))
 def test_without_a_sweep_the_words_are_exactly_those_that_were_typed(words: list[str]) -> None:
-    program, rest = read_program(words, ["seed=1"])
+    program, rest = read_program(words, ["seed=1"], is_literal=True)
 
-    assert (shlex.split(program.command), rest) == (words, ["seed=1"])
-    assert list(program.points()) == [{}]
+    assert ([fill_in(word, program.settings) for word in shlex.split(program.command)], rest) == (words, ["seed=1"])
+    assert list(program.points()) == [program.settings]
 
 
 @pytest.mark.parametrize(
     ("line", "template", "sweeps"),
     [
         ("python m.py --lr 0.5,1.0 --epochs 3", "--lr {lr} --epochs 3", {"lr": ("0.5", "1.0")}),
+        ("python m.py args.rate=1,2", "args.rate={rate}", {"rate": ("1", "2")}),
+        ("python m.py --args.rate 1,2", "--args.rate {rate}", {"rate": ("1", "2")}),
         ("python m.py --lr=0.5,1.0 -b 8,16", "--lr={lr} -b {b}", {"lr": ("0.5", "1.0"), "b": ("8", "16")}),
         ("python m.py -b8,16", "-b{b}", {"b": ("8", "16")}),
         ("python m.py --n '{1..3}'", "--n {n}", {"n": ("1", "2", "3")}),
@@ -83,12 +90,76 @@ def test_a_list_behind_a_flag_is_a_sweep_by_the_name_of_the_flag(
 ) -> None:
     program = swept(line)
 
-    assert program.words == ("python", "m.py", *template.split())
+    assert typed(program) == ("python", "m.py", *template.split())
     assert program.sweeps == sweeps
 
 
 @pytest.mark.parametrize(
-    ("typed", "reaches"),
+    ("line", "settings"),
+    [
+        ("python m.py --lr 0.1 --bs=8 -b 3 -k4 wd=1 +opt.name=x", {"lr": "0.1", "bs": "8", "b": "3", "k": "4"}),
+        ("python -u -W ignore m.py wd=1 +opt.name=x", {"wd": "1", "opt.name": "x"}),
+        ("python m.py --amp --no-bn -v data.csv", {"amp": "--amp", "bn": "--no-bn", "v": "data.csv"}),
+        ("python m.py --x -5 --y -1e-3", {"x": "-5", "y": "-1e-3"}),
+        ("python m.py a.txt 7 --ids 30 60 90", {}),  # numbers in a row are a list
+        ("python m.py --lr 0.1 a.txt", {"lr": "0.1"}),
+        ("python m.py --x 1 --x 2 --y 3", {"y": "3"}),
+        ("python m.py --x '' --y=", {}),
+        ("python m.py SOLVER.BASE_LR 0.1", {"SOLVER.BASE_LR": "0.1"}),
+        ("python m.py --api-key sesame --token=sesame --t sk-0123456789abcdefghij0123", {}),
+        ("python m.py --out run_{seed} --precision 16", {"precision": "16"}),
+        ("python m.py --out {precision} --precision 16", {}),
+        ("torchrun --nproc_per_node 4 m.py --lr 1", {"lr": "1"}),
+        ("python -m torch.distributed.run --nnodes 1 m.py --lr 1", {"lr": "1"}),
+        ("python -m pkg.train --conf x.py --lr 1", {"conf": "x.py", "lr": "1"}),
+        ("srun --exclusive -n 4 ./train --lr 1", {"lr": "1"}),
+        ("mpirun -np 4 -H a,b python m.py -H 1", {"H": "1"}),
+        ("bash -c 'train --lr $1' --lr 1", {"lr": "1"}),
+        ("./train --conf x.py --lr 1", {"conf": "x.py", "lr": "1"}),
+        ("uv run m.py --lr 1", {"lr": "1"}),
+    ],
+)
+def test_what_is_typed_for_the_program_is_recorded_as_its_settings(line: str, settings: dict[str, str]) -> None:
+    words = tuple(shlex.split(line))
+    for program in (read_program(words, [])[0], read_program(words, ["-m", "--as-is"], is_literal=True)[0]):
+        assert settings.items() <= program.settings.items()
+        assert settings or not program.settings
+        assert typed(program) == words
+
+
+@pytest.mark.parametrize(
+    ("line", "seed", "settings"),
+    [
+        ("--lr 1 --seed 3", 3, {"lr": "1"}),
+        ("--lr 1 --random-state=3", 3, {"lr": "1"}),
+        ("--data.seed 1 --seed 3", 3, {"data.seed": "1"}),
+        ("--data.seed 1 --model.seed 3", 0, {"data.seed": "1", "model.seed": "3"}),
+        ("--seed none", 0, {}),
+        ("--seed 007", 0, {}),
+        ("--seed 4294967296", 0, {}),
+        ("--data_seed 3", 0, {"data_seed": "3"}),
+        ("--seed {seed} --data.seed 3", 0, {"data.seed": "3"}),
+    ],
+)
+def test_a_seed_that_is_typed_is_the_seed_of_the_run(
+    line: str, seed: int, settings: dict[str, str], tmp_path: Path
+) -> None:
+    (point,) = composed(f"python m.py {line}", project=tmp_path)
+
+    assert (point.run.seed, point.run.workload.args) == (seed, settings)
+    assert composed(f"python m.py {line}", "seed=5", project=tmp_path)[0].run.seed == 5
+
+
+def test_a_run_of_a_loop_is_the_same_as_that_of_a_sweep(tmp_path: Path) -> None:
+    swept_one = composed("python m.py --lr 0.1,0.5 --n 3 --amp, --seed 1,2", "-m", project=tmp_path)
+    alone = composed("python m.py --lr 0.5 --n 3 --amp --seed 2", project=tmp_path)
+
+    assert alone[0].run in [point.run for point in swept_one]
+    assert "seed=2" in alone[0].overrides
+
+
+@pytest.mark.parametrize(
+    ("line", "reaches"),
     [
         (r"--betas '0.9\,0.999'", ["--betas", "0.9,0.999"]),
         ("--betas [0.9,0.999]", ["--betas", "[0.9,0.999]"]),
@@ -101,10 +172,10 @@ def test_a_list_behind_a_flag_is_a_sweep_by_the_name_of_the_flag(
         ("''", [""]),
     ],
 )
-def test_a_comma_that_is_meant_stays(typed: str, reaches: list[str]) -> None:
-    program = swept(f"python m.py {typed}")
+def test_a_comma_that_is_meant_stays(line: str, reaches: list[str]) -> None:
+    program = swept(f"python m.py {line}")
 
-    assert (program.words[2:], program.sweeps) == (tuple(reaches), {})
+    assert (typed(program)[2:], program.sweeps) == (tuple(reaches), {})
 
 
 @pytest.mark.parametrize(
@@ -146,7 +217,8 @@ def test_nothing_is_split_of_words_that_are_to_stay_as_they_are() -> None:
 
     program, rest = read_program(words, ["-m", "args.lr=1,2", "seed=0,1"], is_literal=True)
 
-    assert (program.words, program.sweeps, rest) == (tuple(words), {"lr": ("1", "2")}, ["-m", "seed=0,1"])
+    assert (typed(program), program.sweeps, rest) == (tuple(words), {"lr": ("1", "2")}, ["-m", "seed=0,1"])
+    assert program.settings == {"layers": "64,64"}
 
 
 def test_a_swept_seed_is_the_seed_of_the_run(tmp_path: Path) -> None:
@@ -180,12 +252,13 @@ def test_a_swept_seed_is_the_seed_of_the_run(tmp_path: Path) -> None:
 def test_a_swept_seed_is_the_seed_of_the_run_whatever_the_program_calls_it(flag: str, tmp_path: Path) -> None:
     points = composed(f"python m.py --lr 1,2 {flag}", "-m", project=tmp_path)
 
-    assert [(point.run.seed, point.run.workload.args) for point in points] == [
-        (seed, {"lr": lr}) for seed in (0, 1, 2) for lr in "12"
+    assert [(point.run.seed, (point.run.workload.args or {})["lr"]) for point in points] == [
+        (seed, lr) for seed in (0, 1, 2) for lr in "12"
     ]
     asked, sign, _ = flag.rpartition("=" if "=" in flag else " ")
     (command,) = {point.run.workload.command for point in points}
-    assert " ".join(shlex.split(command or "")) == f"python m.py --lr {{lr}} {asked}{sign}{{seed}}"
+    said = fill_in(" ".join(shlex.split(command or "")), {"p": "seed", "var": "seed"})
+    assert said == f"python m.py --lr {{lr}} {asked}{sign}{{seed}}"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +296,8 @@ def test_words_behind_the_dashes_are_never_read_by_hydra(tmp_path: Path) -> None
 
     (point,) = composed(shlex.join(["python", "m.py", *words]), project=tmp_path)
 
-    assert shlex.split(point.run.workload.command or "")[2:] == words
+    said = shlex.split(point.run.workload.command or "")[2:]
+    assert [fill_in(word, point.run.workload.args or {}) for word in said] == words
 
 
 @pytest.mark.parametrize(
@@ -239,6 +313,7 @@ def test_words_behind_the_dashes_are_never_read_by_hydra(tmp_path: Path) -> None
         ("python m.py --x 1", "args.lr=3", "no word behind -- has {lr}"),
         ("python m.py --seed a,b", "-m", "a seed is a whole number"),
         ("python m.py --seed 1,2", "-m seed=1,2", "write --seed {seed} behind the --"),
+        ("python m.py --lr 1e-3,0.1,0.001", "-m", "lr has 1e-3 twice"),
         ("python m.py --layers 64,64", "-m", r"layers has 64 twice, .* is written '64\\,64', in quotes"),
         ("python m.py --seed=0..2,1", "-m", "seed has 1 twice"),
         ("python m.py --n 1..9999999999", "-m", "100,000 at once are allowed"),
@@ -259,19 +334,20 @@ def test_what_is_swept_is_said_and_so_is_what_looks_like_a_mistake() -> None:
     assert swept("python m.py --seed_everything 0,1").remarks([0, 1], [], project=Path()) == [
         "sweep of the program's own settings: seed (seed_everything): 0 1"
     ]
+    (in_short, *_) = swept("python m.py --seed 0..3000 --n 2..30 --k 50,1..40").remarks([0, 1], [], project=Path())
+    assert in_short.startswith("sweep of the program's own settings: n: 2..30 x k: 50 1 2 ")
+    assert in_short.endswith("x seed: 0..3000")
     (no_seed,) = swept("python m.py").remarks([0, 1], [], project=Path())
     assert "write --seed {seed}" in no_seed
     assert swept("python m.py --lr 1").remarks([0], [], project=Path()) == [
         "-m, and there is one run: a list with commas or a range is a sweep: --lr 0.1,0.5 --seed 0..4"
     ]
-    (_, expanded) = swept("python m.py --n 1 2 3").remarks([0], [], project=Path())
-    assert "write --n FIRST..LAST" in expanded
     for a_list in ("--input-size 3 32 32", "--milestones 30 60 90", "--layers 3 4 6 3"):
         assert swept(f"python m.py {a_list} --lr 1,2").remarks([0, 0], [], project=Path()) == [
             "sweep of the program's own settings: lr: 1 2"
         ]
-    (_, repeated) = swept("python m.py --lr=0.1 --lr=0.2 -v").remarks([0], [], project=Path())
-    assert repeated == "--lr=0.1 --lr=0.2: if your shell made it of {...}, write --lr=0.1,0.2"
+    (_, placed) = swept("python m.py args.rate=1,2").remarks([0, 0], [], project=Path())
+    assert placed.startswith("args.rate=1,2 behind the -- is a word of the program: what fills in a placeholder stands")
 
 
 def test_placeholders_are_filled_in_once_and_other_braces_stay() -> None:
@@ -288,25 +364,27 @@ def test_placeholders_are_filled_in_once_and_other_braces_stay() -> None:
         ("python m.py --seed {sed}", "did you mean {seed}?"),
         ("python m.py --seed={Seeds}", "did you mean {seed}?"),
         ("python m.py --p {precison}", "did you mean {precision}?"),
-        ("python m.py --lr {training.learning_rate}", "write {learning_rate}, and args.learning_rate=VALUE"),
+        ("python m.py --lr {rate}", "write args.rate=VALUE in front of the --"),
+        ("python m.py lr={training.rate}", "write args.training.rate=VALUE in front of the --"),
+        ("python m.py --rate 0.1 --lr {rate}", "write args.rate=VALUE"),
     ],
 )
-def test_a_placeholder_that_nobody_fills_in_is_remarked_on(line: str, answer: str) -> None:
-    remarked, _ = read_program(shlex.split(line), ["seed=1"])
-    as_typed, _ = read_program(shlex.split(line), ["seed=1"], is_literal=True)
+def test_a_placeholder_that_nothing_fills_in_is_refused(line: str, answer: str) -> None:
+    for settings in ([], ["-m", "seed=1,2"]):
+        with pytest.raises(ConfigError, match="nothing fills in") as refused:
+            read_program(shlex.split(line), settings)
+        assert answer in str(refused.value)
 
-    (said,) = remarked.doubts
-    assert answer in said
-    assert remarked.words == as_typed.words == tuple(shlex.split(line))
-    assert as_typed.doubts == ()
+    assert typed(read_program(shlex.split(line), [], is_literal=True)[0]) == tuple(shlex.split(line))
 
 
 @pytest.mark.parametrize(
-    "word", ["{epoch}", "{speed}", "{{sed}}", "${sed}", "x{step}.pt", "{need}", "{model.weights}", "{seed}"]
+    "word",
+    ["{epoch}-{loss}", "{{sed}}", "${sed}", "x{step}.pt", '{"a": 1}', "{print $1}", "{1}", "{}", "{seed}", "x{out}"],
 )
 def test_braces_of_the_programs_own_are_left_alone(word: str) -> None:
     program, _ = read_program(["python", "m.py", "--out", word], ["seed=1"])
-    assert (program.words[-1], program.doubts) == (word, ())
+    assert (typed(program)[-1], program.doubts) == (word, ())
     assert read_program(["python", "-c", "print(f'{sed}')"], ["seed=1"])[0].words[-1] == "print(f'{sed}')"
     assert "x" in swept("python m.py training.learning_rate=1,2 x").words
 
@@ -384,31 +462,6 @@ def test_lists_of_a_launcher_say_where_a_program_runs_and_are_no_sweep(line: str
     assert list(swept(line).sweeps) == names
 
 
-def test_a_seed_without_a_name_is_asked_about(tmp_path: Path) -> None:
-    for words, name in (
-        ("python p.py 0..4 0.1,0.5", "arg2"),
-        ("python p.py --lr 0.1,0.5 -s 1..3", "s"),
-        ("python p.py 16,32,64", None),
-        ("python p.py --layers 1..3", None),
-        ("python p.py --lr 0.1,0.5 --seed 0..4", None),
-        ("python p.py {seed} 0..4", None),
-        ("python p.py --seed 7 -s 1..3", None),
-        ("python p.py --lr 0.1,0.5 --init_seed 1,2", "init_seed"),
-        ("python p.py --init_seed 1,2 --seed 7", None),
-        ("python p.py --init_seed 1,2 --data_seed 1,2", None),
-        ("python p.py --init_seed 1,2 --seed 0..4", None),
-        ("python p.py --dataSeed 1,2", "dataSeed"),
-        ("python p.py --num_seeds 1,2", None),
-    ):
-        program, _ = read_program(words.split(), ["-m", *(["seed=0,1"] if "{seed}" in words else [])])
-        seeds = [0, 1] if "{seed}" in words else list(map(int, program.seeds)) or [0]
-        said = [
-            line for line in program.remarks(seeds, [PrecisionName.own], project=tmp_path) if "if it is the" in line
-        ]
-
-        assert [line.partition(" ")[0] for line in said] == ([] if name is None else [name]), words
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -432,37 +485,3 @@ def test_a_sweep_of_what_is_no_secret_or_has_another_name_is_none(tmp_path: Path
     assert count(["args.kind=mean,max"], ["--fusion_token", "{kind}"]) == 2
     assert count([], ["--token", "0..3", "--pad_token", "a,b"]) == 8
     assert count(["+workload.env.HF_TOKEN=one", "seed=0,1"], []) == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        (["workload.env.SEED=0,1,2"], "SEED"),
-        (["workload.env.PREC=fp32,amp", "workload.env.DATA_SEED=1,2"], "DATA_SEED"),
-        (["seed=0,1,2", "workload.env.SEED=${seed}"], None),
-        (["seed=0,1", "workload.env.SEED=3"], None),
-        (["workload.env.SEEDS_FILE=a.txt,b.txt"], None),
-        (["workload.env.N=1,2"], None),
-    ],
-)
-def test_a_variable_that_may_be_the_seed_is_asked_about(settings: list[str], name: str | None, tmp_path: Path) -> None:
-    _, said = compose_command(["-m", *settings], ["./a"], project=tmp_path, is_literal=False, most=100)
-
-    asked = [line for line in said if "if it is the program's seed" in line]
-    assert [line.partition(" ")[0] for line in asked] == ([] if name is None else [f"workload.env.{name}"])
-
-
-def test_a_sweep_of_the_programs_own_hydra_is_remarked_on() -> None:
-    for line, is_said in (
-        ("python prog.py -m lr=0.1,0.01", True),
-        ("python prog.py lr=0.1,0.01 model=small -m", True),
-        ("mytrain --multirun 'lr=choice(1,2)' n=1,2", True),
-        ("python -m package.train -m lr=1,2", True),
-        ("python -m package.train lr=1,2", False),
-        ("python prog.py -m 0.9 lr=1,2", False),
-        ("python prog.py -m hparams=optuna", False),
-        ("python prog.py -m 'betas=[0.9,0.99]'", False),
-    ):
-        program, _ = read_program(shlex.split(line), [])
-        assert any("behind the -- is the program's own sweep" in each for each in program.doubts) == is_said, line
-        assert read_program(shlex.split(line), [], is_literal=True)[0].doubts == ()

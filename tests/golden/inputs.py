@@ -36,7 +36,7 @@ GPU = {
     "throttle_power_s": 0.0,
     "samples": 600,
 }
-AT_MOST = Objective(margin=0.01)
+AT_MOST = Objective(goal=Goal.max, margin=0.01)
 Curve = Callable[[int], float]
 
 
@@ -184,7 +184,7 @@ def others(home: Path) -> None:
     target = Study(home, "target")
     for name, step_s, rate in (("fp32", 0.1, 12.0), ("tf32", 0.05, 14.0)):
         for seed in range(5):
-            speed, asked = rate * (1 + 0.05 * noise(seed)), Objective(margin=0.02, target=0.85)
+            speed, asked = rate * (1 + 0.05 * noise(seed)), Objective(goal=Goal.max, margin=0.02, target=0.85)
             reached = [0.95 * (1 - math.exp(-step / speed)) for step in range(STEPS + 1)]
             known = {"curve": reached.__getitem__, "energy_j": 9000.0 * step_s + seed, "objective": asked}
             target.run(reached[STEPS], precision=name, seed=seed, step_s=step_s, **known)
@@ -205,7 +205,7 @@ def others(home: Path) -> None:
     for name, step_s in (("fp32", 0.01), ("tf32", 0.002), ("bf16", 0.001)):
         work = {"devices": 1, "model_flops": 2.0 * 4096**3, "samples": 1.0}
         fixed = {"model": Model(name="gemm", recipe="gemm", framework="torch"), "data": Data(name="none")}
-        rate = Objective(metric="gflops")
+        rate = Objective(metric="gflops", goal=Goal.max)
         values = [2 * 4096**3 / step_s / 1e9 * (1 + 0.01 * noise(seed)) for seed in range(3)]
         gemm.arm(values, precision=name, step_s=step_s, metric="gflops", work=work, objective=rate, **fixed)
     batches = Study(home, "batches")

@@ -441,14 +441,3 @@ def test_every_run_of_the_page_would_be_submitted(user: ImageUser, image: Path, 
     assert done.returncode == 0, done.stderr
     assert "image: " in done.stdout
     assert ("exec srun" if "container.runtime=pyxis" in words else "apptainer exec") in done.stdout
-
-
-def test_what_cannot_be_written_in_an_image_is_told_with_its_remedy(
-    user: ImageUser, image: Path, python: list[str]
-) -> None:
-    found = run(user, image, python, "workload.command='mkdir /cache'", "+workload.env.HF_HOME=/cache")
-
-    assert found["reason"].startswith(
-        "exit status 1; last line: mkdir: can't create directory '/cache': Read-only file "
-    )
-    assert "workload.env.HF_HOME=..., or set container.writable_tmpfs=true" in found["reason"]

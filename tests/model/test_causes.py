@@ -61,6 +61,10 @@ def test_the_state_decides_first(state: State, reason: str | None, cause: Cause)
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=11300781.0. Some of", Cause.HOST_MEMORY),
         ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=191.batch cgroup.", Cause.HOST_MEMORY),
         ("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. ", Cause.HOST_MEMORY),
+        ("OSError: [Errno 28] No space left on device: 'last.pt'", Cause.DISK),
+        ("OSError: [Errno 122] Disk quota exceeded", Cause.DISK),
+        ("  what():  write failed: No space left on device\nAborted (core dumped)", Cause.DISK),
+        ("Error: ENOSPC: no space left on device, write", Cause.DISK),
         (
             "RuntimeError: NCCL error in: ../torch/csrc/NCCLUtils.cpp:317, unhandled system error, NCCL version 2.18.3",
             Cause.COMMUNICATION,
@@ -93,6 +97,8 @@ def test_what_only_the_failure_itself_prints_is_recognised(line: str, cause: Cau
         "NCCL version 2.18.3: unhandled cuda error",
         "WARNING: CUDA out of memory with batch 512, trying 256",
         "FATAL: the loss is not finite",
+        "cache not written: No space left on device" + "\nstep" * 30,
+        "OSError: [Errno 28] inotify watch limit reached",
         "RuntimeError: the model saw no MemoryError",
         "",
     ],
@@ -309,9 +315,6 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
     "Error in fit(x, y, iterations = 100, rate = 0.1) : \n  no convergence\nExecution halted\n": (
         "Error in fit(x, y, iterations = 100, rate = 0.1): no convergence"
     ),
-    "Error using  * \nIncorrect dimensions for matrix multiplication.\n\nError in train (line 3)\ny = x * w;\n": (
-        "Error using  *: Incorrect dimensions for matrix multiplication."
-    ),
     '--> FOAM FATAL ERROR: (openfoam-2112)\ncannot find file "controlDict"\n\n    From readStream()\nFOAM exiting\n': (
         'FOAM FATAL ERROR: cannot find file "controlDict"'
     ),
@@ -342,7 +345,7 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
     ("printed", "exception"),
     OF_OTHER_LANGUAGES.items(),
     ids=[
-        *("f90", "stop", "go", "rust", "old rust", "r", "r, long", "matlab", "openfoam", "gromacs", "petsc"),
+        *("f90", "stop", "go", "rust", "old rust", "r", "r, long", "openfoam", "gromacs", "petsc"),
         *("java", "rust, with its cause", "nextflow 24", "nextflow", "python in nextflow", "snakemake", "no r", "none"),
     ],
 )

@@ -25,6 +25,8 @@ from hpcml.model.metric_goal import goal_by_name, is_loss, most_telling
         ("min", "seconds_per_step ms/step step_time_per_gpu"),
         ("max", "bbox_mAP_s coco/segm_mAP_m AP_s AR_l"),  # of small objects, as COCO and mmdetection have it
         ("min", "loss/min val_loss/min"),  # the least, and nothing per minute
+        ("min", "lpips minADE min_ade bits_per_dim val/bpd p99 latency_p99 tpot ttft_ms wall_clock energy_j"),
+        ("max", "power_efficiency memory_efficiency energy_saving loss_reduction throughput_p99 bits_per_second"),
         ("max", "neg_log_loss neg_mean_squared_error neg_root_mean_squared_error neg_brier_score text_to_image_score"),
     ],
 )
@@ -55,7 +57,7 @@ def test_what_tells_most_of_a_training_comes_first(names: str) -> None:
     "names",
     [
         "loss_ms loss_time loss_seconds loss_ratio loss_scale loss_weight loss/grad_norm loss_per_s lossless",
-        "packet_loss packet_loss_percent network/packet_loss path_loss_db",
+        "loss_reduction packet_loss packet_loss_percent network/packet_loss path_loss_db",
         "losses/entropy losses/explained_variance losses/clipfrac losses/approx_kl losses/old_approx_kl loss/lr",
         "val_acc precision lambda loss/accuracy",
     ],

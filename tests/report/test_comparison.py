@@ -303,15 +303,12 @@ def test_no_view_says_that_two_arms_are_the_same() -> None:
         assert not {"same", "equal", "identical"} & set(re.findall(r"[a-z]+", text.lower()))
 
 
-def test_a_guessed_goal_is_said_to_be_guessed() -> None:
-    assert "guessed from its name" in comparison_text(replace(comparison(), goal="min", goal_source="metric name"))
+def test_where_a_goal_comes_from_is_said_and_that_nothing_tells_it() -> None:
+    guessed = comparison_text(replace(comparison(), goal="min", goal_source="metric name"), width=200)
+    unknown = comparison_text(replace(comparison(), metric="depth", goal=None, goal_source=None), width=200)
 
-
-def test_a_goal_of_which_the_name_tells_nothing_is_not_said_to_be_guessed_from_it() -> None:
-    text = " ".join(comparison_text(replace(comparison(), metric="depth", goal_source="metric name")).split())
-
-    assert "guessed from its name" not in text
-    assert "higher is better, taken for granted, as its name tells nothing: say --goal if that is wrong" in text
+    assert "lower is better, guessed from its name: say --goal if that is wrong" in guessed
+    assert "last value, nothing tells whether higher is better: say --goal max or min" in unknown
 
 
 def test_a_goal_against_the_metric_s_name_is_told() -> None:
@@ -527,16 +524,6 @@ def test_the_p_of_a_paper_s_table_is_the_one_that_its_verdict_goes_by() -> None:
     assert "0.064" in table
     assert "0.032" not in table.partition("- ")[0]
     assert "p (TOST) |" in comparison_markdown(told)
-
-
-def test_a_direction_that_no_name_tells_is_not_said_to_be_guessed_from_it() -> None:
-    told = replace(comparison(), goal_source="metric name")
-
-    assert "higher is better, guessed from its name: say --goal if that is wrong" in comparison_text(told, width=200)
-    assert (
-        "higher is better, taken for granted, as its name tells nothing: say --goal if that is wrong"
-        in comparison_text(replace(told, metric="depth"), width=200)
-    )
 
 
 def test_a_verdict_follows_from_the_numbers_as_they_are_printed() -> None:

@@ -450,6 +450,10 @@ def test_a_run_whose_loss_came_back_or_may_or_that_is_no_loss_has_not_diverged()
         run(metrics={"loss": nan}, state=State.RUNNING),
         run(metrics={"grad_norm": nan, "loss_scale": nan}),
         run(facts={"printed_loss": ""}),
+        *(  # whose own values count
+            run(facts={"printed_loss": "train loss nan or infinite"}, metrics={name: summary(name, 0.5)})
+            for name in ("train_loss", "train/Loss")
+        ),
     ]
 
     for each in innocent:

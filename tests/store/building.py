@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from hpcml.model.choices import Numerics
+from hpcml.model.choices import Goal, Numerics
 from hpcml.model.container import Container
 from hpcml.model.precision import PrecisionName
 from hpcml.model.run import (
@@ -47,7 +47,7 @@ A_RUN = Run(
     cluster=Cluster(name="local", scheduler=SchedulerName.local),
     resources=Resources(),
     training=Training(),
-    objective=Objective(),
+    objective=Objective(goal=Goal.max),
     workload=Workload(),
 )
 

@@ -41,7 +41,7 @@ class EventFile:
 
     def skip(self) -> None:
         """Begin behind what is there."""
-        self._file.offset = self._file.size_bytes()
+        self._file.skip()
 
     def read(self) -> tuple[Sequence[Reading], bool]:
         """Return the scalars of the next complete records, and whether there are more."""

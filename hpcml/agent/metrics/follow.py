@@ -135,6 +135,11 @@ class MetricsFollower:
         self._read_rests()
         self._sum_up()
 
+    def names(self) -> Collection[str]:
+        """Return the metrics that files had, or the program has reported itself."""
+        self._look_at_reports()
+        return self._owners.keys() | self._reported_names
+
     def _run(self) -> None:
         try:
             looks = 0

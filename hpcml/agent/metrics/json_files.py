@@ -48,7 +48,7 @@ class JsonLines:
         """Begin behind what is there."""
         if self.goes_on:
             self.count += sum(1 for lines in self._lines.pass_over() for line in lines if line.strip())
-        self._lines.file.offset = self._lines.file.size_bytes()
+        self._lines.file.skip()
 
     def read(self) -> tuple[Sequence[Reading], bool]:
         """Return the numbers in the next complete lines, and whether there are more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hpcml.model.metric_goal import is_rate
+from hpcml.model.metric_sources import IN_CALL
 
 _AROUND = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000; 1,234 is a number with decimals, too
@@ -16,10 +17,9 @@ _OF_FORTRAN = re.compile(
 _SHARE = re.compile(r"(\d{1,15})\s?/\s?(\d{1,15})")  # so many out of so many
 _OF_OLD_C = {"ind": "nan", "qnan": "nan", "snan": "nan", "inf": "inf"}  # Microsoft's: -1.#IND, 1.#INF00
 _SPECIAL = re.compile(r"([-+]?)1\.#(ind|qnan|snan|inf)\d*", re.IGNORECASE)
-# How a library's number shows itself: tensor(0.69, grad_fn=...), np.float64(0.14), Array([0.5], dtype=float32)
-IN_CALL = r"(?:tensor|[Aa]rray|(?:np|numpy|jnp|torch|tf)\.\w{1,20})\("
 _CALL = re.compile(rf"{IN_CALL}(?:([^\[\],()\s]+)|\[([^\[\],()\s]+)\])\s*(?:[,)]|$)")
 _BEGINS = re.compile(r"[-+]?\.?\d|[*#]{2,}")  # what is meant to be a number, or had no room for one
+COLUMN = re.compile(r"[A-Za-z_][\w./@%-]*(?: [A-Za-z_][\w./@%-]*)*")  # what names one in a line between commas
 MISSING = frozenset({"", "-", "--", "---", "na", "n/a", "#n/a", "none", "null", "nil", "missing", "?", ".", "_"})
 
 
@@ -43,7 +43,7 @@ def plain(number: str, metric: str | None = None) -> str:
         number = shown[1] or shown[2]
     stripped = number.strip(_AROUND)
     if _GROUPED.fullmatch(stripped) is None or not (
-        _SURELY_GROUPED.fullmatch(stripped) is not None or metric is None or _is_rate(metric)
+        _SURELY_GROUPED.fullmatch(stripped) is not None or metric is None or is_rate(metric)
     ):
         return stripped
     return stripped.replace(",", "")
@@ -107,7 +107,3 @@ def is_missing(text: str) -> bool:
     (True, False)
     """
     return text.strip().lower() in MISSING
-
-
-def _is_rate(metric: str) -> bool:
-    return is_rate(metric)

@@ -11,18 +11,20 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
 from hpcml.agent.metrics.follow import MetricsFollower
-from hpcml.agent.metrics.numbers import IN_CALL, looks_like_number, number_of, number_or_share, plain
+from hpcml.agent.metrics.numbers import COLUMN, looks_like_number, number_of, number_or_share, plain
 from hpcml.agent.metrics.trainings import COUNTED_WORDS, Trainings, counted_in
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate, is_loss
-from hpcml.model.metric_sources import PRINTED_LOSS, MetricRule
+from hpcml.model.metric_sources import IN_CALL, NONFINITE, PRINTED_LOSS, MetricRule
+from hpcml.runs.journal import Metrics, parse_chunk, pieces
+from hpcml.runs.layout import attempt_of
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
 
@@ -52,6 +54,7 @@ _MOMENT = 256  # values
 _SHARE_AGAIN = 3  # one of so many is that of another process: of two, half are
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
 _COUNTED_ON = frozenset({*COUNTED_WORDS, "batch", "step", "iter", "iteration", "trial", "update"})  # 3/10: no share
+_CELL = re.compile(r"[-+]?(?:(?i:nan|inf)|[\d.]+(?:[eE][-+]?\d+)?)?")
 _DIGIT = re.compile(r"\d")
 _WITH_COMMA = re.compile(r"[-+]?\d+,\d+\W*")
 _OF_COMMAS = ": one was printed with a comma for the decimal point"
@@ -65,6 +68,24 @@ class Picked:
     value: float
     step: int
     is_counted: bool = False  # the line gave no step
+
+
+@dataclass(slots=True)
+class Headings:
+    """Names the numbers of rows between commas by the line of names above them: `epoch,loss`, then `1,0.5`."""
+
+    _names: Sequence[str] = ()
+
+    def __call__(self, line: str) -> str:
+        """Return *line*, a row as epoch=1 loss=0.5."""
+        if line.count(",") == 0:
+            return line
+        cells = [cell.strip() for cell in line.split(",")]
+        if all(map(COLUMN.fullmatch, cells)):
+            self._names = cells
+        elif len(cells) == len(self._names) and all(map(_CELL.fullmatch, cells)):
+            return " ".join(f"{name}={cell}" for name, cell in zip(self._names, cells, strict=True))
+        return line
 
 
 class _Late(Exception):  # noqa: N818 - it is no error of anybody's
@@ -137,13 +158,15 @@ class StdoutScanner:
     )  # by rule and name a text that is no number, and looks like one if any did
     trainings: Trainings = field(default_factory=Trainings)
     _epochs: dict[str, int] = field(default_factory=dict)  # the last number of each epoch, fold ... that was printed
+    _next: dict[str, int] = field(default_factory=dict)  # by name what stands behind the last step
     _offset: int = 0
     _lately: dict[tuple[str, int, str], float] = field(default_factory=dict)  # the last values by name, step and words
     _drawn: dict[str, float] = field(default_factory=dict)  # by name what was drawn last on the line that has not ended
+    _named: Headings = field(default_factory=Headings)
     _compiled: list[tuple[re.Pattern[str], str | None]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._compiled = [(re.compile(rule.pattern), rule.name) for rule in self.rules]
+        self._compiled = [(re.compile(rule.regex), rule.name) for rule in self.rules]
 
     def scan(self, *, to_the_end: bool = False) -> Iterator[Picked]:
         """Yield the values in the new lines: of at most 4 MiB, or of everything that is left with *to_the_end*.
@@ -205,19 +228,21 @@ class StdoutScanner:
         self.trainings.take(found.name, step, found.value, counted)
 
     def _pick(self, line: str, matching: _Matching) -> Iterator[Picked]:
+        named = self._named(line)
         for place, (pattern, name) in enumerate(self._compiled):
             if self.slow[place] >= _MOST_SLOW:
                 continue
-            matches = matching.matches(pattern, line, _MOST_IN_A_LINE + 1)
+            text = named if self.rules[place].pattern is None else line
+            matches = matching.matches(pattern, text, _MOST_IN_A_LINE + 1)
             if matches is None:
                 self.slow[place] += 1
                 continue
             for match in matches[:_MOST_IN_A_LINE]:
                 groups = match.groupdict()
                 found = {name or groups.get("name"): groups["value"]} if "value" in groups else groups
-                for called, text in found.items():
-                    if called and text and (called not in ("step", "name") or "value" in groups):
-                        for found_one in self._picked(place, called, text, groups.get("step")):
+                for called, number in found.items():
+                    if called and number and (called not in ("step", "name") or "value" in groups):
+                        for found_one in self._picked(place, called, number, groups.get("step")):
                             self.matched.add(place)
                             self.by_rule.setdefault(called, set()).add(place)
                             yield found_one
@@ -233,23 +258,30 @@ class StdoutScanner:
                 self.unread[place, name] = text
             return  # the words matched, the number did not: not ours to guess
         try:
-            step = int(plain(step_text)) if step_text else self.counts[name]
+            step = int(plain(step_text)) if step_text else max(self.counts[name], self._next.get(name, 0))
         except ValueError:
             return
         if not step_text and self._drawn.get(name) == value:
             return  # drawn again
         self.counts[name] += 1
+        self._next[name] = step + 1
         yield Picked(name=name, value=value, step=step, is_counted=not step_text)
 
 
 def problems_of(
-    rules: Sequence[MetricRule], scanners: Sequence[StdoutScanner], *, launcher: str | None = None
+    rules: Sequence[MetricRule],
+    scanners: Sequence[StdoutScanner],
+    *,
+    launcher: str | None = None,
+    elsewhere: Collection[str] = (),
 ) -> Iterator[str]:
     """Yield what *scanners* with these *rules*, which share their counts, could not read, a line each.
 
-    *launcher* is what started the processes that printed it, as torchrun, where one did.
+    *launcher* is what started the processes that printed it, as torchrun, where one did. Metrics *elsewhere* need not
+    be printed.
     """
     matched = {place for scanner in scanners for place in scanner.matched}
+    matched |= {place for place, rule in enumerate(rules) if rule.pattern is None and rule.name in elsewhere}
     cut = {place for scanner in scanners for place in scanner.cut}
     slow = sum((scanner.slow for scanner in scanners), Counter[int]())
     for name in dict.fromkeys(name for scanner in scanners for name in scanner.by_rule):
@@ -274,21 +306,18 @@ def problems_of(
         some = {name: text for name, text in unread.items() if scanners[0].counts[name] and looks_like_number(text)}
         commas = _OF_COMMAS if any(map(_WITH_COMMA.fullmatch, never.values())) else ""
         if place not in matched:
-            yield f"no line matched the rule {rule.pattern}, or none with a number{commas}"
+            yield f"no line matched {rule}, or none with a number{commas}"
         elif never:
-            yield f"the rule {rule.pattern} found no number for {', '.join(never)}{commas}"
+            yield f"{rule} found no number for {', '.join(never)}{commas}"
         if some:
             shown = ", ".join(f"{name} ({text})" for name, text in some.items())
-            yield f"the rule {rule.pattern} found values that are no numbers, and were left out, of {shown}"
+            yield f"{rule} found values that are no numbers, and were left out, of {shown}"
         if place in cut:
-            yield (
-                f"the rule {rule.pattern} matched more than {_MOST_IN_A_LINE} times in a line, the rest of which was "
-                "left out"
-            )
+            yield (f"{rule} matched more than {_MOST_IN_A_LINE} times in a line, the rest of which was left out")
         if place in slow:
             left_out = "lines were" if slow[place] > 1 else "a line was"
             yield (
-                f"the rule {rule.pattern} took more than {_PATIENCE_S:g} s over a line: {left_out} left out"
+                f"{rule} took more than {_PATIENCE_S:g} s over a line: {left_out} left out"
                 f"{', and so was all after it' if slow[place] >= _MOST_SLOW else ''}"
             )
 
@@ -315,7 +344,7 @@ def loss_that_ended(lines: Iterable[str]) -> str | None:
         else:
             came_back[name] = max(came_back[name], ended[name])
             ended[name] = 0
-    return next((name for name, n in ended.items() if n > came_back[name] and _is_loss(name)), None)
+    return next((name for name, n in ended.items() if n > came_back[name] and is_loss(name)), None)
 
 
 def _end_of(path: Path) -> str:
@@ -326,10 +355,6 @@ def _end_of(path: Path) -> str:
 
 def _gets_better(metric: str) -> bool:
     return goal_by_name(metric) is not None and not is_duration_or_rate(metric)
-
-
-def _is_loss(metric: str) -> bool:
-    return is_loss(metric)
 
 
 def _end_of_lines(data: bytes) -> int:
@@ -374,7 +399,24 @@ class FoundMetrics:
                 self.journal.metrics(found.step, {found.name: found.value}, is_counted=found.is_counted)
 
     def _tell_of_rules(self) -> None:
-        for problem in problems_of(self.rules, self._scanners, launcher=self.launcher):
+        elsewhere = self.files.names()
+        for problem in problems_of(self.rules, self._scanners, launcher=self.launcher, elsewhere=elsewhere):
+            self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
+
+    def _tell_of_earlier(self) -> None:
+        """Tell of values of attempts before, whose places those take that are numbered from 0 again in this one."""
+        earlier = Counter[tuple[int, str]]()
+        for path in self.files.journals.glob("*-agent*.jsonl") if self.is_again else ():
+            attempt = attempt_of(path.name)
+            records = [one for piece in pieces(path) for one in parse_chunk(piece.data, offset=piece.at).records]
+            counted = [one for one in records if isinstance(one, Metrics) and one.is_counted]
+            if attempt is not None and attempt < self.files.attempt:
+                earlier.update((attempt, name) for one in counted for name in one.values if name in self.files.picked())
+        for (attempt, name), n in sorted(earlier.items()):
+            problem = (
+                f"{n} values of {name} of attempt {attempt} are not counted: printed without a step, values are "
+                "numbered from 0 in each attempt"
+            )
             self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
 
     def _tell_of_trainings(self) -> None:
@@ -386,15 +428,18 @@ class FoundMetrics:
         text = "\n".join(_end_of(path) for path in self.printed)
         name = loss_that_ended(printed_lines(text))
         if name is not None or self.is_again:  # which takes back what an earlier attempt has said
-            self.journal.event("facts", {PRINTED_LOSS: "" if name is None else f"{name} nan or infinite"})
+            self.journal.event("facts", {PRINTED_LOSS: "" if name is None else name + NONFINITE})
 
     def end(self, *, within_s: float, has_completed: bool) -> None:
         """Journal all that is left, of files within so many seconds; the program has ended, and well or not."""
+        is_there = all(path.exists() for path in self.printed)  # else it could not be started
         try:
-            if all(path.exists() for path in self.printed):  # else it could not be started
+            if is_there:
                 self.pick(to_the_end=True)
-                self._tell_of_rules()
                 self._tell_of_trainings()
-                self._tell_of_losses()
         finally:
             self.files.stop(within_s=within_s, has_completed=has_completed)
+        if is_there:
+            self._tell_of_rules()
+            self._tell_of_losses()
+            self._tell_of_earlier()

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from hpcml.agent.metrics.numbers import number_of, plain
 from hpcml.model.metric_goal import goal_by_name
@@ -20,6 +20,7 @@ from hpcml.runs.files import open_inside
 
 PIECE_BYTES = 1 << 20
 _MOST_COUNTED_BYTES = 64 << 20
+_COMPARED_BYTES = 256
 # What a row calls its step: the first of them that it has.
 STEPS = ("step", "global_step", "_step", "iteration", "iter", "it", "timestep", "nstep", "epoch", "round")
 _TIMES = ("_timestamp", "timestamp", "wall_time", "time")
@@ -79,19 +80,40 @@ class Growing:
     root: Path
     path: Path
     offset: int = 0
+    _skipped: tuple[int, int, bytes] = (0, 0, b"")  # so many bytes, when they were written, and the last of them
 
     def piece(self) -> bytes:
-        """Return at most 1 MiB from `offset` on, which stays; a file that has become shorter begins anew."""
+        """Return at most 1 MiB from `offset` on, which stays; a file that is written anew is read from its begin."""
         with open_inside(self.root, self.path) as file:
-            if os.fstat(file.fileno()).st_size < self.offset:
-                self.offset = 0
+            self.begins_anew(file)
             file.seek(self.offset)
             return file.read(PIECE_BYTES)
+
+    def skip(self) -> None:
+        """Begin behind what is there."""
+        with open_inside(self.root, self.path) as file:
+            about = os.fstat(file.fileno())
+            self.offset = about.st_size
+            self._skipped = about.st_size, about.st_mtime_ns, _end(file, about.st_size)
+
+    def begins_anew(self, file: BinaryIO) -> bool:
+        """Go to the begin of *file* where that has become shorter, or has other bytes than those that were skipped."""
+        about, (size, written_ns, end) = os.fstat(file.fileno()), self._skipped
+        is_same = _end(file, size) == end and (about.st_size, about.st_mtime_ns > written_ns) != (size, True)
+        if about.st_size >= self.offset and is_same:
+            return False
+        self.offset, self._skipped = 0, (0, 0, b"")
+        return True
 
     def size_bytes(self) -> int:
         """Return how long the file is now."""
         with open_inside(self.root, self.path) as file:
             return os.fstat(file.fileno()).st_size
+
+
+def _end(file: BinaryIO, size: int) -> bytes:
+    file.seek(max(0, size - _COMPARED_BYTES))
+    return file.read(min(size, _COMPARED_BYTES))
 
 
 @dataclass(slots=True)

@@ -14,13 +14,20 @@ from pathlib import Path, PurePath
 
 from hpcml.agent.metrics.event_files import EventFile
 from hpcml.agent.metrics.json_files import JsonFile, JsonLines
-from hpcml.agent.metrics.reading import Reader
-from hpcml.agent.metrics.tables import CsvTable
+from hpcml.agent.metrics.numbers import COLUMN
+from hpcml.agent.metrics.reading import STEPS, Reader
+from hpcml.agent.metrics.tables import CsvTable, stands_for_number
 from hpcml.agent.metrics.wandb_log import WandbLog
+from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
+from hpcml.runs.files import open_inside
 
 _DEEPEST = 8  # folders below the working directory
 _MOST_ENTRIES = 5_000  # that are looked at: a program may have written a million files
+_OF_LOGS = (".log", ".txt")  # Keras' CSVLogger("training.log")
+_MOST_LOGS = 100  # of which the begin is looked at, the nearest first
+_LOOKED_AT_BYTES = 4 << 10
+_FEWEST_COLUMNS = 2
 _STATE = "trainer_state.json"
 _KIND_OF_NAME = {
     **dict.fromkeys(("metrics.jsonl", "log.jsonl", "train_log.jsonl"), MetricFiles.jsonl),
@@ -62,12 +69,29 @@ def sources_in(root: Path, wanted: Sequence[str], *, start: str = ".") -> list[S
     *root*: where the program starts). No link is followed. Where there are more than 5000 files and folders, the rest
     is not looked at.
     """
-    places = sorted(_files(root))
+    places = list(_files(root))
     with_events = {PurePath(place).parent for place in places if _kind_of(place) is MetricFiles.tensorboard}
-    kinds = ((_wanted_kind(wanted, place, os.path.relpath(place, start)), place) for place in places)
-    found = [_source(kind, place, with_events) for kind, place in kinds if kind is not None]
+    kinds = {place: _wanted_kind(wanted, place, os.path.relpath(place, start)) for place in places}
+    if AUTO in wanted:
+        logs = [place for place in places if kinds[place] is None and place.endswith(_OF_LOGS)][:_MOST_LOGS]
+        kinds |= dict.fromkeys((place for place in logs if _is_table(root, place)), MetricFiles.csv)
+    found = [_source(kind, place, with_events) for place, kind in sorted(kinds.items()) if kind is not None]
     order = list(MetricFiles)
     return sorted(found, key=lambda source: (order.index(source.kind), source.place))
+
+
+def _is_table(root: Path, place: str) -> bool:
+    """Tell whether a log begins with names between commas, of steps or of what gets better, and numbers below them."""
+    try:
+        with open_inside(root, root / place) as file:
+            lines = file.read(_LOOKED_AT_BYTES).decode("utf-8-sig", "replace").splitlines()[:2]
+    except OSError:
+        return False
+    names, *rows = ([cell.strip() for cell in line.split(",")] for line in lines or [""])
+    if len(names) < _FEWEST_COLUMNS or not all(map(COLUMN.fullmatch, names)):
+        return False
+    is_of_metrics = any(name.lower() in STEPS or goal_by_name(name) for name in names)
+    return is_of_metrics and any(len(row) == len(names) and all(map(stands_for_number, row)) for row in rows)
 
 
 def begun_at(source: Source, root: Path) -> float:

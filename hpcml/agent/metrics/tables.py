@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,13 +22,12 @@ _VALUE = "value"
 _MOST_SHOWN = 40  # characters of a cell
 _BLANKS = " "
 _SEPARATORS = ",;\t"
-_COMMENT = re.compile(r"\s*(?:$|[#%!&]|(?i:sep=)|@(?:[\sA-Z]|target|[xy]axis\s|s\d+\s))")  # & and @: Grace's
+_COMMENT = re.compile(r"\s*(?:$|[#%!]|(?i:sep=))")
 _BETWEEN_BLANKS = re.compile(r'"[^"]*"|\S+')
 _RULER = re.compile(r"[\s|+:=_-]*")
 _OF_UNITS = re.compile(r"[(\[][^()\[\]]*[)\]]|-")  # a cell below a name, such as [ps]
 _MARK = re.compile(r"\s*[#%!]+\s?(?:FIELDS\s)?")  # before the names of columns; PLUMED's word with it
 _NUMBERED = re.compile(r"(?:\d+[:=]|\[\d+\])(?=\S)")  # 1:time, as gnuplot's users number columns
-_OF_GRACE = re.compile(r'@\s*(?:(?P<axis>[xy])axis +label|s(?P<set>\d{1,3}) +legend) +"(?P<name>[^"]+)"')
 _NO_NAMES = "its first line has to name the columns of numbers below it"
 
 
@@ -39,7 +37,7 @@ class CsvTable:
 
     Commas, semicolons (numbers may have decimal commas then) or tabs separate the columns, what its header has most of,
     or blanks where it has none of these and numbers stand below its names. Comments may stand before the header, or be
-    it, as NumPy's savetxt writes one, and Grace's labels (.xvg).
+    it, as NumPy's savetxt writes one.
 
     *goes_on*: rows are numbered on behind those that `skip` passes.
     """
@@ -69,8 +67,9 @@ class CsvTable:
                 self._take_columns(rows[0])
                 self._lines.file.offset = len(self._head)
             if self.goes_on:
-                self.count += sum(len(_rows(lines, self._separator)) for lines in self._lines.pass_over())
-        self._lines.file.offset = self._lines.file.size_bytes()
+                rows_passed = (row for lines in self._lines.pass_over() for row in _rows(lines, self._separator))
+                self.count += sum(not self._take_heading(row) for row in rows_passed)
+        self._lines.file.skip()
 
     def read(self) -> tuple[Sequence[Reading], bool]:
         """Return the numbers in the next complete rows, and whether there are more."""
@@ -79,8 +78,9 @@ class CsvTable:
         lines, more = self._lines.next()
         found: list[Reading] = []
         for cells in _rows(lines, self._separator):
-            found += self._values(cells)
-            self.count += 1
+            if not self._take_heading(cells):
+                found += self._values(cells)
+                self.count += 1
         return found, more
 
     def rest(self) -> Sequence[Reading]:
@@ -88,22 +88,17 @@ class CsvTable:
         if not self._take_head():
             return ()
         rows = _rows([self._lines.rest()], self._separator)
-        if rows and self._header is not None:
-            self._take_columns(rows[0])
-        return list(self._values(rows[0])) if rows and len(rows[0]) == len(self._names) else ()
+        if not rows or self._take_heading(rows[0]) or len(rows[0]) != len(self._names):
+            return ()
+        return list(self._values(rows[0]))
 
     def missing_at_end(self) -> Iterator[str]:
         """Yield a line for each metric that ended without a value."""
         return self.gaps.problems()
 
     def _values(self, cells: Sequence[str]) -> Iterator[Reading]:
-        if self._header is not None:
-            self._take_columns(cells)
         row: dict[str, object] = {}
-        if self._separator == _BLANKS and len(cells) != len(self._names):
-            self._tell_of_row(cells)
-            return
-        if cells and cells[0].startswith("#"):
+        if not cells or cells[0].startswith("#") or not self._fits(cells):
             return
         for name, cell in zip(self._names, cells, strict=False):
             try:
@@ -122,7 +117,7 @@ class CsvTable:
 
     def _look_at(self, name: str, cell: str) -> None:
         """Tell of a *cell* that is no number, in a column of numbers: a value that is left out is seen nowhere else."""
-        if is_missing(cell) or cell.strip() == name:  # a header that stands there again
+        if is_missing(cell):
             return
         if name in self._numeric:
             self._tell_of(name, cell)
@@ -133,23 +128,27 @@ class CsvTable:
         shown = cell.strip()[:_MOST_SHOWN]
         self.problems.append(f"{name}: {shown} is no number, and was left out, as all others like it")
 
-    def _tell_of_row(self, cells: Sequence[str]) -> None:
-        shown = " ".join(cells)[:_MOST_SHOWN]
-        self.problems.append(
-            f"a row of {len(cells)} cells below {len(self._names)} names was left out, as all others like it: {shown}"
-        )
+    def _fits(self, cells: Sequence[str]) -> bool:
+        """Tell of a row that has cells without a name; return whether the others can be read."""
+        n, n_named = len(cells), len(self._names)
+        is_fit = self._separator != _BLANKS or n == n_named
+        if not is_fit or any(cells[n_named:]):
+            what = "was left out" if not is_fit else "lost those that have no name"
+            shown = self._separator.join(cells)[:_MOST_SHOWN]
+            self.problems.append(f"a row of {n} cells below {n_named} names {what}, as all others like it: {shown}")
+        return is_fit
 
     def _take_head(self) -> bool:
         """Read up to the header; begin behind it where it is another than before. False where there is none yet."""
         with open_inside(self.root, self.path) as file:
             lines = _head_of(file)
-            size = os.fstat(file.fileno()).st_size
+            is_anew = self._lines.file.begins_anew(file)
         head = b"".join(lines)
         if not head.endswith(b"\n") or _is_comment(lines[-1]):
             if len(head) >= _LONGEST_HEADER_BYTES:
                 raise Damaged("its first line is no header of a table")
             return False
-        if head != self._head or size < self._lines.file.offset:
+        if head != self._head or is_anew:
             check_encoding(head)
             self._head, self.count = head, 0
             texts = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in lines]
@@ -180,9 +179,20 @@ class CsvTable:
         names = _divided(header, len(cells))
         if names is None and '"' in header and (named := _divided(header, len(cells) - 1)) is not None:
             names = ["_row", *named]  # R's write.table has a name for each row, and none for their column
-        if names is None or not all(map(_stands_for_number, cells)):
+        if names is None or not all(map(stands_for_number, cells)):
             raise Damaged(_NO_NAMES)
         self._name(names, _BLANKS)
+
+    def _take_heading(self, cells: Sequence[str]) -> bool:
+        """Name the columns anew where *cells* are names, as a program that was resumed adds them; else return False."""
+        names = [cell.strip() for cell in cells]
+        if self._header is not None:
+            self._take_columns(cells)
+        if not any(set(names).intersection(self._names)) or any(name and stands_for_number(name) for name in names):
+            return False
+        if " ".join(names) != " ".join(self._names):  # which may have blanks themselves, between which columns stand
+            self._name(names, self._separator)
+        return True
 
     def _name(self, names: Sequence[str], separator: str) -> None:
         self._separator = separator
@@ -226,11 +236,6 @@ def _is_comment(line: bytes) -> bool:
 
 def _named_in(comments: Sequence[str], n: int) -> Sequence[str] | None:
     """Return the names of *n* columns of numbers, from the *comments* above them; None where they have none."""
-    labels = [found for line in comments if (found := _OF_GRACE.match(line))]
-    of_axis = {found["axis"]: found["name"] for found in labels if found["axis"]}
-    sets = [found["name"] for found in labels if found["set"]] or [of_axis.get("y", "y")]
-    if labels and len(sets) == n - 1:
-        return [of_axis.get("x", "x"), *sets]
     for comment in reversed(comments):
         mark = _MARK.match(comment)
         header = "" if mark is None else comment[mark.end() :]
@@ -273,7 +278,8 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _stands_for_number(cell: str) -> bool:
+def stands_for_number(cell: str) -> bool:
+    """Tell whether a cell is a number, stands where there is none, or is meant for one."""
     return _is_number(cell) or is_missing(cell) or looks_like_number(cell)
 
 

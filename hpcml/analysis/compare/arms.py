@@ -8,21 +8,21 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, median
 from typing import Any
 
-from hpcml.analysis.compare.nodes import places_of
+from hpcml.analysis.compare.nodes import node_of
 from hpcml.analysis.statistics import average
 from hpcml.analysis.steady import SteadyState
-from hpcml.analysis.utilization.rates import samples_of
+from hpcml.analysis.utilization.rates import samples_per_step
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import MIXED, NOT_AS_REQUESTED, Excluded
 from hpcml.model.divergence import losses_of
 from hpcml.model.failure_causes import Cause
 from hpcml.model.precision import contradicts
-from hpcml.model.records import MetricSummary, RunRecord
+from hpcml.model.records import MetricSummary, Point, RunRecord
 from hpcml.model.state import State
 
 BySeed = Mapping[int, float]
@@ -93,22 +93,16 @@ class Arm:
     @cached_property
     def samples(self) -> Sequence[float | None]:
         """The samples of a step of each run in `ok`, in their order (`samples_per_step`)."""
-        return samples_of(self.ok)
+        return [samples_per_step(run) for run in self.ok]
 
     @cached_property
     def places(self) -> Sequence[str | None]:
-        """The place of each run in `ok`, in their order (`place_of`)."""
-        return places_of(self.ok)
+        """The node of each run in `ok`, in their order (`node_of`)."""
+        return [node_of(run) for run in self.ok]
 
     def states(self, steady: Mapping[str, SteadyState]) -> Sequence[SteadyState | None]:
         """Return the state of each run in `ok` in *steady*, in their order; None where it has none."""
-        if id(steady) not in self._seen:
-            self._seen[id(steady)] = steady, [steady.get(run.uid) for run in self.ok]
-        return self._seen[id(steady)][1]
-
-    @cached_property
-    def _seen(self) -> dict[int, tuple[Mapping[str, SteadyState], Sequence[SteadyState | None]]]:
-        return {}  # by the identity of a mapping, which is kept with them: asked a dozen times
+        return [steady.get(run.uid) for run in self.ok]
 
     @property
     def why_no_speed(self) -> str:
@@ -185,6 +179,34 @@ def sort_runs(level: str, runs: Sequence[RunRecord], metric: str, *, by_precisio
         values=_means(values),
         by_precision=by_precision,
     )
+
+
+def at_common_step(
+    runs: Sequence[RunRecord], metric: str, curves: Mapping[str, Sequence[Point]]
+) -> tuple[list[RunRecord], str]:
+    """Return *runs* with those that their walltime ended as completed at the last step that all of these reached.
+
+    Their value of *metric* is the last one up to that step of their *curves*. The second is what to say of it; "" where
+    none reported the metric.
+    """
+    ended = {run.uid: curves[run.uid] for run in runs if run.state is State.TIMEOUT and curves.get(run.uid)}
+    if not ended:
+        return list(runs), ""
+    last_steps = [curve[-1].step for curve in ended.values()]
+    common, most = min(last_steps), max(last_steps)
+    found = []
+    for run in runs:
+        if run.uid in ended:
+            point = next(point for point in reversed(ended[run.uid]) if point.step <= common)
+            value = point.value if math.isfinite(point.value) else None
+            summary = replace(run.metrics[metric], last=value, last_step=point.step)
+            metrics = {**run.metrics, metric: summary}
+            found.append(replace(run, state=State.COMPLETED, reason=None, metrics=metrics))
+        else:
+            found.append(run)
+    beyond = "" if most == common else f"; the longest came to step {most}"
+    reached = f"{metric} is that of step {common}, the last one that all of them reached{beyond}"
+    return found, f"INCOMPLETE: their walltime ended {len(ended)} of {len(runs)} runs; {reached}"
 
 
 def metric_value(run: RunRecord, metric: str) -> float | None:

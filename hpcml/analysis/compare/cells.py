@@ -76,7 +76,7 @@ def find_cells(factor: Factor, runs: Sequence[RunRecord], allowed: Collection[st
     return sorted(found, key=lambda group: [(natural(value), value) for _, value in group.where])
 
 
-def with_repeats_as_units(cell: CellRuns, metric: str, goal: str) -> CellRuns:
+def with_repeats_as_units(cell: CellRuns, metric: str, goal: str | None) -> CellRuns:
     """Return *cell* with each run as a unit of its own where *metric* is a time and all runs are repeats of one seed.
 
     What differs from run to run of a program is how long it takes, and that is asked for: a seed more would be the same
@@ -158,6 +158,7 @@ class Terms:
     metric: str
     margin: float | None
     higher_is_better: bool
+    knows_goal: bool
     by_precision: bool
     steady: Mapping[str, SteadyState]  # by uid, one step window for all
     reporting: Collection[str]  # uids of the runs that reported step_time_s and have no steady state
@@ -183,9 +184,6 @@ class Terms:
         return "seeds" if self.seed is None else "runs"
 
 
-_Where = tuple[tuple[str, str], ...]
-
-
 def group_runs(runs: Sequence[RunRecord], by: str, comparison: Comparison | None) -> tuple[ReportGroup, ...]:
     """Return *runs* in the cells and levels of *comparison*; where that is None, sorted anew by the setting *by*.
 
@@ -193,15 +191,15 @@ def group_runs(runs: Sequence[RunRecord], by: str, comparison: Comparison | None
     """
     factor = find_factor(by, runs)
     if comparison is None:
-        return tuple(_group(factor, cell.where, cell.runs, set()) for cell in find_cells(factor, runs))
+        return tuple(_group(factor, cell.where, cell.runs, None) for cell in find_cells(factor, runs))
     refused = {run.uid for cell in comparison.cells for run in cell.excluded}
     left_out = {run.uid for run in comparison.excluded}
     runs = [run for run in runs if run.uid not in left_out]
-    wheres: list[_Where] = [tuple(cell.where.items()) for cell in comparison.cells]
+    wheres: list[Where] = [tuple(cell.where.items()) for cell in comparison.cells]
     return tuple(_group(factor, where, [run for run in runs if _is_in(run, where)], refused) for where in wheres)
 
 
-def _group(factor: Factor, where: _Where, runs: Sequence[RunRecord], refused: set[str]) -> ReportGroup:
+def _group(factor: Factor, where: Where, runs: Sequence[RunRecord], refused: set[str] | None) -> ReportGroup:
     by_level: defaultdict[str, list[RunRecord]] = defaultdict(list)
     for run in runs:
         by_level[factor.level(run)].append(run)
@@ -209,14 +207,18 @@ def _group(factor: Factor, where: _Where, runs: Sequence[RunRecord], refused: se
         Level(
             name=level,
             uids=tuple(run.uid for run in by_level[level]),
-            counted=tuple(r.uid for r in by_level[level] if r.state is State.COMPLETED and r.uid not in refused),
+            counted=tuple(
+                run.uid
+                for run in by_level[level]
+                if (run.state is State.COMPLETED if refused is None else run.uid not in refused)
+            ),
         )
         for level in sorted(by_level, key=factor.sort_key)
     ]
     return ReportGroup(where=dict(where), levels=tuple(levels))
 
 
-def _is_in(run: RunRecord, where: _Where) -> bool:
+def _is_in(run: RunRecord, where: Where) -> bool:
     for name, value in where:
         if value == ITS_SEED and str(run.params.get(name)) == str(run.seed):
             continue

@@ -18,7 +18,6 @@ from hpcml.analysis.compare.factor import SOFTWARE, Factor, find_factor
 from hpcml.analysis.compare.fairness import order_remarks, settings_of
 from hpcml.model.checklist import Attempts, Checklist, ChecklistAnswer, Hours
 from hpcml.model.comparison import NOT_PROVEN, Cell, Comparison, Row
-from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.mig import gpus_of_run
 from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName
@@ -202,10 +201,8 @@ def _ranges(seeds: Sequence[int]) -> str:
 
 
 def _value(comparison: Comparison) -> str:
-    way = "higher" if comparison.goal == "max" else "lower"
-    by_name = "taken for granted" if goal_by_name(comparison.metric) is None else "guessed from its name"
-    guess = f" ({by_name})" if comparison.goal_source == "metric name" else ""
-    return f"the last value of {comparison.metric}, not the best; {way} is better{guess}"
+    guess = " (guessed from its name)" if comparison.goal_source == "metric name" else ""
+    return f"the last value of {comparison.metric}, not the best; {comparison.way}{guess}"
 
 
 def _pairing(cell: Cell) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpcml.analysis.compare.arms import Arm, excluded, never_trained, reading, sort_runs
+from hpcml.analysis.compare.arms import Arm, at_common_step, excluded, never_trained, reading, sort_runs
 from hpcml.analysis.compare.cells import (
     CellRuns,
     Curves,
@@ -60,9 +60,10 @@ def compare(
     """Return what the setting that *request* names did, cell by cell; the order of *runs* does not matter.
 
     *curves* holds the ``step_time_s`` curves by uid; *more_curves* those of other metrics, by metric and uid: the
-    compared one for the time to the target, ``data_time_s``, ``communication_time_s``.
-    *timelines* are the sampled energies of GPUs by uid, for the energy to the target. Without the latter two, what
-    depends on them is None in the result.
+    compared one for the time to the target and for runs that their walltime ended, ``data_time_s``,
+    ``communication_time_s``. *timelines* are the sampled energies of GPUs by uid, for the energy to the target. Without
+    the latter two, what depends on them is None in the result. Where no run is COMPLETED, those that their walltime
+    ended are compared at the last step that all of a cell reached.
 
     Runs that differ in another setting are in other cells, unless the request allows that setting to differ. Raises
     `ComparisonError` where runs that count differ, within a cell, in a fact that may change the result (a driver, a GPU
@@ -104,7 +105,8 @@ def _look_at_all(
     distinct = with_distinct_settings(runs)
     factor = find_factor(request.factor, distinct)
     levels = find_levels(factor, runs)
-    if not any(run.state is State.COMPLETED for run in runs):
+    is_early = not any(run.state is State.COMPLETED for run in runs)
+    if is_early and not any(run.state is State.TIMEOUT for run in runs):
         states = ", ".join(f"{n} {state}" for state, n in sorted(Counter(run.state for run in runs).items()))
         raise ComparisonError(f"no run of {len(runs)} is COMPLETED ({states}): nothing to compare yet")
     yardstick = find_yardstick(runs, request.metric, request.goal)
@@ -118,7 +120,10 @@ def _look_at_all(
         _require_two_levels_somewhere(factor, cells)
     reference = find_reference(factor, levels, request.reference)
     mistaken = never_trained(factor.levels(runs), runs)
-    found = [_look_at(factor, group, yardstick, mistaken, has_target=request.target is not None) for group in cells]
+    early = (more_curves or {}).get(yardstick.metric, {}) if is_early else {}
+    found = [
+        _look_at(factor, group, yardstick, mistaken, early, has_target=request.target is not None) for group in cells
+    ]
     found.sort(key=lambda each: not each.counted)  # stable: what failed before the command was right comes last
     if not request.allow_mixed:
         _require_fairness(factor, found, allowed)
@@ -151,10 +156,18 @@ def _beside_the_question(factor: Factor, cells: Sequence[CellRuns], metric: str)
 
 
 def _look_at(
-    factor: Factor, group: CellRuns, yardstick: Yardstick, mistaken: frozenset[str], *, has_target: bool
+    factor: Factor,
+    group: CellRuns,
+    yardstick: Yardstick,
+    mistaken: frozenset[str],
+    early: Curves,
+    *,
+    has_target: bool,
 ) -> JudgedCell:
     metric = yardstick.metric
     group = with_repeats_as_units(group, metric, yardstick.goal)
+    ended, early_end = at_common_step(group.runs, metric, early)
+    group = replace(group, runs=tuple(ended))
     by_level: dict[str, list[RunRecord]] = {}
     for run, level in zip(group.runs, factor.levels(group.runs), strict=True):
         by_level.setdefault(level, []).append(run)
@@ -172,7 +185,9 @@ def _look_at(
     distinct = with_distinct_settings(counted)
     may_stop_early = has_target or any(run.params.get("objective.target") is not None for run in distinct)
     differences = find_differences(factor, counted, group.mixed, metric=metric, may_stop_early=may_stop_early)
-    return JudgedCell(group=group, arms=arms, counted=counted, distinct=distinct, differences=differences)
+    return JudgedCell(
+        group=group, arms=arms, counted=counted, distinct=distinct, differences=differences, early_end=early_end
+    )
 
 
 def _require_two_levels_somewhere(factor: Factor, cells: Sequence[CellRuns]) -> None:
@@ -221,6 +236,7 @@ class JudgedCell:
     counted: Sequence[RunRecord]  # that enter any statistics: completed, with a finite value of the metric
     distinct: Sequence[RunRecord]  # of those that count one for each content of the settings and each seed
     differences: Differences
+    early_end: str  # what is said of runs that their walltime ended; "" where none of them counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +284,10 @@ def _case(found: JudgedCell, question: Question) -> _Case:
     window, steady = _find_steady(found, question.curves[STEP])
     race = None
     if target.value is not None:
+        if question.yardstick.goal is None:
+            raise ComparisonError(
+                f"target={target.value:g}: nothing tells which way {metric} is better: --goal max|min"
+            )
         race = Race(
             metric=metric,
             target=target.value,
@@ -284,6 +304,7 @@ def _case(found: JudgedCell, question: Question) -> _Case:
         resolution=find_resolution(found.counted, metric),
         margin=margin.value,
         higher_is_better=higher_is_better,
+        knows_goal=question.yardstick.goal is not None,
         by_precision=question.factor.group == "precision",
         steady=steady,
         reporting={run.uid for run in found.counted if run.uid not in steady and question.curves[STEP].get(run.uid)},
@@ -337,6 +358,8 @@ def _find_steady(found: JudgedCell, curves: Curves) -> tuple[Window | None, dict
 
 def _remarks(case: _Case, reference: str, *, by: str) -> Iterator[str]:
     found = case.found
+    if found.early_end:
+        yield found.early_end
     arm = found.arms.get(reference)
     if arm is None:
         yield f"no {reference} in this cell: nothing to subtract"

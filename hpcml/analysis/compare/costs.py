@@ -7,17 +7,15 @@ All numbers are medians over seeds of what was measured beside the runs. `cost` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from statistics import median
 
 from hpcml.analysis.compare.arms import Arm, BySeed, by_seed, median_of
 from hpcml.analysis.compare.nodes import Placed, PlacedRatio, ratio_over_places
-from hpcml.analysis.steady import SteadyState, Window
+from hpcml.analysis.steady import SteadyState, share_of_time
 from hpcml.analysis.utilization.limits import Signs, find_limits
-from hpcml.analysis.utilization.rates import Rate, attained, samples_per_step
+from hpcml.analysis.utilization.rates import SKIPPED, TENSOR_FORMATS, Rate, attained, samples_per_step, skipped_share
 from hpcml.model.comparison import Cost, Load
-from hpcml.model.hardware import GpuModel
-from hpcml.model.precision import PrecisionName
 from hpcml.model.records import Point, RunRecord, Usage
 
 _STEP_METRIC = "step_time_s"
@@ -121,8 +119,6 @@ def _joined(words: Iterable[str | None]) -> str | None:
     return ", ".join(sorted({word for word in words if word is not None})) or None
 
 
-_SKIPPED = "skipped_steps"  # so far, hence the last value is the whole run's
-_TENSOR_FORMATS = frozenset(PrecisionName.__members__) - {PrecisionName.fp32.name, PrecisionName.fp64.name}
 _Curves = Mapping[str, Sequence[Point]]
 
 
@@ -138,19 +134,10 @@ NO_RATES = Rates(counted={}, peak=(None, None))
 
 
 def find_rates(arm: Arm, steady: Mapping[str, SteadyState]) -> Rates:
-    """Return the rates of the runs of *arm* that have a steady state; each kind of the others is looked at once."""
-    models: dict[int, GpuModel | None] = {}
-    counted: dict[str, Rate] = {}
-    kinds: dict[tuple[int, str, str | None], Rate] = {}
-    for run, state in zip(arm.ok, arm.states(steady), strict=True):
-        has_counted = run.work is not None and run.work.model_flops is not None
-        kind = (id(run.facts), run.numerics, run.precision_effective)  # what the peak is taken from
-        if state is None or (kind in kinds and not has_counted):
-            continue
-        kinds[kind] = rate = attained(run, state, models)
-        if rate.achieved_tflops is not None:
-            counted[run.uid] = rate
-    peaks = {(rate.peak_tflops, rate.peak_basis) for rate in kinds.values()}
+    """Return the rates of the runs of *arm* that have a steady state."""
+    rates = {run.uid: attained(run, steady[run.uid]) for run in arm.ok if run.uid in steady}
+    counted = {uid: rate for uid, rate in rates.items() if rate.achieved_tflops is not None}
+    peaks = {(rate.peak_tflops, rate.peak_basis) for rate in rates.values()}
     return Rates(counted=counted, peak=peaks.pop() if len(peaks) == 1 else (None, None))
 
 
@@ -179,11 +166,10 @@ def load(
         return median_of(by_seed(counted, lambda run: read(rates.counted[run.uid])))
 
     def share(of: _Curves, *, is_inside: bool) -> float | None:
-        shares = by_seed(
-            [run for run in arm.ok if run.uid in of] if of else (),
-            lambda run: _share(of.get(run.uid, ()), steps.get(run.uid, ()), steady.get(run.uid), is_inside=is_inside),
+        known = [run for run in arm.ok if run.uid in of and run.uid in steady] if of else ()
+        return median_of(
+            by_seed(known, lambda r: share_of_time(of[r.uid], steps[r.uid], steady[r.uid], is_inside=is_inside))
         )
-        return median_of(shares)
 
     found = Load(
         mean_power_w=usage(lambda u: u.mean_power_w),
@@ -203,24 +189,31 @@ def load(
         skipped_steps=median_of(by_seed(arm.ok, _skipped_steps)),
         limited_by=None,
     )
-    return None if found == _NOTHING else replace(found, limited_by=_limited_by(arm, steady, found))
+    is_known = any(value is not None for value in astuple(found))
+    return replace(found, limited_by=_limited_by(arm, steady, found, usage)) if is_known else None
 
 
-def _limited_by(arm: Arm, steady: Mapping[str, SteadyState], known: Load) -> str | None:
+def _limited_by(
+    arm: Arm,
+    steady: Mapping[str, SteadyState],
+    known: Load,
+    usage: Callable[[Callable[[Usage], float | None]], float | None],
+) -> str | None:
     """Return the first limit that `hpcml peak` would name, None where it names none."""
     step_s = median_of(by_seed(arm.ok, lambda run: steady[run.uid].median_s if run.uid in steady else None))
-    skipped = median_of(by_seed(arm.ok, _skipped_share))
     signs = Signs(
         step_s=step_s,
         data_share=known.data_share,
         communication_share=known.communication_share,
         util_percent=known.util_percent,
+        sm_active_percent=usage(lambda u: u.sm_active_percent),
         tensor_percent=known.tensor_percent,
+        dram_percent=usage(lambda u: u.dram_percent),
         throttled_power_share=known.throttled_power_share,
         throttled_thermal_share=known.throttled_thermal_share,
-        skipped_share=skipped,
+        skipped_share=median_of(by_seed(arm.ok, skipped_share)),
         mfu=known.mfu,
-        uses_tensor_cores=all(run.precision_effective in _TENSOR_FORMATS for run in arm.ok),
+        uses_tensor_cores=all(run.precision_effective in TENSOR_FORMATS for run in arm.ok),
     )
     return next(iter(find_limits(signs)), None)
 
@@ -239,59 +232,12 @@ def load_flags(arm: Arm, rates: Rates) -> list[str]:
     return flags
 
 
-def _share(
-    part: Sequence[Point], steps: Sequence[Point], steady: SteadyState | None, *, is_inside: bool
-) -> float | None:
-    """Return the sum of *part* over the summed time of the steady steps that have both; None where there is none.
-
-    *is_inside*: the part is contained in the step's time (communication); else it comes on top of it (waiting for
-    data).
-    """
-    if steady is None or not part:
-        return None
-    taken = _within(part, steady.window)
-    whole = _within(steps, steady.window)
-    common = taken.keys() & whole.keys()
-    total_part, total = sum(taken[step] for step in common), sum(whole[step] for step in common)
-    total += 0.0 if is_inside else total_part
-    return total_part / total if total > 0 else None
-
-
-def _within(curve: Sequence[Point], window: Window) -> dict[int, float]:
-    return {p.step: p.value for p in curve if window.from_step <= p.step <= window.to_step and p.value >= 0}
-
-
 def _peak_memory_mb(run: RunRecord) -> float | None:
     if run.work is not None and run.work.peak_allocated_mb is not None:
         return run.work.peak_allocated_mb
     return run.usage.max_memory_mb if run.usage is not None else None
 
 
-def _skipped_share(run: RunRecord) -> float | None:
-    summary = run.metrics.get(_SKIPPED)
-    return summary.last / summary.last_step if summary and summary.last is not None and summary.last_step else None
-
-
 def _skipped_steps(run: RunRecord) -> float | None:
-    summary = run.metrics.get(_SKIPPED)
+    summary = run.metrics.get(SKIPPED)
     return summary.last if summary is not None else None
-
-
-_NOTHING = Load(
-    mean_power_w=None,
-    power_limit_w=None,
-    throttled_power_share=None,
-    throttled_thermal_share=None,
-    sm_mhz=None,
-    util_percent=None,
-    tensor_percent=None,
-    peak_memory_mb=None,
-    achieved_tflops=None,
-    peak_tflops=None,
-    peak_basis=None,
-    mfu=None,
-    data_share=None,
-    communication_share=None,
-    skipped_steps=None,
-    limited_by=None,
-)

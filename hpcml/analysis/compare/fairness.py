@@ -66,6 +66,8 @@ _COUNTS_STEPS = re.compile(
     r"epoch|step|iter|batch|accum|budget|updates|rounds|episodes|gpus|devices|nodes|ranks|layout|\bn(um)?_",
     re.IGNORECASE,
 )
+# A word of a command, as a shell takes it, that is a placeholder, with what is in front of it there or before
+_SETTING = re.compile(r" (?:--?[A-Za-z][\w.-]* )?'(?:[-+~]{0,2}[\w./@=-]+=|-[A-Za-z])?\{([^{}'\s]+)\}'(?= |$)")
 _PLAIN = {str, int, float, bool, type(None)}  # others are compared as they are written
 _Read = Callable[[RunRecord], object]
 
@@ -162,7 +164,7 @@ def setting(key: str, runs: Sequence[RunRecord]) -> _Read:
 
     In settings of a user's own program (workload.*) the run's own seed is masked: ``--seed 3`` and ``--seed 4`` are
     alike. So is a variable such as ``SEED`` where all of *runs* that set it have their seed as its value; one that is 0
-    in all of them is the seed of none.
+    in all of them is the seed of none. A command is read without the words that are settings of their own.
     """
     if not key.startswith("workload."):
         return lambda run: run.params.get(key)
@@ -170,6 +172,8 @@ def setting(key: str, runs: Sequence[RunRecord]) -> _Read:
         pairs = {(str(run.params[key]), str(run.seed)) for run in runs if run.params.get(key) is not None}
         if len(pairs) > 1 and all(value == seed for value, seed in pairs):
             return lambda run: None if run.params.get(key) is None else ITS_SEED
+    if key == "workload.command":
+        return lambda run: _without_seed(_without_settings(run), run.seed)
     return lambda run: _without_seed(setting_of(run, key), run.seed)
 
 
@@ -195,6 +199,14 @@ def _questions(
     for key in (*_BINDING_FACTS, *_NOTED_FACTS):
         if key != LAST_STEP:
             yield key, "fact", read_fact(key)
+
+
+def _without_settings(run: RunRecord) -> object:
+    """Return the command of *run* without flags whose values are recorded: a run may have a flag that another lacks."""
+    command = run.params.get("workload.command")
+    if not isinstance(command, str):
+        return command
+    return _SETTING.sub(lambda found: "" if flag_setting(found[1]) in run.params else found[0], command)
 
 
 def _without_seed(value: object, seed: int) -> object:

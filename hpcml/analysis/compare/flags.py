@@ -244,7 +244,7 @@ def _test_flags(found: Matchup, arm: Arm, reference: Arm, terms: Terms) -> list[
 def _shape_flags(arm: Arm, terms: Terms) -> list[str]:
     """Return the flag where the rates of a t test are not known to hold: a skewed metric, or arms of unequal spread."""
     reference = terms.reference
-    if terms.scale.name != "linear" or reference is None or reference is arm:
+    if terms.scale.name != "linear" or reference is None or reference is arm or not terms.knows_goal:
         return []
     others = [*arm.values.values()], [*reference.values.values()]
     spreads = [statistics.sd(values) or 0.0 for values in others]

@@ -56,7 +56,7 @@ def find_losses(arm: Arm, reference: Arm | None) -> Losses:
 
 
 def judged_by_losses(verdict: Verdict, arm: Arm, reference: Arm) -> Verdict:
-    """Return *verdict*, or "unstable" where the runs that were lost forbid it.
+    """Return *verdict*, or "unstable" where the runs that were lost forbid it; whose, where *arm* lost none.
 
     Where all that is known of both is that no run reported the metric, nothing is known of how either did.
     Nothing may be said where either arm lost more than one run of five; nothing good of an arm that lost a larger share
@@ -68,14 +68,15 @@ def judged_by_losses(verdict: Verdict, arm: Arm, reference: Arm) -> Verdict:
     """
     if _is_mute(arm) and _is_mute(reference):
         return "inconclusive"
+    unstable: Verdict = "unstable" if lost_runs(arm) or diverged(arm.ok) else "unstable reference"
     for count in (_runs, _seeds):
         (lost, n), (other_lost, other_n) = count(arm), count(reference)
         if _are_too_many((lost, n)) or _are_too_many((other_lost, other_n)):
-            return "unstable"
+            return unstable
         more = lost * other_n - other_lost * n
         if (more > 0 and verdict in GOOD) or (more < 0 and verdict in BAD):
-            return "unstable"
-    return "unstable" if _is_forbidden_by_divergence(verdict, arm, reference) else verdict
+            return unstable
+    return unstable if _is_forbidden_by_divergence(verdict, arm, reference) else verdict
 
 
 def _is_forbidden_by_divergence(verdict: Verdict, arm: Arm, reference: Arm) -> bool:

@@ -3,7 +3,7 @@
 Nodes of one kind differ by some per cent, runs on one of them by much less. So runs on one node are no independent
 witnesses for another (S. Hurlbert, Ecol. Monogr. 54, 1984, on pseudoreplication), and where each arm has a node of its
 own, arm and node are one. The unit is chosen by counting nodes, never by what was measured; docs/statistics.md has the
-rates. A place is a node and, where they are known, the GPUs of the run on it.
+rates. GPUs of one node are one place: what they differ by is in the spread of the seeds that they were given to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMED = 3
 
 @dataclass(slots=True)  # neither frozen nor by keyword alone: that takes most of the time, and there is one a run
 class Placed:
-    """What was measured of one run in any unit, with its seed and its place (None: not recorded)."""
+    """What was measured of one run in any unit, with its seed and its place, which is its node (None: not recorded)."""
 
     seed: int
     place: str | None
@@ -44,8 +44,8 @@ class PlacedContrast:
     contrast: Contrast | None  # None: by seeds
     unit: Unit
     paired: bool = False
-    shared: tuple[str, ...] = ()  # places
-    left_out: int = 0  # runs on places without a run of the other arm
+    shared: tuple[str, ...] = ()  # nodes
+    left_out: int = 0  # runs on nodes without a run of the other arm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +58,6 @@ class PlacedRatio:
     paired: bool  # by seed or node
     shared: tuple[str, ...] = ()
     left_out: int = 0
-
-
-def place_of(run: RunRecord) -> str | None:
-    """Return where *run* computed: its node, with the GPUs that were given to it where they are known."""
-    node, gpus = run.facts.get("hostname"), run.facts.get("gpu_uuids")
-    return None if node is None else f"{node} {gpus}" if gpus else str(node)
-
-
-def places_of(runs: Sequence[RunRecord]) -> list[str | None]:
-    """Return the `place_of` each of *runs*; those that share their facts have it looked up once."""
-    known = {id(run.facts): run for run in runs}
-    places = {alike: place_of(run) for alike, run in known.items()}
-    return [places[id(run.facts)] for run in runs]
 
 
 def node_of(run: RunRecord) -> str | None:
@@ -135,7 +122,7 @@ def node_flags(found: Mapping[str, PlacedRatio | PlacedContrast | None]) -> list
 
 
 def _remark(found: PlacedRatio | PlacedContrast) -> str | None:
-    named = ", ".join(place.partition(" ")[0] for place in found.shared[:_NAMED])
+    named = ", ".join(found.shared[:_NAMED])
     left = f"; {found.left_out} runs on other nodes say nothing of it" if found.left_out else ""
     if found.unit == "none":
         return "arm and node are one, hence no interval: it may be the difference of the nodes"

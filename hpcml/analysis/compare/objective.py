@@ -6,9 +6,7 @@ any result was known. Used by `hpcml compare`, `best`, `plan` and `report`.
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -30,16 +28,16 @@ _MOST_NAMED = 20  # metrics, in a line of advice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yardstick:
-    """The metric of a whole comparison, its direction, and where the direction was taken from."""
+    """The metric of a whole comparison, its direction (None: nothing tells it), and where that was taken from."""
 
     metric: str
-    goal: Literal["max", "min"]
-    goal_source: Literal["config", "command line", "metric name"]
+    goal: Literal["max", "min"] | None
+    goal_source: Literal["config", "command line", "metric name"] | None
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger value is the better one."""
-        return self.goal == Goal.max.name
+        """Whether a larger value is the better one; where that is not known nothing may rest on it."""
+        return self.goal != Goal.min.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +71,16 @@ def _no_metric(runs: Sequence[RunRecord], asked: str | None) -> str:
         return f"no run recorded {asked or 'a metric'} yet: {not_ended(runs)}"
     name, experiments = asked or "loss", {run.experiment for run in runs}
     which = f"--experiment {shlex.quote(experiments.pop())}" if len(experiments) == 1 else "RUN..."
-    rule = shlex.quote(rf'[{{pattern: "{re.escape(name)}[\s=:]+(?P<value>\S+)", name: {json.dumps(name)}}}]')
-    reads = f"hpcml read {which} workload.metrics={rule} reads {name} from what they printed"
+    reads = f"hpcml read {which} --metric {shlex.quote(name)} reads {name} from what they printed"
     return f"no run recorded {asked or 'any metric'}: {reads}"
 
 
 def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | None) -> Yardstick:
     """Return the metric to judge *runs* by and its direction ("max" or "min").
 
-    None means the runs' own objective; a direction that is found nowhere is guessed from the metric's name (a loss or a
-    time is to be small). Raises `ComparisonError` where there are no runs, they disagree, none recorded the metric, or
-    *goal* is neither.
+    None means the runs' own objective; a direction that is found nowhere is that of the metric's name (a loss or a time
+    is to be small), if it tells one. Raises `ComparisonError` where there are no runs, they disagree, none recorded the
+    metric, or *goal* is neither.
     """
     if not runs:
         raise ComparisonError("no runs to judge: none matches the selection")
@@ -98,11 +95,14 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
         if goal not in Goal.__members__:
             raise ComparisonError(f"goal={goal}: choose max or min")
         return Yardstick(metric=metric, goal="max" if goal == Goal.max.name else "min", goal_source="command line")
-    if own := _judged_by(with_distinct_settings(runs), metric):
-        is_max = _agreed(own, "goal", runs, metric) == Goal.max.name
-        return Yardstick(metric=metric, goal="max" if is_max else "min", goal_source="config")
-    is_min = goal_by_name(metric) is Goal.min
-    return Yardstick(metric=metric, goal="min" if is_min else "max", goal_source="metric name")
+    goals = {run.params.get("objective.goal") for run in _judged_by(with_distinct_settings(runs), metric)} - {None}
+    if len(goals) > 1:
+        raise ComparisonError(_disagreement(_judged_by(runs, metric), "goal"))
+    if goals:
+        return Yardstick(metric=metric, goal="max" if Goal.max.name in goals else "min", goal_source="config")
+    if (told := goal_by_name(metric)) is None:
+        return Yardstick(metric=metric, goal=None, goal_source=None)
+    return Yardstick(metric=metric, goal="max" if told is Goal.max else "min", goal_source="metric name")
 
 
 def find_margin(runs: Sequence[RunRecord], metric: str, wanted: float | None) -> Margin:
@@ -167,23 +167,15 @@ def _agreed_metric(runs: Sequence[RunRecord], known: Sequence[str]) -> str:
     """
     chosen = [(run, run.params.get("objective.metric")) for run in runs if run.metrics]
     judging = [run for run, name in chosen if name in run.metrics or name not in (None, DEFAULT_METRIC)]
-    if judging:
-        return _agreed(with_distinct_settings(judging), "metric", judging)
-    own = [name for name in known if not is_duration_or_rate(name)] or known
-    if len(own) > 1:
-        raise ComparisonError(f"by which metric? {_offered(own)}")
-    return own[0]
-
-
-def _agreed(distinct: Sequence[RunRecord], word: str, runs: Sequence[RunRecord], metric: str | None = None) -> str:
-    """Return what all *distinct* ones of *runs* say; an error counts *runs*, where *metric* is given those of it."""
-    values = {run.params.get(f"objective.{word}") for run in distinct}
+    if not judging:
+        own = [name for name in known if not is_duration_or_rate(name)] or known
+        if len(own) > 1:
+            raise ComparisonError(f"by which metric? {_offered(own)}")
+        return own[0]
+    values = {run.params.get("objective.metric") for run in with_distinct_settings(judging)}
     if len(values) > 1:
-        raise ComparisonError(_disagreement(runs if metric is None else _judged_by(runs, metric), word))
-    value = next(iter(values))
-    if value is None:
-        raise ComparisonError(f"these runs say no objective.{word}: give --{word}")
-    return str(value)
+        raise ComparisonError(_disagreement(runs, "metric"))
+    return str(next(iter(values)))
 
 
 def _disagreement(runs: Sequence[RunRecord], word: str) -> str:

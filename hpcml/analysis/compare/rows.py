@@ -124,7 +124,7 @@ def _verdict(arm: Arm, found: Matchup | None, claims: Claims | None, terms: Term
     said = _said(found, claims, terms)
     if reference is not None:
         said = judged_by_losses(said, arm, reference)
-    if said == "unstable" or not terms.by_precision:
+    if said in ("unstable", "unstable reference") or not terms.by_precision:
         return said
     return "not proven" if any(_is_unproven(each) for each in (arm, reference) if each is not None) else said
 
@@ -134,7 +134,10 @@ def _said(found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict
         return "identical"
     if terms.margin is None:
         return "no margin"
-    return "inconclusive" if claims is None else verdict_of(claims)
+    if claims is None:
+        return "inconclusive"
+    said = verdict_of(claims)
+    return said if terms.knows_goal or said == "equivalent" else "no goal"
 
 
 def _is_unproven(arm: Arm) -> bool:

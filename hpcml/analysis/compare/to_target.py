@@ -28,7 +28,7 @@ from hpcml.analysis.compare.nodes import (
     by_place_of,
     by_seed_of,
     difference_over_places,
-    place_of,
+    node_of,
     ratio_over_places,
 )
 from hpcml.analysis.exact import log_rank
@@ -187,7 +187,7 @@ def target_difference(
 
 
 def _placed(reaches: Sequence[Reach], budget_s: float) -> list[Placed]:
-    return [Placed(seed=reach.run.seed, place=place_of(reach.run), value=reach.within(budget_s)) for reach in reaches]
+    return [Placed(seed=reach.run.seed, place=node_of(reach.run), value=reach.within(budget_s)) for reach in reaches]
 
 
 def _p_log_rank(

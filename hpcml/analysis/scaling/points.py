@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from hpcml.analysis import statistics
 from hpcml.analysis.compare.arms import BySeed, by_seed, median_of, replicates_flag
@@ -17,7 +16,7 @@ from hpcml.analysis.compare.costs import energy_kj_of, energy_per_sample_j_of, g
 from hpcml.analysis.compare.nodes import Placed, PlacedRatio, node_flags, node_of, ratio_over_places
 from hpcml.analysis.compare.speed import means_differ
 from hpcml.analysis.scaling.cells import BATCH, Over
-from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_window, steady_state
+from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_window, share_of_time, steady_state
 from hpcml.analysis.utilization.rates import samples_per_step
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import Excluded, Interval
@@ -121,9 +120,7 @@ def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: PlacedRatio | None) -> 
     flags += _disagreements(arm, cell.over)
     waiting = median_of(arm.waiting)
     if waiting is not None and waiting >= _WAITING:
-        flags.append(
-            f"waits for input as long as {spell_percent(waiting)} of a step's time, which is not part of the step"
-        )
+        flags.append(f"waits for input {spell_percent(waiting)} of the time, which is not part of a step")
     return flags
 
 
@@ -179,10 +176,10 @@ class ScalingArm:
     silent: tuple[tuple[RunRecord, str], ...]  # completed, and the reason why there is no speed
     steps_s: BySeed  # medians
     samples_s: BySeed  # a sample's time, over all devices; only where how many a step takes is known
-    placed_steps_s: list[Placed]  # what speed-ups are of; its place is its node, since GPUs are what is counted here
+    placed_steps_s: list[Placed]  # what speed-ups are of
     placed_samples_s: list[Placed]
     communication: BySeed  # share of a step's time
-    waiting: BySeed  # for input, over a step's time
+    waiting: BySeed  # for input, of the time from step to step
     gpu_hours: BySeed
     energy_kj: BySeed
     energy_per_sample_j: BySeed
@@ -221,12 +218,6 @@ def why_no_speed(run: RunRecord, curve: Sequence[Point]) -> str:
     return f"no steady step time: fewer than {MIN_STEPS} steps in the window have a time above 0"
 
 
-def share_of_a_step(curve: Sequence[Point], steady: SteadyState) -> float | None:
-    """Return the median of *curve* in the steady steps over the median step time; None where it has no point there."""
-    values = [p.value for p in curve if steady.window.from_step <= p.step <= steady.window.to_step and p.value >= 0]
-    return median(values) / steady.median_s if values else None
-
-
 def causes(runs: Sequence[RunRecord]) -> str:
     """Return the causes of failure of *runs* in words, with their number where it is more than one."""
     words = Counter(run.cause or run.state.value for run in runs)
@@ -255,8 +246,11 @@ def _arm(
         samples = samples_per_step(run)
         return None if samples is None else step_s[run.uid] / samples
 
-    def share(values: Curves) -> Callable[[RunRecord], float | None]:
-        return lambda run: share_of_a_step(values.get(run.uid, ()), steady[run.uid])
+    def share(values: Curves, *, is_inside: bool) -> BySeed:
+        known = [run for run in timed if run.uid in values]
+        return by_seed(
+            known, lambda r: share_of_time(values[r.uid], curves.step_s[r.uid], steady[r.uid], is_inside=is_inside)
+        )
 
     return ScalingArm(
         devices=devices,
@@ -268,8 +262,8 @@ def _arm(
         samples_s=by_seed(timed, per_sample),
         placed_steps_s=_placed(timed, lambda run: step_s[run.uid]),
         placed_samples_s=_placed(timed, per_sample),
-        communication=by_seed(timed, share(curves.communication_s)),
-        waiting=by_seed(timed, share(curves.waiting_s)),
+        communication=share(curves.communication_s, is_inside=True),
+        waiting=share(curves.waiting_s, is_inside=False),
         gpu_hours=by_seed(timed, gpu_hours_of),
         energy_kj=by_seed(timed, energy_kj_of),
         energy_per_sample_j=by_seed(timed, energy_per_sample_j_of),

@@ -6,7 +6,6 @@ MFU (model FLOPs utilization) is the operations that the model needs, nothing co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcml.analysis.steady import SteadyState
@@ -15,12 +14,15 @@ from hpcml.model.choices import Numerics
 from hpcml.model.precision import PrecisionName
 from hpcml.model.records import RunRecord
 
+SKIPPED = "skipped_steps"  # by loss scaling so far, hence the last value is the whole run's
+TENSOR_FORMATS = frozenset(PrecisionName.__members__) - {PrecisionName.fp32.name, PrecisionName.fp64.name}
+
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time, and there is one for each run
 class Rate:
     """One run in steady state; None: not known. `why_no_mfu` says in words what is missing where `mfu` is None."""
 
-    step_s: float
+    step_s: float | None  # None: a benchmark, which says its own rate
     devices: int | None
     samples_per_s: float | None  # over all devices
     tokens_per_s: float | None
@@ -32,30 +34,26 @@ class Rate:
     why_no_mfu: str | None
 
 
-def attained(run: RunRecord, steady: SteadyState, models: dict[int, hardware.GpuModel | None] | None = None) -> Rate:
-    """Return the rate of *run* in its *steady* state.
+def attained(run: RunRecord, steady: SteadyState | None) -> Rate:
+    """Return the rate of *run* in its *steady* state, or where that is None, the one that a benchmark measured itself.
 
     The peak is that of the precision that was measured, never of the one that was asked for; an emulated run has none,
-    since its arithmetic is not done by the units of that precision. *models* keeps the GPUs of facts that runs share,
-    by the identity of the facts, for the next runs: an empty dict at first.
+    since its arithmetic is not done by the units of that precision.
     """
-    work, step_s = run.work, steady.median_s
+    work, step_s = run.work, None if steady is None else steady.median_s
     devices = work.devices if work is not None and work.devices else None
     samples, tokens = samples_per_step(run), work.tokens if work is not None else None
-    achieved = None
-    if work is not None and work.model_flops is not None and devices is not None:
+    achieved = None if step_s is not None else measured_tflops(run)
+    if step_s is not None and work is not None and work.model_flops is not None and devices is not None:
         achieved = work.model_flops / devices / step_s / 1e12
-    models = {} if models is None else models
-    if id(run.facts) not in models:
-        models[id(run.facts)] = hardware.gpu_of(run.facts) if run.facts.get("device") != "cpu" else None
-    model = models[id(run.facts)]
+    model = hardware.gpu_of(run.facts) if run.facts.get("device") != "cpu" else None
     precision = _measured_precision(run)
     peak = model.peak(precision) if model is not None and precision is not None else None
     return Rate(
         step_s=step_s,
         devices=devices,
-        samples_per_s=None if samples is None else samples / step_s,
-        tokens_per_s=None if tokens is None else tokens / step_s,
+        samples_per_s=None if samples is None or step_s is None else samples / step_s,
+        tokens_per_s=None if tokens is None or step_s is None else tokens / step_s,
         achieved_tflops=achieved,
         peak_tflops=None if peak is None else peak.tflops,
         peak_basis=None if peak is None else peak.basis.value,
@@ -65,29 +63,27 @@ def attained(run: RunRecord, steady: SteadyState, models: dict[int, hardware.Gpu
     )
 
 
+def measured_tflops(run: RunRecord) -> float | None:
+    """Return the TFLOP/s of the last and largest size that a recipe of matrix products or factorisations measured."""
+    rate = run.metrics.get("gflops") if run.params.get("model.recipe") in ("gemm", "lu") else None
+    return None if rate is None or rate.last is None else rate.last / 1000
+
+
+def skipped_share(run: RunRecord) -> float | None:
+    """Return the share of the steps of *run* that loss scaling skipped; None: not known."""
+    skipped = run.metrics.get(SKIPPED)
+    return skipped.last / skipped.last_step if skipped and skipped.last is not None and skipped.last_step else None
+
+
 def samples_per_step(run: RunRecord) -> float | None:
     """Return the samples of a step over all devices: as the program counted them, else the configured batch size.
 
     None for a user's own program that did not report them: it is free to ignore training.batch_size.
     """
-    return _counted_samples(run) or _configured_samples(run.params)
-
-
-def samples_of(runs: Sequence[RunRecord]) -> list[float | None]:
-    """Return the `samples_per_step` of each of *runs*; those that share their settings have these looked up once."""
-    known = {id(run.params): run.params for run in runs}
-    configured = {alike: _configured_samples(params) for alike, params in known.items()}
-    return [_counted_samples(run) or configured[id(run.params)] for run in runs]
-
-
-def _counted_samples(run: RunRecord) -> float | None:
-    work = run.work
-    return work.samples if work is not None and work.samples is not None and work.samples > 0 else None
-
-
-def _configured_samples(params: Mapping[str, object]) -> float | None:
-    batch_size = params.get("training.batch_size")
-    is_own_program = "model.recipe" in params and params["model.recipe"] is None
+    if run.work is not None and run.work.samples is not None and run.work.samples > 0:
+        return run.work.samples
+    batch_size = run.params.get("training.batch_size")
+    is_own_program = "model.recipe" in run.params and run.params["model.recipe"] is None
     if is_own_program or not isinstance(batch_size, int | float) or batch_size <= 0:
         return None
     return float(batch_size)

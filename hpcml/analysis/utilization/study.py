@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from hpcml.analysis.compare.arms import by_seed, median_of
 from hpcml.analysis.compare.factor import natural
 from hpcml.analysis.scaling.cells import Settings, differing, settings_of
-from hpcml.analysis.scaling.points import Curves, StepCurves, share_of_a_step, why_no_speed
+from hpcml.analysis.scaling.points import Curves, StepCurves, why_no_speed
 from hpcml.analysis.statistics import INDICATIVE_BELOW
-from hpcml.analysis.steady import SteadyState, steady_state
+from hpcml.analysis.steady import SteadyState, share_of_time, steady_state
 from hpcml.analysis.utilization.limits import Signs, find_limits
 from hpcml.analysis.utilization.published import published_for
-from hpcml.analysis.utilization.rates import Rate, attained
+from hpcml.analysis.utilization.rates import TENSOR_FORMATS, Rate, attained, measured_tflops, skipped_share
 from hpcml.errors import ComparisonError
 from hpcml.model import hardware
 from hpcml.model.choices import Numerics
@@ -29,7 +29,6 @@ from hpcml.model.state import State
 from hpcml.model.told_apart import GROUPS
 from hpcml.model.utilization import Attained, Attainment
 
-_TENSOR_FORMATS = frozenset(PrecisionName.__members__) - {PrecisionName.fp32.name, PrecisionName.fp64.name}
 _CELL = tuple(group for group in GROUPS if group != "precision")
 
 
@@ -48,32 +47,34 @@ class _Timed:
     def usage(self, read: Callable[[Usage], float | None]) -> float | None:
         return median_of(by_seed(self.runs, lambda run: None if run.usage is None else read(run.usage)))
 
-    def share(self, curves: Curves) -> float | None:
-        return median_of(by_seed(self.runs, lambda run: share_of_a_step(curves.get(run.uid, ()), self.steady[run.uid])))
+    def share(self, curves: Curves, *, is_inside: bool) -> float | None:
+        steps, steady = self.curves.step_s, self.steady
+        known = [run for run in self.runs if run.uid in curves and run.uid in steady]
+        return median_of(
+            by_seed(known, lambda r: share_of_time(curves[r.uid], steps[r.uid], steady[r.uid], is_inside=is_inside))
+        )
 
 
 def attain(runs: Sequence[RunRecord], curves: StepCurves) -> Attainment:
     """Return the rates of *runs* by cell and measured precision; the order of *runs* does not matter.
 
     *curves* are those of ``step_time_s``, ``communication_time_s`` and ``data_time_s``. Each run is timed in the last
-    half of its own steps; the numbers of a cell are medians over seeds. Runs without a rate are counted in a remark,
-    with the reason. Raises `ComparisonError` where no run has one.
+    half of its own steps, or measured its rate itself (`measured_tflops`); the numbers of a cell are medians over
+    seeds. Runs without a rate are counted in a remark, with the reason. Raises `ComparisonError` where no run has one.
     """
     runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
     if not runs:
         raise ComparisonError("no runs to look at: none matches the selection")
-    steady = {
-        run.uid: state
-        for run in runs
-        if run.state is State.COMPLETED and run.numerics == Numerics.native.name
-        if (state := steady_state(curves.step_s.get(run.uid, ()))) is not None
-    }
-    without = [run for run in runs if run.uid not in steady]
+    able = [run for run in runs if run.state is State.COMPLETED and run.numerics == Numerics.native.name]
+    states = {run.uid: steady_state(curves.step_s.get(run.uid, ())) for run in able}
+    steady = {uid: state for uid, state in states.items() if state is not None}
+    rated = steady.keys() | {run.uid for run in able if measured_tflops(run) is not None}
+    without = [run for run in runs if run.uid not in rated]
     reasons = Counter(_why_no_rate(run, curves) for run in without)
     counted = "; ".join(f"{reason} ({n} run{'s'[: n != 1]})" for reason, n in sorted(reasons.items()))
-    if not steady:
+    if not rated:
         raise ComparisonError(f"no run of {len(runs)} has a rate: {counted}")
-    timed = [run for run in runs if run.uid in steady]
+    timed = [run for run in runs if run.uid in rated]
     settings = settings_of(timed)
     telling = [key for key in differing(list(settings.values())) if not key.endswith(".name")]
     cells: dict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
@@ -96,7 +97,7 @@ def _attained(
     steady: Mapping[str, SteadyState],
     curves: StepCurves,
 ) -> Attained:
-    rates = {run.uid: attained(run, steady[run.uid]) for run in runs}
+    rates = {run.uid: attained(run, steady.get(run.uid)) for run in runs}
     cell = _Timed(runs=runs, steady=steady, rates=rates, curves=curves)
     first = rates[runs[0].uid]  # one device and one precision: one peak
     signs = _signs(cell)
@@ -140,20 +141,19 @@ def _attained(
 
 
 def _signs(cell: _Timed) -> Signs:
-    waiting = cell.share(cell.curves.waiting_s)
     return Signs(
         step_s=cell.rate(lambda rate: rate.step_s),
-        data_share=None if waiting is None else waiting / (1 + waiting),  # it is not part of the step
-        communication_share=cell.share(cell.curves.communication_s),
+        data_share=cell.share(cell.curves.waiting_s, is_inside=False),
+        communication_share=cell.share(cell.curves.communication_s, is_inside=True),
         util_percent=cell.usage(lambda usage: usage.util_percent),
         sm_active_percent=cell.usage(lambda usage: usage.sm_active_percent),
         tensor_percent=cell.usage(lambda usage: usage.tensor_percent),
         dram_percent=cell.usage(lambda usage: usage.dram_percent),
         throttled_power_share=cell.usage(lambda usage: usage.throttled_power_share),
         throttled_thermal_share=cell.usage(lambda usage: usage.throttled_thermal_share),
-        skipped_share=median_of(by_seed(cell.runs, _skipped_share)),
+        skipped_share=median_of(by_seed(cell.runs, skipped_share)),
         mfu=cell.rate(lambda rate: rate.mfu),
-        uses_tensor_cores=cell.runs[0].precision_effective in _TENSOR_FORMATS,
+        uses_tensor_cores=cell.runs[0].precision_effective in TENSOR_FORMATS,
     )
 
 
@@ -188,13 +188,6 @@ def _roof(peak_tflops: float | None, bandwidth_gbs: float | None, intensity: flo
 
 def _over(tflops: float | None, gbs: float | None) -> float | None:
     return None if tflops is None or not gbs else tflops * 1000 / gbs
-
-
-def _skipped_share(run: RunRecord) -> float | None:
-    skipped = run.metrics.get("skipped_steps")  # so far
-    if skipped is None or skipped.last is None or not skipped.last_step:
-        return None
-    return skipped.last / skipped.last_step
 
 
 def _told(settings: Settings, telling: Sequence[str]) -> dict[str, str]:

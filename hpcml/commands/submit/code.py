@@ -211,7 +211,7 @@ def _refuse_untracked(planned: Sequence[Planned]) -> None:
 def warnings(planned: Sequence[Planned]) -> Iterator[str]:
     """Yield a line for each folder in which runs would start, or write, as it lies, where that may not be meant.
 
-    And for one of which git tells nothing.
+    And for one of which git tells nothing, or that has submodules without their files.
     """
     mode_of = functools.partial(
         _mode_of, is_whole=functools.cache(is_everything)
@@ -228,7 +228,14 @@ def warnings(planned: Sequence[Planned]) -> Iterator[str]:
             "workload.cwd) to give each run a copy of its own"
         )
     for folder in dict.fromkeys(item.code_folder for item in planned if item.run.workload.command is not None):
-        if top_of(folder) is None and (top := distrusted_by_git(folder)) is not None:
+        if (own := top_of(folder)) is not None and (own / ".gitmodules").is_file():
+            told = os.fsdecode(git(own, "submodule", "status", "--recursive") or b"").splitlines()
+            if absent := [line.split()[1] for line in told if line.startswith("-")]:
+                yield (
+                    f"{', '.join(absent)}: not checked out, and each run lacks it: git submodule update --init "
+                    "--recursive, if the program needs it"
+                )
+        elif own is None and (top := distrusted_by_git(folder)) is not None:
             yield (
                 f"git tells nothing of {top}, which belongs to somebody else: no commit is recorded, and what is code "
                 f"is guessed; git config --global --add safe.directory {shlex.quote(top)} says that you trust them"

@@ -6,7 +6,6 @@ import getpass
 import platform
 import re
 import socket
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,16 +13,16 @@ from importlib import metadata
 from pathlib import Path
 
 from hpcml import __version__
+from hpcml.commands.submit.work_tree import git
 from hpcml.model.secrets import masked
 from hpcml.runs.manifest import Provenance
 
-_GIT_TIMEOUT_S = 30
 _NAME_OR_VERSION = re.compile(r"^(name|version):[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
 _DIFF_LIMIT_BYTES = 10 << 20
 # Whatever the user's configuration says; the whole repository, wherever in it this is
 _AS_GIT_APPLY_READS_IT = (
     *("--no-color", "--no-ext-diff", "--no-textconv", "--no-relative", "--src-prefix=a/", "--dst-prefix=b/"),
-    "--submodule=short",
+    "--submodule=diff",
 )
 
 
@@ -47,14 +46,15 @@ NO_CODE = Code(commit=None, dirty=None, diff=b"")
 def describe_code(folder: Path) -> Code:
     """Return commit and uncommitted changes of the repository around *folder*.
 
-    The diff is against HEAD, covers the whole repository, and has binary files in it. It is cut at 10 MiB (`is_cut`)
-    and is no patch any more then. `NO_CODE` where there is no commit, no git, or git does not answer within 30 seconds.
+    The diff is against HEAD, covers the whole repository and its submodules, and has binary files in it. It is cut at
+    10 MiB (`is_cut`) and is no patch any more then. `NO_CODE` where there is no commit, no git, or git does not answer
+    within a minute.
     """
-    commit = _git(folder, "rev-parse", "HEAD")
+    commit = git(folder, "rev-parse", "HEAD")
     if commit is None:
         return NO_CODE
-    changes = _git(folder, "status", "--porcelain") or b""
-    diff = _git(folder, "diff", "--binary", *_AS_GIT_APPLY_READS_IT, "HEAD") or b""
+    changes = git(folder, "status", "--porcelain") or b""
+    diff = git(folder, "diff", "--binary", *_AS_GIT_APPLY_READS_IT, "HEAD") or b""
     is_cut = len(diff) > _DIFF_LIMIT_BYTES
     if is_cut:
         diff = diff[:_DIFF_LIMIT_BYTES] + b"\n[cut by hpcml: the diff was %d bytes long]\n" % len(diff)
@@ -82,16 +82,6 @@ def describe(
         git_dirty=code.dirty,
         user_config=list(user_config),
     )
-
-
-def _git(folder: Path, *words: str) -> bytes | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):  # no git here, or a repository on a dead file system
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def user_name() -> str:

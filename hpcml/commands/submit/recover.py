@@ -115,7 +115,8 @@ def start_queues_again(backends: Backends) -> list[str]:
                 )
                 tell_submitted(run_dir, intent, ticket, f"{token}/{ticket.array_index}" if ticket.is_shared else None)
                 waiting += 1
-        lines.append(f"a local queue was killed with {waiting} runs left, and was started again")
+        if waiting:
+            lines.append(f"a local queue was killed with {waiting} runs left, and was started again")
     return lines
 
 

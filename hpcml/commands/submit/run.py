@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hpcml.commands import repairs
 from hpcml.commands.collect import begin_home, claim, collect, opened
 from hpcml.commands.retry import is_going_on
 from hpcml.commands.submit import code, dependencies, images, preflight, recover, rehearse
@@ -86,7 +87,7 @@ def submit_points(
     _begin(places, reporter)
     if only_missing:
         recover.refuse_if_interrupted(places)
-    for line in recover.start_queues_again(backends):
+    for line in repairs.of_queues(places):
         reporter.note(line)
     # This opens the store: one that cannot be used is said before hours of computing, not after.
     missing = _find_missing(planned, places, reporter, are_left_out=only_missing)

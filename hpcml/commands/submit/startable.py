@@ -44,12 +44,11 @@ _PATIENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramStart:
-    """What a command starts in *cwd*: a program, and the script or module that this runs, where it is one of ours."""
+    """What a command starts in *cwd*: a program, and the script that this runs."""
 
     program: str
     cwd: Path
     script: str | None = None
-    module: str | None = None
     only_submits: bool = False  # sbatch and the like, which end at once
 
     @property
@@ -68,7 +67,7 @@ def start_of(words: Sequence[str], cwd: Path) -> ProgramStart:
         rest = words[2:] if words[1:2] == ["launch"] else []
     for before, word in pairwise(["", *rest]) if suffixes else ():
         if _MODULE.fullmatch(before):
-            return ProgramStart(program=program, cwd=cwd, module=word)
+            return ProgramStart(program=program, cwd=cwd)
         if _RUNS_NO_SCRIPT.fullmatch(word):
             break
         is_value = before.startswith(("-", "+")) and not os.path.lexists(cwd / word)  # of an option, maybe
@@ -106,7 +105,6 @@ def _problems(start: ProgramStart, run: Run, *, is_inside: bool) -> Iterator[str
     elif not is_inside and is_here and shutil.which(start.program, path=run.workload.env.get("PATH")) is None:
         yield f"there is no program {start.program!r} here{_hint(start)}"
     yield from _no_script(start, is_inside=is_inside)
-    yield from _no_module(start)
     if has_known_python(run):
         yield from _no_python(start)
 
@@ -145,29 +143,6 @@ def _no_script(start: ProgramStart, *, is_inside: bool) -> Iterator[str]:
     folder = (start.cwd / start.script).parent
     if not PurePath(start.script).is_absolute() or (not is_inside and _is_dir(folder)):
         yield f"{start.script!r} is not there, seen from {start.cwd}: mend its name, or start in the folder where it is"
-
-
-def _no_module(start: ProgramStart) -> Iterator[str]:
-    """Yield where a package of the user's own, which comes before any that is installed, has not the module."""
-    parts = start.module.split(".") if start.module and re.fullmatch(r"\w+(?:\.\w+)+", start.module) else []
-    for at, part in enumerate(parts[1:], start=1):
-        package = start.cwd.joinpath(*parts[:at])
-        if not _is_package(package) or any(package.glob(f"{part}.*")):
-            return
-        if not _is_dir(package / part):
-            near = did_you_mean(part, [other.stem for other in package.glob("*.py")])
-            yield (
-                f"-m {start.module}: there is no {part} in {'/'.join(parts[:at])}, seen from {start.cwd}"
-                f"{f'; {near}' if near else ''}"
-            )
-            return
-
-
-def _is_package(folder: Path) -> bool:
-    """Tell whether *folder* is a package of which all modules are in it."""
-    with suppress(OSError):
-        return b"__path__" not in read_whole(folder / "__init__.py")
-    return False
 
 
 def _no_python(start: ProgramStart) -> Iterator[str]:

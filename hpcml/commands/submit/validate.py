@@ -123,28 +123,21 @@ def _warn_of_versions(planned: Sequence[Planned], project: Path) -> None:
 
 
 def _warn_of_goals(points: Sequence[Composed]) -> None:
-    """Say where the way a metric is better, which nobody typed, is not the one of its name."""
+    """Say where the way a metric is better is not known, or nobody typed it and it is not the one of its name."""
     doubtful = {
         (asked.metric, asked.goal.name, told.name)
         for point in points
-        if (told := goal_by_name((asked := point.run.objective).metric)) not in (None, asked.goal)
+        if (asked := point.run.objective).goal is not None
+        and (told := goal_by_name(asked.metric)) not in (None, asked.goal)
         and not any(word.startswith("objective.goal=") for word in point.overrides)
     }
     for metric, goal, by_name in sorted(doubtful):
         log.warning(
             "objective.goal=%s, but by its name %s has %s: say objective.goal=min or max", goal, metric, by_name
         )
-    unknown = {
-        (asked.metric, asked.goal.name)
-        for point in points
-        if goal_by_name((asked := point.run.objective).metric) is None
-        and any(word.startswith("objective.metric=") for word in point.overrides)
-        and not any(word.startswith("objective.goal=") for word in point.overrides)
-    }
-    for metric, goal in sorted(unknown):
-        log.warning(
-            "objective.goal=%s, and the name %s tells nothing of it: say objective.goal=min or max", goal, metric
-        )
+    unknown = {point.run.objective.metric for point in points if point.run.objective.way is None}
+    for metric in sorted(unknown):
+        log.warning("the name %s does not tell which way is better: say objective.goal=min or max", metric)
 
 
 class _Known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from hpcml.model.precision import (
 )
 from hpcml.model.recipe import check, check_modules, check_requirements, find_program, read_recipe
 from hpcml.model.run import Launcher, ProfileTool, Run
+from hpcml.model.secrets import masked
 from hpcml.runs.plan import Plan, stop_and_warn_after_s
 
 
@@ -193,7 +195,14 @@ def _own_words(run: Run, command: str) -> list[str]:
         values[MIXED_PRECISION] = mixed_precision(run.precision.name)
     values |= swept
     absent = {f"{{{name}}}" for name, value in swept.items() if not value}
-    return [fill_in(words[0], values), *(fill_in(word, values) for word in words[1:] if word not in absent)]
+    argv = [fill_in(words[0], values), *(fill_in(word, values) for word in words[1:] if word not in absent)]
+    for word in (*argv, *(f"{name}={value}" for name, value in run.workload.env.items())):
+        require(
+            (size := len(os.fsencode(word))) <= _LONGEST_WORD,
+            f"{masked([word])[0][:_MOST_SHOWN]}... has {size:,} bytes, and Linux takes no word or variable of more "
+            f"than {_LONGEST_WORD:,}: write it to a file",
+        )
+    return argv
 
 
 def _split(command: str) -> list[str]:
@@ -206,6 +215,8 @@ def _split(command: str) -> list[str]:
     return argv
 
 
+_LONGEST_WORD = 131_071  # bytes: Linux' MAX_ARG_STRLEN without the zero at the end (man execve)
+_MOST_SHOWN = 40
 _TOLD = ("HPCML_PRECISION", "HPCML_NUMERICS")
 # What torch.compile made of one run's graph is no other run's: PyTorch before 2.13 gives a program that asks for FP16
 # (or, in an autocast, FP32) what it compiled for BF16 (pytorch/pytorch#181564). Kernels are kept, by their source.

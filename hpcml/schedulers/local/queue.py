@@ -38,7 +38,7 @@ from hpcml.runs.run_json import read_own
 from hpcml.runs.state import EventName, read_fold
 from hpcml.schedulers.batches import write_sources
 from hpcml.schedulers.contract import Job, Ticket
-from hpcml.schedulers.local.slots import Claim, Need, Pool, claim
+from hpcml.schedulers.local.slots import Claim, Need, Pool, QueuePlace, claim
 from hpcml.schedulers.script import REQUEUE, agent_array_command, requeue_command
 from hpcml_client.journal import JournalWriter
 
@@ -100,6 +100,7 @@ class LocalBatch:
     lock_dir: str
     pool: Pool
     max_parallel: int | None
+    arrived_at: float = 0.0  # unix seconds: of all that wait on this machine the first comes first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +200,11 @@ def put_back(job: Job, environ: Mapping[str, str], *, is_alone: bool) -> Ticket:
 def drain(folder: str, *, on_ticket: Callable[[], None] = lambda: None) -> None:
     """Run the whole batch; each agent is in a session of its own, which outlives this queue if need be.
 
-    Jobs start in their order: one that needs more than is free holds up those behind it. A run that is marked as
-    cancelled before it starts is passed over; one that asks for it is put at the end of the queue again. Returns when
-    the last agent has ended, and at once where another process is at work on this batch. *on_ticket* is called once
-    the ticket is there. `start` calls it, in a process without a terminal.
+    Jobs start in their order: one that needs more than is free holds up those behind it, and those of later batches
+    that would take what it needs. A run that is marked as cancelled before it starts is passed over; one that asks for
+    it is put at the end of the queue again. Returns when the last agent has ended, and at once where another process is
+    at work on this batch. *on_ticket* is called once the ticket is there. `start` calls it, in a process without a
+    terminal.
 
     Raises what keeps it from its files for ten minutes, as a disk without room; it can then be started again. What is
     wrong with the queue itself would be so again: the runs that wait then have failed, and it is raised, too.
@@ -252,6 +254,7 @@ class _Queue:
         self._aside: dict[int, float] = {}  # what hides the files of one job alone holds up no other: since when
         self._look_at = 0.0
         self._active: list[_Active] = []
+        self._place = QueuePlace(Path(batch.lock_dir), f"{batch.arrived_at:020.6f}-{folder.name}")
         self._home = os.open(folder.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # until the queue ends
         for index in range(len(batch.jobs)):
             self._take_up(index)
@@ -290,8 +293,11 @@ class _Queue:
         self._sort_out()
         index = next(iter(self._waiting), None)
         if index is None or len(self._active) >= (self._batch.max_parallel or len(self._batch.jobs)):
+            self._place.leave()
             return False
-        held = claim(self._batch.jobs[index].need, self._batch.pool, Path(self._batch.lock_dir))
+        need, pool = self._batch.jobs[index].need, self._batch.pool
+        self._place.take(need)
+        held = claim(need, pool, Path(self._batch.lock_dir), left=self._place.needed_before(pool))
         if held is None:
             return False
         self._waiting.remove(index)

@@ -36,6 +36,9 @@ class Need:
     gpus: int
 
 
+_NOTHING = Need(cores=0, gpus=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Cores and GPUs that are ours until `release`, or until this process and all that it gave `files` to have ended.
@@ -127,8 +130,48 @@ def _read_label(lock: Path) -> Holder | None:
         return None
 
 
-def claim(need: Need, pool: Pool, lock_dir: Path) -> Claim | None:
+class QueuePlace:
+    """The place of a queue among those of this machine: what its next job needs, those behind it leave free.
+
+    Places are in the order of *name*. Each is a file beside the locks of the cores, locked by the queue: one that was
+    killed holds up nobody.
+    """
+
+    def __init__(self, lock_dir: Path, name: str) -> None:
+        self._path = lock_dir / f"{name}.waits"
+        self._file: int | None = None
+
+    def take(self, need: Need) -> None:
+        """Wait for *need*; where that cannot be told now, as on a full disk, it is in the next call."""
+        with suppress(OSError):
+            if self._file is None:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(self._file, f"{need.cores} {need.gpus}".ljust(32).encode(), 0)
+
+    def leave(self) -> None:
+        """Wait for nothing any more."""
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = None
+
+    def needed_before(self, pool: Pool) -> Need:
+        """Return what those before this place need together; what *pool* does not have holds up nobody."""
+        cores = gpus = 0
+        for path in self._path.parent.glob("*.waits"):
+            with suppress(OSError, ValueError):
+                if path.name < self._path.name and not _is_free(path):
+                    wanted = [int(word) for word in path.read_text(encoding="utf-8").split()]
+                    if wanted[0] <= pool.cores and wanted[1] <= len(pool.gpus):
+                        cores, gpus = cores + wanted[0], gpus + wanted[1]
+        return Need(cores=cores, gpus=gpus)
+
+
+def claim(need: Need, pool: Pool, lock_dir: Path, *, left: Need = _NOTHING) -> Claim | None:
     """Return a claim on all that *need* asks for, or None, with nothing held, where that much is not free.
+
+    Of the cores and of the GPUs, where it takes any, as many as *left* says must stay free besides.
 
     The locks are advisory and of this machine alone, which is right for cores and GPUs: *lock_dir* must be local. It
     does not wait: the queue asks again after a while. *lock_dir* is made where it is absent, for its owner only. Raises
@@ -138,8 +181,8 @@ def claim(need: Need, pool: Pool, lock_dir: Path) -> Claim | None:
     folder = os.open(lock_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with suppress(BlockingIOError):  # somebody looks at its age in this moment
         fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    cores = _take(_cores(pool), need.cores, lock_dir)
-    gpus = _take(list(pool.gpus), need.gpus, lock_dir)
+    cores = _take(_cores(pool), need.cores, lock_dir, left=left.cores)
+    gpus = _take(list(pool.gpus), need.gpus, lock_dir, left=left.gpus)
     held = Claim([name for name, _ in gpus], [lock for _, lock in (*cores, *gpus)], folder)
     if len(cores) == need.cores and len(gpus) == need.gpus:
         return held
@@ -164,10 +207,11 @@ def make_lock_dir(lock_dir: Path) -> None:
         raise NotPrivateError(f"{error}; XDG_RUNTIME_DIR says where else it may be") from error
 
 
-def _take(names: Sequence[str], count: int, lock_dir: Path) -> list[tuple[str, int]]:
+def _take(names: Sequence[str], count: int, lock_dir: Path, *, left: int) -> list[tuple[str, int]]:
+    """Lock *count* of *names*, or as many as are free but for *left*."""
     taken: list[tuple[str, int]] = []
     for name in names:
-        if len(taken) == count:
+        if not count or len(taken) == count + left:
             break
         file = os.open(lock_dir / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -177,4 +221,7 @@ def _take(names: Sequence[str], count: int, lock_dir: Path) -> list[tuple[str, i
             continue
         os.ftruncate(file, 0)  # whoever held it before
         taken.append((name, file))
-    return taken
+    wanted = max(0, min(count, len(taken) - left))
+    for _, file in taken[wanted:]:
+        os.close(file)
+    return taken[:wanted]

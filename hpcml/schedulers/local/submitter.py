@@ -108,6 +108,7 @@ class LocalSubmitter:
                     lock_dir=str(self.lock_dir),
                     pool=self.pool(),
                     max_parallel=self._limit(batch),
+                    arrived_at=time.time(),
                 ),
             )
             started = _start_queue(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hpcml.errors import HpcmlError
@@ -29,7 +30,7 @@ def why_waiting(submissions: Path, tickets: Collection[Ticket]) -> dict[Ticket, 
     wanted: dict[str, list[Ticket]] = {}
     for ticket in tickets:
         wanted.setdefault(ticket.job_id, []).append(ticket)
-    queues = list(_queues(submissions))
+    queues = sorted(_queues(submissions), key=lambda queue: queue[1].arrived_at)
     places = _places(queues)
     found: dict[Ticket, str] = {}
     for folder, batch, job_id in queues:
@@ -49,15 +50,11 @@ def known_as_waiting(what: str | None) -> Known:
 
 
 def _queues(submissions: Path) -> Iterator[tuple[Path, LocalBatch, str]]:
-    # in order of arrival: a token begins with date and time, 15 characters, and may end with a number
-    for token in sorted(owners(queues_of(submissions)), key=lambda token: (token[:15], len(token), token)):
+    for token, owner in owners(queues_of(submissions)).items():
         folder = submissions / token
-        try:
-            started = read_ticket(folder)
-            if started is not None:
+        with suppress(HpcmlError, OSError):
+            if not owner.is_gone and (started := read_ticket(folder)) is not None:
                 yield folder, read_batch(folder), started.job_id
-        except (HpcmlError, OSError):
-            continue
 
 
 def _places(queues: Iterable[tuple[Path, LocalBatch, str]]) -> dict[tuple[Path, int], int]:

@@ -56,6 +56,30 @@ def test_a_pack_is_one_claim_and_one_agent_that_runs_it_in_turn(submitter: Local
     assert all(events(job, "attempt_ended")[0]["state"] == "COMPLETED" for job in jobs)
 
 
+def test_a_run_that_needs_all_cores_starts_before_smaller_ones_of_later_submissions(
+    submitter: LocalSubmitter, tmp_path: Path
+) -> None:
+    def job(text: str, index: int, cores: int = 1) -> Job:
+        words, needs = ["bash", "-c", text], f"resources.cpus_per_task={cores}"
+        return write_job(submitter, tmp_path, words, needs, index=index, cluster="local")
+
+    def diary(index: int) -> str:
+        return f"echo {index} >>{tmp_path}/diary"
+
+    first = job(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", 0)
+    large, small = job(diary(1), 1, cores=2), [job(diary(index), index) for index in (2, 3)]
+    tickets = [*submitter.submit(batch_of([first])), *submitter.submit(batch_of([large]))]
+    tickets += [ticket for one in small for ticket in submitter.submit(batch_of([one]))]
+    time.sleep(0.5)
+    waiting = [submitter.query([ticket]).known[ticket].reason or "" for ticket in tickets[1:]]
+    (tmp_path / "go").touch()
+    wait_for_end(submitter, *tickets)
+
+    assert [why.rpartition("; ")[2] for why in waiting] == [f"no. {n} of 3 that wait in this home" for n in (1, 2, 3)]
+    assert (tmp_path / "diary").read_text().split()[0] == "1"
+    assert not list(submitter.lock_dir.glob("*.waits"))
+
+
 def test_modules_of_the_folder_where_somebody_types_are_none_of_the_queues(
     submitter: LocalSubmitter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

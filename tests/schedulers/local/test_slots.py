@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.schedulers.local.slots import Claim, Holder, Need, Pool, claim, find_shortage
+from hpcml.schedulers.local.slots import Claim, Holder, Need, Pool, QueuePlace, claim, find_shortage
 from hpcml.schedulers.local.waiting import in_words
 
 POOL = Pool(cores=4, gpus=["GPU-a", "GPU-b"])
@@ -27,6 +27,30 @@ def test_a_claim_that_fails_holds_nothing(tmp_path: Path) -> None:
     assert claim(Need(cores=3, gpus=1), POOL, tmp_path) is None
     assert claim(Need(cores=3, gpus=0), POOL, tmp_path) is not None
     assert held is not None
+
+
+def test_what_an_earlier_one_waits_for_is_left_free_and_the_rest_is_not(tmp_path: Path) -> None:
+    running = claim(Need(cores=2, gpus=2), POOL, tmp_path)
+    first, second = QueuePlace(tmp_path, "1"), QueuePlace(tmp_path, "2")
+    second.take(Need(cores=1, gpus=0))
+    first.take(Need(cores=1, gpus=1))
+
+    assert running is not None
+    assert first.needed_before(POOL) == Need(cores=0, gpus=0)
+    before = second.needed_before(POOL)
+    assert before == Need(cores=1, gpus=1)
+    assert claim(Need(cores=2, gpus=0), POOL, tmp_path, left=before) is None
+    passing = claim(Need(cores=1, gpus=0), POOL, tmp_path, left=before)
+    assert passing is not None
+    assert claim(Need(cores=1, gpus=0), POOL, tmp_path, left=before) is None
+    running.release()
+    assert claim(Need(cores=1, gpus=2), POOL, tmp_path, left=before) is None
+    assert claim(Need(cores=1, gpus=1), POOL, tmp_path, left=before) is not None
+
+    first.leave()
+    assert second.needed_before(POOL) == Need(cores=0, gpus=0)
+    first.take(Need(cores=5, gpus=0))  # more than there is holds up nobody
+    assert second.needed_before(POOL) == Need(cores=0, gpus=0)
 
 
 def test_what_was_released_can_be_claimed_again(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_runs_whose_image_was_not_built_end_and_say_so(hpcml: Hpcml, registry: s
     assert sorted(run["uid"] for run in waiting) == sorted(run["uid"] for run in submitted)
     for run in waiting:
         assert (run["state"], run["cause"]) == ("CANCELLED", "container"), run["reason"]
-        assert f"its image was not built: hpcml logs --err {built['uid']}" in run["reason"]
+        assert f"its image was not built: hpcml logs {built['uid']}" in run["reason"]
 
 
 def test_qsub_hears_of_no_login_even_for_a_build(hpcml: Hpcml, registry: str, pbs: PbsDouble, tmp_path: Path) -> None:

@@ -226,7 +226,8 @@ def test_a_wish_that_pbs_lost_is_told_again(hpcml: Hpcml, pbs: PbsDouble) -> Non
     pbs.set(closed=True)
 
     status(hpcml)
-    status(hpcml)
+    hpcml("sync")
+    hpcml("sync")
 
     assert pbs.calls()["qdel"] == 2
     assert hpcml.runs()[0]["state"] == "CANCELLED"
@@ -240,7 +241,7 @@ def test_a_server_that_is_away_when_runs_are_cancelled_hears_of_it_later(hpcml: 
     done = hpcml("cancel", run["uid"], "-y")
 
     assert done.returncode == 3
-    assert "hpcml status tells again" in done.stderr
+    assert "hpcml sync tells again" in done.stderr
 
 
 def test_a_running_job_deleted_by_somebody_is_cancelled_in_pbs_words(hpcml: Hpcml, pbs: PbsDouble) -> None:

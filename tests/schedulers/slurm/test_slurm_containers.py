@@ -176,7 +176,7 @@ def test_runs_whose_image_could_not_be_built_end_and_say_so(
     assert len(waiting) == (1 if sweep == ("seed=0",) else 3)
     for run in waiting:  # Slurm would leave them in the queue for ever: DependencyNeverSatisfied
         assert (run["state"], run["cause"]) == ("CANCELLED", "container"), run["reason"]
-        assert f"its image was not built: hpcml logs --err {built['uid']}" in run["reason"]
+        assert f"its image was not built: hpcml logs {built['uid']}" in run["reason"]
     assert images(hpcml) == []
 
 
