@@ -57,7 +57,8 @@ def read_command_line(arguments: Sequence[str], *, project: Path, is_own: bool =
     ``+cluster=x`` becomes ``cluster=x``, ``+experiment=x`` a study, a command line is quoted. A metric that is chosen
     without its goal gets that of its name, or none. A command line of the user's own (*is_own*,
     ``workload.command=...``) also chooses ``model=custom`` and ``data=custom`` where nothing else was chosen.
-    *project*'s ./conf is one of the folders. Raises `ConfigError` for a word that is neither flag nor override, and for settings of Hydra's own jobs.
+    *project*'s ./conf is one of the folders. Raises `ConfigError` for a word that is neither flag nor override, and for
+    settings of Hydra's own jobs.
 
     >>> read_command_line(["--multirun", "seed=0,1"], project=Path.cwd())  # doctest: +SKIP
     CommandLine(overrides=('seed=0,1',), is_sweep=True, folders=(), shows=None, package=None, is_resolved=False)
