@@ -479,7 +479,7 @@ def test_an_agent_that_was_killed_is_found_out_and_its_workload_ends_with_it(hpc
 
 
 def test_hydra_prints_and_nothing_is_submitted(hpcml: Hpcml) -> None:
-    for words in (["--cfg", "job"], ["--info", "searchpath"], ["--help"]):
+    for words in (["--cfg", "job"], ["--help"]):
         done = hpcml("run", *words)
         assert done.returncode == 0, done.stderr
         assert done.stdout
