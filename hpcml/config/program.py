@@ -1,8 +1,9 @@
-"""The words behind ``hpcml run ... --``: a command line of the user's own, and the sweeps that its flags ask for.
+"""The words behind ``hpcml run ... --``: a command line of the user's own, its settings, and the axes of a sweep.
 
-Hydra never sees these words. ``--lr 0.5`` becomes ``--lr {lr}`` in the command, which runs with other rates have in
-common, and ``lr`` a setting, recorded as ``workload.args.lr``; the program gets the words that were typed. With
-``-m`` a value that is a list is a sweep: ``--lr 0.5,1.0`` are two runs.
+Hydra never sees these words. ``--lr 0.5`` behind the script becomes ``--lr {lr}`` in the command, which runs with other
+rates have in common, and ``lr`` a setting, recorded as ``workload.args.lr``; the program gets the words as typed. With
+``-m`` a value that is a list is an axis: ``--lr 0.5,1.0`` are two runs. So are ``--lr=0.5,1.0`` and ``lr=0.5,1.0``; any
+other word is swept by ``args.NAME=a,b`` in front of the ``--``, and ``{NAME}`` where it belongs.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcml.config.command_line import MULTIRUN
+from hpcml.config.quoting import split
 from hpcml.config.sweep import MOST_RUNS, check_count
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, require
 from hpcml.model.identity import names_output
 from hpcml.model.launcher import LAUNCHING_MODULES
 from hpcml.model.placeholders import MIXED_PRECISION, OF_THE_RUN, fill_in, names_in
@@ -37,44 +39,27 @@ _SEED_NAMES = re.compile(
     r"(?:(?:(?:py)?torch|np|numpy|jax|prng|rng|manual|global|base|master)_?)?(?:rand(?:om)?_?)?"
     r"seed(?:_?(?:num(?:ber)?|value))?|seed_everything|random_?state"
 )
-_IS_PLACE = re.compile(r"arg\d+")  # of what stands behind no flag
 _ARGUMENT = "args."
 _SPELLED_OUT = re.compile(r"\+{0,2}workload\.args\.")  # as the setting is called afterwards
 SWEEP = "sweep of the program's own settings"  # how the one remark begins that is no warning
-_OPENING, _CLOSING, _QUOTES = "([{", ")]}", "\"'"
 _RANGE = re.compile(r"\{?(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?\}?")
-# Of --gin_bindings=train.lr=0.1,0.2 the name is the last one; args.lr is what compare calls lr, too.
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+# Of --gin_bindings=train.lr=0.1 the name is the last one; args.lr is what compare calls lr, too.
 _JOINED = re.compile(
-    r"(?s)(?P<prefix>(?:--?[A-Za-z][\w.-]*=(?=[A-Za-z_][\w./@-]*=))?(?:--?|[+~]{1,2})?(?:args\.)?(?P<name>[A-Za-z_][\w./@-]*)=)"
-    r"(?P<value>.*)"
+    r"(?s)(?P<prefix>(?:--?[A-Za-z][\w.-]*=(?=[A-Za-z_][\w./@-]*=))?(?:--?|[+~]{1,2})?(?:args\.)?"
+    r"(?P<name>[A-Za-z_][\w./@-]*)=)(?P<value>.*)"
 )
 _PAIR = re.compile(r"[A-Za-z_][\w./@-]*=.*", re.DOTALL)
-_SHORT_JOINED = re.compile(r"(?P<prefix>-(?P<name>[A-Za-z]))(?P<value>[^A-Za-z-].*)")  # -b8,16
-_FLAG_AND_VALUE = re.compile(r"--?[A-Za-z][\w.-]*\s")
-_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
-_SCRIPT_FILE = re.compile(r"\.(?:py|sh|R|jl|pl|lua|rb|js)$")
-_KEY = re.compile(
-    r"[A-Z][A-Z0-9_]+(?:\.[A-Z][A-Z0-9_]*)*"
-)  # of yacs, whose settings are bare words: SOLVER.BASE_LR 0.1
-_NAME_AND_VALUE = (  # programs some of whose flags are followed by a name and a value: of notebooks, and LAMMPS
-    (re.compile("papermill"), frozenset({"-p", "--parameters", "-r", "--parameters_raw"})),
-    (re.compile(r"lmp(?:_\w+)?|lammps"), frozenset({"-v", "-var"})),
-)
+_SCRIPT_FILE = re.compile(r"\.(?:py|sh|R|jl|pl|lua|rb|js|ipynb)$")
 _MAYBE_OUTPUT = ("o", "project", "storage")  # where they have a path
 _PLACE_BEHIND = re.compile(r"(?:(?:sqlite|duckdb)(?:\+\w+)?:///)?(/(?!dev/).+)")
-_DEVICES = re.compile(r"(?:CUDA|HIP|ROCR|NVIDIA)_VISIBLE_DEVICES=|ZE_AFFINITY_MASK=|GOMP_CPU_AFFINITY=")
-_PINNING = frozenset({"taskset", "numactl", "hwloc-bind", "likwid-pin"})
-_OF_PINNING = re.compile(r"-.*|[\d,:.!+@SNMCEx-]+|all")  # their flags, and lists of CPUs and nodes
-_MCA = frozenset({"mca", "gmca", "prtemca", "pmixmca"})  # a name and a value follow: btl self,tcp
-_PAIRS = _MCA | {"env", "genv"}
+_STARTERS = frozenset(  # start another program, behind flags of their own
+    {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "deepspeed", "accelerate", "taskset"}
+    | {"numactl", "hwloc-bind", "likwid-pin"}
+)
+_SUBCOMMANDS = frozenset({"launch", "--"})  # of accelerate
+_TAKE_PAIRS = frozenset({"mca", "gmca", "prtemca", "pmixmca", "env", "genv"})  # flags of MPI: --mca btl self,tcp
 _WITH_VALUE = re.compile(r"-.*=.*|-[A-Za-z]\d+", re.DOTALL)  # flags that take nothing from the word behind
-_OF_MPI = frozenset({"host", "hosts", "H", "cpu-set", "cpu-list", "genvlist"})
-_LISTS_OF = {  # flags whose values are lists
-    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"), _OF_MPI),
-    "srun": frozenset({"w", "nodelist", "x", "exclude", "cpu-bind", "mem-bind", "gpu-bind", "export"}),
-    "deepspeed": frozenset({"include", "i", "exclude", "e"}),
-    "accelerate": frozenset({"gpu_ids"}),
-}
 _PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_][\w.]*)\}(?!\})")
 _INTERPRETER = re.compile(r"(?:ba|z|da|k|fi)?sh|(?:python|pypy|perl|ruby|node|julia|Rscript|R|lua)[\d.]*")
 _TAKES_CODE = re.compile(r"-[A-Za-z]*[ceE]|--eval")  # such as bash -lc, perl -ne: what follows is a program of its own
@@ -163,75 +148,206 @@ def read_program(
 ) -> tuple[Program, list[str]]:
     """Return the program of *words*, those behind ``--``, and the words in front of it that are left for Hydra.
 
-    *settings* are the words in front: ``-m`` among them makes lists in *words* sweeps, unless *is_literal*;
+    *settings* are the words in front: ``-m`` among them makes lists in *words* axes, unless *is_literal*;
     ``args.NAME=a,b`` gives the values of the placeholder ``{NAME}``, and is taken out; *arguments* has such values as
-    they are, by the names. Raises `ConfigError` for a list with an empty part, for two sweeps of one name, where values
+    they are, by the names. Raises `ConfigError` for a list with an empty part, for two axes of one name, where values
     are given for a placeholder that is nowhere, and for more than *most* values.
     """
-    is_sweep = not MULTIRUN.isdisjoint(settings)
-    if not words:
-        raise ConfigError("nothing stands behind --: write the program and its arguments there, as in a shell")
+    require(bool(words), "nothing stands behind --: write the program and its arguments there, as in a shell")
     if any(word.startswith("workload.command=") for word in settings):
         raise ConfigError("workload.command=... and words behind -- both say what runs: leave one of them out")
-    reading = _Reading(is_sweep=is_sweep, most=most)
-    template = list(words)
-    if is_sweep and not is_literal:
-        reading, template = _swept(words, settings, most)
+    is_sweep = not MULTIRUN.isdisjoint(settings)
+    front, rest = _in_front(settings, is_sweep=is_sweep, most=most)
+    for name, values in (arguments or {}).items():
+        front[name] = f"{_ARGUMENT}{name}={','.join(values)}", list(values)
+    given = next((word for word in settings if word.startswith("seed=")), None)
+    reading = _Reading(list(words), filled=(*OF_THE_RUN, *front), has_seed=bool(given or names_in(words, (_SEED,))))
+    reading.read(most, is_sweep=is_sweep and not is_literal)
+    if given and reading.typed_seed not in (None, given.removeprefix("seed=")):
+        raise ConfigError(f"{given} and --seed {reading.typed_seed}: write --seed {{seed}} behind the --")
+    for name, (word, values) in front.items():
+        has_place = bool(names_in(reading.template, [name]))
+        require(has_place, f"{word}: no word behind -- has {{{name}}}, which it would fill in")
+        reading.add_axis(name, values, word)
+    if reading.seeds:
+        rest.append(f"seed={','.join(reading.seeds)}")
+    program = Program(
+        words=tuple(reading.template),
+        settings=reading.settings,
+        sweeps={name: tuple(values) for name, values in reading.sweeps.items()},
+        seeds=tuple(reading.seeds),
+        seed_name=reading.seed_name,
+        is_sweep=is_sweep,
+        doubts=() if is_literal else (*_placeholders(words, reading), *reading.doubts),
+    )
+    return program, rest
+
+
+def _in_front(
+    settings: Sequence[str], *, is_sweep: bool, most: int
+) -> tuple[dict[str, tuple[str, list[str]]], list[str]]:
+    """Return what ``args.NAME=a,b`` among *settings* gives, by the name the word and its values, and the others."""
+    front: dict[str, tuple[str, list[str]]] = {}
     rest = []
     for typed in settings:
         word = _SPELLED_OUT.sub(_ARGUMENT, typed, count=1) if _SPELLED_OUT.match(typed) else typed
         name, sign, value = word.removeprefix(_ARGUMENT).partition("=")
         if not (word.startswith(_ARGUMENT) and sign):
             rest.append(word)
-        else:
-            _check_named(name, word, template)
-            reading.sweep(name, _values(value, word, most) if is_sweep else [value], word)
-    for name, values in (arguments or {}).items():
-        word = f"{_ARGUMENT}{name}={','.join(values)}"
-        _check_named(name, word, template)
-        reading.sweep(name, list(values), word)
-    if reading.seeds and (given := [word for word in rest if word.startswith("seed=")]):
-        raise ConfigError(f"{given[0]} and --seed {','.join(reading.seeds)}: write --seed {{seed}} behind the --")
-    doubts = () if is_literal else _look_through(words, template, reading)
-    recorded = _record(template, reading, has_seed=bool(reading.seeds) or _says_seed(words, rest))
-    if reading.seeds:
-        rest.append(f"seed={','.join(reading.seeds)}")
-    program = Program(
-        words=tuple(template),
-        settings=recorded,
-        sweeps={name: tuple(values) for name, values in reading.sweeps.items()},
-        seeds=tuple(reading.seeds),
-        seed_name=reading.seed_name,
-        is_sweep=is_sweep,
-        doubts=doubts,
-    )
-    return program, rest
+            continue
+        require(name not in front, f"{word}: args.{name} is given twice: leave one out")
+        front[name] = word, _values(value, word, most) if is_sweep else [value]
+    return front, rest
 
 
-def _says_seed(words: Sequence[str], settings: Sequence[str]) -> bool:
-    """Whether the run's seed is given in front of the ``--``, or told the program by a placeholder."""
-    return bool(names_in(words, (_SEED,))) or any(word.startswith("seed=") for word in settings)
+def _placeholders(words: Sequence[str], reading: _Reading) -> Iterator[str]:
+    """Yield a line for each word that gives a placeholder's value behind the ``--``; refuse one without a value."""
+    for word in words[1:]:
+        found = _PLACEHOLDER.fullmatch(word.rpartition("=")[2])
+        if found is not None and (name := found[1]) not in (*OF_THE_RUN, *reading.sweeps):
+            near = nearest(name, OF_THE_RUN)
+            mend = f"did you mean {{{near[0]}}}?" if near else f"write args.{name}=VALUE in front of the --"
+            raise ConfigError(f"nothing fills in {{{name}}} behind the --: {mend} (--as-is passes words as they are)")
+    for word in words[1:]:
+        if word.startswith(_ARGUMENT) and "=" in word:
+            yield f"{word} behind the -- is the program's: what fills in a placeholder stands in front of the --"
 
 
-def _swept(words: Sequence[str], settings: Sequence[str], most: int) -> tuple[_Reading, list[str]]:
-    """Return *words* with placeholders for what they sweep, and its values."""
-    reading = _Reading(is_sweep=True, most=most)
-    template = reading.template_of(words)
-    if (name := _seed_name(reading, words, settings)) != _SEED:
-        reading = _Reading(is_sweep=True, most=most, seed_name=name)
-        template = reading.template_of(words)
-    return reading, template
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A setting that one word has the value of; the flag is in front of it there, or is the word before."""
+
+    at: int
+    in_front: str
+    name: str
+    value: str
 
 
-def _seed_name(reading: _Reading, words: Sequence[str], settings: Sequence[str]) -> str:
-    """Return what the program calls the seed that is swept: the one name of a seed with whole numbers.
+class _Reading:
+    """What is read of a program's words: those with placeholders, its settings, and the axes of a sweep."""
 
-    It is `_SEED` where the run's seed is given otherwise, or two names might be meant.
+    def __init__(self, words: list[str], *, filled: Sequence[str], has_seed: bool) -> None:
+        self.template = words
+        self.settings: dict[str, str] = {}
+        self.sweeps: dict[str, list[str]] = {}
+        self.seeds: list[str] = []
+        self.seed_name = _SEED
+        self.typed_seed: str | None = None  # what stands behind --seed, be it the run's or not
+        self.doubts: list[str] = []
+        self._filled = filled  # names of placeholders that have a value
+        self._has_seed = has_seed  # in front of the --, or by a placeholder
+
+    def read(self, most: int, *, is_sweep: bool) -> None:
+        """Put a placeholder for each setting into the template.
+
+        Words stay where a setting is typed twice, is a secret, or has a placeholder of its own.
+        """
+        found = list(_settings_in(self.template))
+        values = {each: [each.value] for each in found}
+        if is_sweep:
+            values = {each: _values(each.value, self.template[each.at], most) for each in found}
+            self._doubt_lists(found)
+        seed = None if self._has_seed else _seed_among(values)
+        times = Counter(each.name for each in found)
+        taken = set(names_in(self.template, self._filled))
+        filled = dict.fromkeys((*self._filled, *(each.name for each in found if len(values[each]) > 1)), "")
+        places = set()
+        for each, listed in values.items():
+            name, word = each.name, self.template[each.at]
+            if name == _SEED and all(map(_is_one_seed, listed)):
+                self.typed_seed = each.value
+            if each is seed:
+                self.seeds, self.seed_name, name = listed, each.name, _SEED
+                _check_values(word, name, listed)
+            elif len(listed) > 1:
+                _check_pairs(word, listed)
+                self.add_axis(name, listed, word)
+            elif times[name] == 1 and name not in taken and name != _SEED and _is_plain(name, listed[0], filled):
+                self.settings[name] = listed[0]
+            else:
+                self.template[each.at] = f"{each.in_front}{listed[0]}"
+                continue
+            self.template[each.at] = f"{each.in_front}{{{name}}}"
+            places.add(each.at)
+        for at in {*range(len(self.template))} - places:  # what looks like one of these placeholders is text
+            for name in self.settings:
+                self.template[at] = self.template[at].replace(f"{{{name}}}", f"{{{{{name}}}}}")
+
+    def add_axis(self, name: str, values: list[str], word: str) -> None:
+        """Note the *values* of *name*, which *word* lists."""
+        if name in self.sweeps:
+            raise ConfigError(
+                f"{word}: {name} is swept twice: write args.{name}={','.join(values)} in front of the --, and "
+                f"{{{name}}} wherever the value belongs"
+            )
+        if name == _SEED and len(values) > 1 and not self._has_seed:
+            raise ConfigError(f"{word}: a seed is a whole number from 0 on, e.g. --seed 0..4")
+        _check_values(word, name, values)
+        self.sweeps[name] = values
+
+    def _doubt_lists(self, found: Sequence[_Setting]) -> None:
+        known = {each.at for each in found}
+        for at in range(_own_from(self.template), len(self.template)):
+            word = self.template[at]
+            if at not in known and "," in word and len(split(word)) > 1:
+                self.doubts.append(
+                    f"{word} is passed as it is: lists are swept as --name {word}, --name={word} or name={word}, any "
+                    f"other by args.NAME={word} in front of the --, with {{NAME}} in its place"
+                )
+
+
+def _seed_among(values: Mapping[_Setting, list[str]]) -> _Setting | None:
+    """Return the setting that is the run's seed: called so, or else the only one that is called like a seed."""
+    alike = [each for each, listed in values.items() if _is_seed(each.name) and all(map(_is_one_seed, listed))]
+    named = [each for each in alike if each.name == _SEED] or alike
+    return named[0] if len(named) == 1 else None
+
+
+def _is_plain(name: str, value: str, filled: Mapping[str, str]) -> bool:
+    """Whether a setting is no secret, and its value has no placeholder that something fills in."""
+    typed = f"--{name}={value}"
+    return bool(value) and fill_in(value, filled) == value and masked([typed]) == [typed]
+
+
+def _check_values(word: str, name: str, values: Sequence[str]) -> None:
+    numbers = Counter(setting_value(ARGUMENTS, value) for value in values)  # 1e-3 and 0.001 are one
+    if again := next((value for value in values if numbers[setting_value(ARGUMENTS, value)] > 1), None):
+        one = word.replace(",", "\\,")
+        raise ConfigError(
+            f"{word}: {name} has {again} twice, and would make the same run again: one list of the program's own "
+            f"is written '{one}', in quotes; seeds repeat a run: --seed 0..4"
+        )
+
+
+def _check_pairs(word: str, values: Sequence[str]) -> None:
+    if any(map(_PAIR.fullmatch, values)):
+        raise ConfigError(
+            f"{word!r} may be one value or several: a comma that belongs to one is written \\, in quotes; "
+            f"several are args.NAME={values[0]},... in front of the --, and {{NAME}} where they belong"
+        )
+
+
+def _settings_in(words: Sequence[str]) -> Iterator[_Setting]:
+    """Yield what is typed of the program's settings: ``--lr 0.1``, ``--lr=0.1``, ``lr=0.1``, ``-b 8`` and ``--amp``.
+
+    Of several numbers behind a flag none is the setting (``--milestones 30 60``).
     """
-    if reading.seeds or _says_seed(words, settings):
-        return _SEED
-    alike = [name for name, values in reading.sweeps.items() if _is_seed(name) and _are_seeds(values)]
-    return alike[0] if len(alike) == 1 else _SEED
+    flag = ""
+    for at in range(_own_from(words), len(words)):
+        word, following = words[at], words[at + 1] if at + 1 < len(words) else "--"
+        if word == "--":
+            flag = ""
+        elif joined := _JOINED.fullmatch(word):
+            yield _Setting(at, joined["prefix"], joined["name"], joined["value"])
+            flag = ""
+        elif _FLAG.fullmatch(word):
+            flag = word
+            if re.match("--|-[A-Za-z]", following):  # it has no value: it is its own
+                yield _Setting(at, "", re.sub("^no[-_]", "", _name(flag)), word)
+        else:
+            if flag and not (_is_number(word) and _is_number(following)):
+                yield _Setting(at, "", _name(flag), word)
+            flag = ""
 
 
 def _are_seeds(values: Iterable[str]) -> bool:
@@ -288,29 +404,6 @@ def _asks_us(words: Sequence[str], project: Path) -> bool:
     return False
 
 
-def _check_named(name: str, word: str, template: Sequence[str]) -> None:
-    if not names_in(template, [name]):
-        raise ConfigError(f"{word}: no word behind -- has {{{name}}}, which it would fill in")
-
-
-def _look_through(words: Sequence[str], template: Sequence[str], reading: _Reading) -> tuple[str, ...]:
-    """Return a line for each of *words* that looks like a mistake.
-
-    Raises `ConfigError` where a word, or the value of a setting, is a placeholder for which there is no value.
-    """
-    for word in template[1:]:
-        found = _PLACEHOLDER.fullmatch(word.rpartition("=")[2])
-        if found is not None and (name := found[1]) not in (*OF_THE_RUN, *reading.sweeps):
-            near = nearest(name, OF_THE_RUN)
-            mend = f"did you mean {{{near[0]}}}?" if near else f"write args.{name}=VALUE in front of the --"
-            raise ConfigError(f"nothing fills in {{{name}}} behind the --: {mend} (--as-is passes words as they are)")
-    return tuple(
-        f"{word} behind the -- is a word of the program: what fills in a placeholder stands in front of the --"
-        for word in words[1:]
-        if word.startswith(_ARGUMENT) and "=" in word
-    )
-
-
 def _code_position(words: Sequence[str]) -> int | None:
     """Return where code stands that an interpreter among *words* is to run, as in ``bash -c CODE``; None without any.
 
@@ -336,148 +429,6 @@ def _shared_outputs(words: Sequence[str]) -> Iterator[str]:
             yield f"all runs write to {place[1]}: a relative path behind {flag} is each run's own"
 
 
-class _Reading:
-    """Collects the sweeps while the words are read one after the other."""
-
-    def __init__(self, *, is_sweep: bool, most: int, seed_name: str = _SEED) -> None:
-        self.sweeps: dict[str, list[str]] = {}
-        self.seeds: list[str] = []
-        self.seed_name = seed_name
-        self.is_sweep = is_sweep
-        self._most = most
-
-    def sweep(self, name: str, values: list[str], word: str) -> str:
-        """Note the *values* of *name*; return the placeholder for them, or the only value of a list that is none."""
-        if name in self.sweeps or (name == self.seed_name and self.seeds):
-            raise ConfigError(
-                f"{word}: {name} is swept twice: write args.{name}={','.join(values)} in front of the --, and "
-                f"{{{name}}} wherever the value belongs"
-            )
-        numbers = Counter(setting_value(ARGUMENTS, value) for value in values)  # 1e-3 and 0.001 are one
-        if again := next((value for value in values if numbers[setting_value(ARGUMENTS, value)] > 1), None):
-            one = word.replace(",", "\\,")
-            raise ConfigError(
-                f"{word}: {name} has {again} twice, and would make the same run again: one list of the program's own "
-                f"is written '{one}', in quotes; seeds repeat a run: --seed 0..4"
-            )
-        if name != self.seed_name or not self.is_sweep:
-            self.sweeps[name] = values
-            return f"{{{name}}}"
-        if not _are_seeds(values):
-            raise ConfigError(f"{word}: a seed is a whole number from 0 on, e.g. --seed 0..4")
-        self.seeds = values
-        return f"{{{_SEED}}}"
-
-    def template_of(self, words: Sequence[str]) -> list[str]:
-        template = [words[0]]
-        left_alone = {_code_position(words), *_of_launcher(words)}
-        flag: str | None = None
-        for position, word in enumerate(words[1:], start=1):
-            if position in left_alone or word == "--":
-                template.append(word)
-                flag = None
-                continue
-            if _FLAG_AND_VALUE.match(word) and len(_split(word)) > 1:
-                raise ConfigError(
-                    f"{word!r} is one word: leave out the quotes around a flag and its values, or --as-is in front of "
-                    "the -- leaves all words as they are"
-                )
-            if (parts := _switch(word)) is not None:
-                name = next(part for part in parts if part).lstrip("-")
-                template.append(self.sweep(name, parts, word))
-                flag = None
-                continue
-            joined = _JOINED.fullmatch(word) or _SHORT_JOINED.fullmatch(word)
-            if joined is None and _FLAG.fullmatch(word):
-                template.append(word)
-                flag = word
-                continue
-            if joined is not None:
-                prefix, name, value = joined["prefix"], joined["name"], joined["value"]
-            else:
-                prefix, value = "", word
-                name = _own_name(word) or (_name(flag) if flag else _place_name(words, position))
-            following = words[position + 1] if position + 1 < len(words) else "-"
-            if value.endswith(",") and value[:-1] and not following.startswith("-"):
-                raise ConfigError(
-                    f"{word!r} ends with a comma: values stand without blanks between them: {word}{following}"
-                )
-            values = _values(value, word, self._most)
-            if joined is not None and len(values) > 1 and all(map(_PAIR.fullmatch, values[1:])):
-                raise ConfigError(
-                    f"{word!r} may be one value or several: a comma that belongs to one is written \\, in quotes; "
-                    f"several are args.NAME={values[0]},... in front of the --, and {{NAME}} where they belong"
-                )
-            template.append(prefix + (values[0] if len(values) == 1 else self.sweep(name, values, word)))
-            flag = None
-        return template
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """A setting that one word has the value of; the flag is in front of it there, or is the word before."""
-
-    at: int
-    in_front: str
-    name: str
-    value: str
-
-
-def _record(template: list[str], reading: _Reading, *, has_seed: bool) -> dict[str, str]:
-    """Put a placeholder for each setting of the program into *template*; return the values by their names.
-
-    Words stay where a setting is typed twice, is a secret, or has a placeholder. The seed becomes that of *reading*,
-    unless it *has_seed*.
-    """
-    found = list(_settings_in(template))
-    times = Counter(each.name for each in found)
-    filled = dict.fromkeys((*OF_THE_RUN, *reading.sweeps), "")
-    taken = {*reading.sweeps, *names_in(template, OF_THE_RUN)}
-    once = [each for each in found if times[each.name] == 1 and each.name not in taken]
-    once = [each for each in once if each.value and fill_in(each.value, filled) == each.value]
-    seeds = [each for each in once if _is_seed(each.name) and _is_one_seed(each.value)]
-    seeds = [each for each in seeds if each.name == _SEED] or seeds
-    settings, places = {}, set()
-    for each in once:
-        name, typed = each.name, f"--{each.name}={each.value}"
-        if [each] == seeds and not has_seed:
-            reading.seeds, reading.seed_name, name = [each.value], name, _SEED
-        elif name != _SEED and masked([typed]) == [typed]:
-            settings[name] = each.value
-        else:
-            continue
-        template[each.at] = f"{each.in_front}{{{name}}}"
-        places.add(each.at)
-    for at in {*range(len(template))} - places:  # what looks like one of these placeholders is text
-        for name in settings:
-            template[at] = template[at].replace(f"{{{name}}}", f"{{{{{name}}}}}")
-    return settings
-
-
-def _settings_in(words: Sequence[str]) -> Iterator[_Setting]:
-    """Yield what is typed of the program's settings: ``--lr 0.1``, ``--lr=0.1``, ``lr=0.1``, ``-b 8`` and ``--amp``.
-
-    Of several numbers behind a flag none is the setting (``--milestones 30 60``).
-    """
-    left_alone, flag = {*_of_launcher(words)}, ""
-    for at in range(_own_from(words), len(words)):
-        word, following = words[at], words[at + 1] if at + 1 < len(words) else "--"
-        if at in left_alone or word == "--":
-            flag = ""
-        elif joined := _JOINED.fullmatch(word) or _SHORT_JOINED.fullmatch(word):
-            yield _Setting(at, joined["prefix"], joined["name"], joined["value"])
-            flag = ""
-        elif _FLAG.fullmatch(word):
-            flag = word
-            if re.match("--|-[A-Za-z]", following):  # it has no value: it is its own
-                yield _Setting(at, "", _flag_name(word), word)
-        else:
-            name = _name(flag) or _place_name(words, at)
-            if not (_IS_PLACE.fullmatch(name) or (_is_number(word) and _is_number(following))):
-                yield _Setting(at, "", name, word)
-            flag = ""
-
-
 def _own_from(words: Sequence[str]) -> int:
     """Return where the program's own settings begin: behind its script, its module, or code that is to be run.
 
@@ -486,42 +437,19 @@ def _own_from(words: Sequence[str]) -> int:
     """
     if (code := _code_position(words)) is not None:
         return code + 1
-    starts = words[0].rpartition("/")[2] in (*_LISTS_OF, *_PINNING)  # another program, which is still to come
+    starts = words[0].rpartition("/")[2] in _STARTERS  # another program, which is still to come
     begin = len(words) if starts else 1
     for at, (before, word) in enumerate(itertools.pairwise(["", *words])):
+        is_bare = at > 0 and _is_bare(words, at)
         if starts and before == "-m" and word not in LAUNCHING_MODULES:
             return at + 1
-        if _INTERPRETER.fullmatch(word.rpartition("/")[2]) and (not at or _is_bare(words, at)):
+        is_script = _SCRIPT_FILE.search(word) or (starts and "/" in word)
+        is_started = starts and is_bare and word not in _SUBCOMMANDS and words[at - 2].lstrip("-") not in _TAKE_PAIRS
+        if _INTERPRETER.fullmatch(word.rpartition("/")[2]) and (not at or is_bare):
             starts, begin = True, len(words)
-        elif at and (_SCRIPT_FILE.search(word) or (starts and "/" in word)) and (starts or _is_bare(words, at)):
+        elif at and (is_started or (is_script and (is_bare or starts))):
             return at + 1
     return begin
-
-
-def _of_launcher(words: Sequence[str]) -> Iterator[int]:
-    """Yield where words have lists that say where a program runs: of CPUs, GPUs, hosts and parts of MPI.
-
-    >>> words = "mpirun --mca btl self,tcp -H a,b python t.py -H 1,2".split()
-    >>> [words[at] for at in _of_launcher(words)]
-    ['self,tcp', 'a,b']
-    """
-    yield from (at for at, word in enumerate(words) if _DEVICES.match(word))
-    launcher = words[0].rpartition("/")[2]
-    if launcher in _PINNING:
-        yield from itertools.takewhile(lambda at: _OF_PINNING.fullmatch(words[at]) is not None, range(1, len(words)))
-    elif launcher in _LISTS_OF:
-        pair_end = 1  # the program is not the word at 1, which may be the launcher's (accelerate launch)
-        for at in range(1, len(words)):
-            key = words[at].lstrip("-") if words[at].startswith("-") else ""
-            if key in _PAIRS and at + 2 < len(words):
-                pair_end = at + 2
-                yield from [at + 2] if key in _MCA else []
-            elif key in _LISTS_OF[launcher]:
-                yield at + 1
-            elif key.partition("=")[0] in _LISTS_OF[launcher]:
-                yield at
-            elif _begins_program(words, at) or (at > pair_end and _is_bare(words, at)):
-                return
 
 
 def _is_bare(words: Sequence[str], at: int) -> bool:
@@ -530,63 +458,22 @@ def _is_bare(words: Sequence[str], at: int) -> bool:
     return not words[at].startswith("-") and (not before.startswith("-") or _WITH_VALUE.fullmatch(before) is not None)
 
 
-def _begins_program(words: Sequence[str], at: int) -> bool:
-    """Whether the word at this place is what a launcher starts, by its look."""
-    word = words[at]
-    is_name = _INTERPRETER.fullmatch(word.rpartition("/")[2]) is not None or "/" in word or word.endswith(".py")
-    return is_name and not word.startswith("-")
-
-
 def _name(flag: str) -> str:
     return flag.lstrip("-").removeprefix(_ARGUMENT)
-
-
-def _flag_name(flag: str) -> str:
-    return re.sub("^no[-_]", "", _name(flag))
 
 
 def _is_number(word: str) -> bool:
     return not isinstance(setting_value(ARGUMENTS, word), str)
 
 
-def _own_name(word: str) -> str | None:
-    """Return the name of the flag that *word* has with and without "no"; None where it is anything else.
-
-    >>> _own_name("--bn,--no-bn"), _own_name("--noamp,--amp"), _own_name("--fp16,--bf16"), _own_name("1,2")
-    ('bn', 'amp', None, None)
-    """
-    flags = _split(word)
-    names = set(map(_flag_name, flags))
-    names -= {f"no{name}" for name in names}  # absl's
-    return names.pop() if len(names) == 1 < len(flags) and all(map(_FLAG.fullmatch, flags)) else None
-
-
-def _names(words: Sequence[str]) -> Iterator[str]:
-    return (word.rpartition("/")[2] for word in words)
-
-
-def _place_name(words: Sequence[str], position: int) -> str:
-    """Return what the values of the word at *position* are called, which stands behind no flag: by a key before it."""
-    before = words[position - 1]
-    is_key = _KEY.fullmatch(before) or (
-        position > 2
-        and before.isidentifier()
-        and any(
-            words[position - 2] in flags and any(map(program.fullmatch, _names(words[: position - 2])))
-            for program, flags in _NAME_AND_VALUE
-        )
-    )
-    return before if is_key else f"arg{position}"
-
-
 def _values(text: str, word: str, most: int) -> list[str]:
-    if (switch := _switch(text)) is not None:
-        return switch
-    parts = _split(text)
-    if len(parts) > 1 and "" in parts:
+    """Return the values that *text*, in *word*, lists; one without a list is itself."""
+    parts = [part.replace("\\,", ",") for part in split(text)]
+    is_switch = parts.count("") == 1 and all(map(_FLAG.fullmatch, filter(None, parts)))  # a flag that is there, or not
+    if len(parts) > 1 and "" in parts and not is_switch:
         raise ConfigError(
-            f"{word!r} has an empty part: a comma that is meant is written \\, in quotes ('0.9\\,0.999'), or "
-            "--as-is in front of the -- leaves all words as they are (of flags it is one that is left out: --amp,)"
+            f"{word!r} has an empty part: values stand without blanks between them; a comma that is meant is written "
+            "\\, in quotes ('0.9\\,0.999'), or --as-is in front of the -- leaves all words as they are"
         )
     values: list[str] = []
     for part in parts:
@@ -596,43 +483,6 @@ def _values(text: str, word: str, most: int) -> list[str]:
             continue
         first, last, step = int(numbers[1]), int(numbers[2]), int(numbers[3] or 1) or 1
         way = step if last >= first else -step
-        numbered = range(first, last + (1 if way > 0 else -1), way)
         check_count(abs(last - first) // step + 1, most, what=word)
-        values += map(str, numbered)
+        values += map(str, range(first, last + (1 if way > 0 else -1), way))
     return values
-
-
-def _switch(text: str) -> list[str] | None:
-    """Return the parts of *text* where they are flags and one empty part, which is none of them; else None.
-
-    >>> _switch("--amp,"), _switch(",--fp16,--bf16"), _switch("--lr,0.1"), _switch("--amp")
-    (['--amp', ''], ['', '--fp16', '--bf16'], None, None)
-    """
-    parts = _split(text)
-    are_flags = all(_FLAG.fullmatch(part) for part in parts if part)
-    return parts if len(parts) > 1 and parts.count("") == 1 and are_flags else None
-
-
-def _split(text: str) -> list[str]:
-    """Return the parts between commas that stand outside of brackets and quotes; a backslash keeps its comma."""
-    parts, current, depth, quote = [], "", 0, ""
-    characters = iter(text)
-    for character in characters:
-        if character == "\\":
-            following = next(characters, "")
-            current += following if following == "," else character + following
-            continue
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in _QUOTES:
-            quote = character
-        elif character in _OPENING:
-            depth += 1
-        elif character in _CLOSING:
-            depth = max(0, depth - 1)
-        elif character == "," and depth == 0:
-            parts.append(current)
-            current = ""
-            continue
-        current += character
-    return [*parts, current]

@@ -79,18 +79,22 @@ def _item(part: str, parser: OverridesParser, bracket: str) -> str:
 
 
 def split(value: str) -> list[str]:
-    """Return what stands between the commas of *value* that are in no brackets and no quotes."""
+    """Return what stands between the commas of *value* that are in no brackets and no quotes, and have no backslash."""
     parts, depth, quote = [""], 0, ""
-    for sign in value:
+    signs = iter(value)
+    for sign in signs:
+        if sign == "\\":
+            parts[-1] += sign + next(signs, "")
+            continue
         if quote:
             quote = "" if sign == quote else quote
         elif sign in "'\"":
             quote = sign
+        elif sign == "," and depth == 0:
+            parts.append("")
+            continue
         else:
-            depth += (sign in "[({") - (sign in "])}")
-            if sign == "," and depth == 0:
-                parts.append("")
-                continue
+            depth = max(0, depth + (sign in "[({") - (sign in "])}"))
         parts[-1] += sign
     return parts
 

@@ -39,7 +39,8 @@ def test_a_flag_that_is_there_or_not_is_swept_with_the_seeds_and_compared(hpcml:
     says = "import sys, json; given = sys.argv[2:]; print('loss', len(given) + int(given[0]) / 1000, json.dumps(given))"
     (hpcml.cwd / "says.py").write_text(says)
 
-    done = hpcml("run", "-m", *JUDGED, "--", sys.executable, "says.py", "--seed", "0..2", "--amp,", "x")
+    program = ("--", sys.executable, "says.py", "--seed", "0..2", "{amp}", "x")
+    done = hpcml("run", "-m", "args.amp=--amp,", *JUDGED, *program)
     assert done.returncode == 0, done.stderr
     compared = hpcml("compare", "--by", "amp", "--json")
     without, with_it = json.loads(compared.stdout)["cells"][0]["rows"]
