@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from hpcml.commands.machine import look_around
-from hpcml.commands.submit.validate import plan_all
-from hpcml.commands.submit.workload import Software, build_plan, with_times
+from hpcml.commands.submit.check import plan_all
+from hpcml.commands.submit.plan import Software, build_plan, with_times
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError
 from hpcml.model.choices import Numerics
