@@ -25,7 +25,7 @@ from hpcml.images.build import BuildProgress, OnProgress
 from hpcml.images.cache import Cache, Checksums
 from hpcml.images.definition import adds_to_base
 from hpcml.images.packing import Packing
-from hpcml.images.registry import Reference, UnreachableError
+from hpcml.images.registry import Reference
 from hpcml.images.runtimes import runtime_named
 from hpcml.model.choices import Numerics
 from hpcml.model.container import Container, ContainerBuild, ContainerKind
@@ -135,24 +135,22 @@ def foreseen(planned: Sequence[Planned], environ: Mapping[str, str], project: Pa
 
 def _foreseen(item: Planned, environ: Mapping[str, str], project: Path) -> tuple[Image, str]:
     container, relies = item.run.container, _reliance(item)
-    try:
-        wanted = _wanted(item, environ, project)
-    except UnreachableError as error:
-        place = images.place_of(container, item.run.cluster, environ)
-        path, more = str(place.folder / "KEY.sif"), f"; {relies}" if relies else ""
-        return Image(path=path), f"image: {path} of {place.base} ({_unknown(place)}): {error}{more}"
-    if wanted is not None:
-        _refuse_unbuilt(wanted, item)
-        image = replace(_unbuilt(wanted), sha256=wanted.found.sha256 if wanted.found else None)
-        by = " by a job before" if container.build is ContainerBuild.job else ""
-        state = "is there" if wanted.found else f"to be built{by}"
-        note = "".join(f"; {words}" for words in (wanted.note, relies) if words)
-        return image, f"image: {image.path} of {wanted.definition.base} ({state}){note}"
-    if container.path is not None and container.kind is not ContainerKind.build:
-        return Image(path=container.path), f"image: {container.path}"
-    named = named_image(item.run, project)
-    assert named is not None
-    return named, f"image: {named.path}, which {runtime_for(item.run)} finds by that name"
+    if (own := _not_built(item, project)) is not None:
+        how = f", which {runtime_for(item.run)} finds by that name" if container.kind is ContainerKind.build else ""
+        return own, f"image: {own.path}{how}"
+    (drafted,) = images.draft_all([item.run], environ, project)
+    if isinstance(drafted, images.UnresolvedImage):
+        if drafted.folder is None:
+            raise ConfigError(drafted.why)
+        path, more = str(drafted.folder / "KEY.sif"), f"; {relies}" if relies else ""
+        unknown = "KEY follows from the digest of its base, which could not be asked for"
+        return Image(path=path), f"image: {path} of {drafted.definition.base} ({unknown}): {drafted.why}{more}"
+    _refuse_unbuilt(drafted, item)
+    image = replace(_unbuilt(drafted), sha256=drafted.found.sha256 if drafted.found else None)
+    by = " by a job before" if container.build is ContainerBuild.job else ""
+    state = "is there" if drafted.found else f"to be built{by}"
+    note = "".join(f"; {words}" for words in (drafted.note, relies) if words)
+    return image, f"image: {image.path} of {drafted.definition.base} ({state}){note}"
 
 
 def _kinds(planned: Sequence[Planned]) -> list[Planned]:
@@ -184,11 +182,19 @@ def _each(
 
 
 def _wanted(item: Planned, environ: Mapping[str, str], project: Path) -> WantedImage | None:
-    """Return the image that hpcml builds for the run; None where it is a file, or found by its runtime by name."""
-    container = item.run.container
-    if container.kind is not ContainerKind.build or named_image(item.run, project) is not None:
+    """Return the image that hpcml builds for the run; None where it builds none."""
+    if _not_built(item, project) is not None:
         return None
-    return images.want(container, item.run.cluster, environ, project)
+    return images.want(item.run.container, item.run.cluster, environ, project)
+
+
+def _not_built(item: Planned, project: Path) -> Image | None:
+    """Return the image that hpcml does not build: the user's own, unread yet, or one that the runtime has by name."""
+    container = item.run.container
+    if container.kind is ContainerKind.build:
+        return named_image(item.run, project)
+    assert container.path is not None
+    return Image(path=container.path)
 
 
 def _record(
@@ -238,35 +244,24 @@ def named_image(run: Run, project: Path) -> Image | None:
     return Image(path=runtime.reference(Reference.of(run.container)))
 
 
-def _unknown(place: images.Place) -> str:
-    """Return what can be said of an image whose base is not known to the digest."""
-    count = len(place.of_this_tag)
-    others = f"{count} of that tag there, none built as it is asked for" if count else "none of that tag there"
-    return f"{others}; KEY follows from the digest of its base, which could not be asked for"
-
-
 def _unbuilt(wanted: WantedImage) -> Image:
     """Return what the image will be; its SHA-256 is found beside it when the run starts."""
     return Image(path=str(wanted.cache.image(wanted.definition.key)), key=wanted.definition.key)
 
 
 def _own_image(item: Planned, project: Path, checksums: Checksums, reporter: ImageReporter) -> Image:
-    """Return the image of a run where hpcml does not build it: the user's own, or one that the runtime has by name."""
-    container = item.run.container
-    if container.kind is ContainerKind.build:
-        named = named_image(item.run, project)
-        assert named is not None
-        return named
-    assert container.path is not None
-    if container.kind is ContainerKind.sandbox:
-        return Image(path=container.path)
-    path = Path(container.path)
+    """Return the image of a run where hpcml does not build it, of a file with its SHA-256."""
+    image = _not_built(item, project)
+    assert image is not None
+    if item.run.container.kind is not ContainerKind.sif:
+        return image
+    path = Path(image.path)
     try:
         status = path.stat()
-        digest = _sha256(path, checksums, reporter, container.path)
+        digest = _sha256(path, checksums, reporter, image.path)
     except OSError as error:
-        raise ConfigError(f"container.path={container.path} cannot be read: {error.strerror}") from error
-    return Image(path=str(path), sha256=digest, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+        raise ConfigError(f"container.path={path} cannot be read: {error.strerror}") from error
+    return replace(image, sha256=digest, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
 
 def _sha256(path: Path, checksums: Checksums, reporter: ImageReporter, name: str) -> str:

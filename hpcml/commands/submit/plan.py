@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
 
 from hpcml.agent.ranks import PROFILE, overrides_env
 from hpcml.commands.submit.strategy import (
@@ -37,7 +36,6 @@ from hpcml.model.precision import (
 )
 from hpcml.model.recipe import check, check_modules, check_requirements, find_program, read_recipe
 from hpcml.model.run import Launcher, ProfileTool, Run
-from hpcml.model.secrets import masked
 from hpcml.runs.plan import Image, Plan, stop_and_warn_after_s
 
 
@@ -83,12 +81,6 @@ class Software:
         return replace(self, python="python3", has_module=None)
 
 
-class _Times(TypedDict):
-    walltime_s: int | None
-    stop_after_s: int | None
-    warn_after_s: int | None
-
-
 def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: int | None) -> Plan:
     """Return everything that the agent needs to know of *run*: numerics, command line, environment, ranks, times.
 
@@ -113,7 +105,7 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
         )
     check_strategy(run, device, numerics, cpus_per_task=cpus_per_task)
     profiler = _profiler(run, processes_per_node(run, device) * run.resources.nodes)
-    return Plan(
+    plan = Plan(
         numerics=numerics,
         device=device.kind,
         argv=argv,
@@ -124,10 +116,12 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
         cpus_per_task=cpus_per_task,
         stop_grace_s=run.workload.stop_grace_s,
         mpi=mpi_start_of(run),
+        walltime_s=None,  # `with_times`
+        stop_after_s=None,
         profiled=[*profiler, *argv] if profiler else [],
         **division,
-        **_times(run, is_packed=False),
     )
+    return with_times(plan, run)
 
 
 def _profiler(run: Run, processes: int) -> list[str]:
@@ -176,19 +170,15 @@ def with_times(plan: Plan, run: Run, *, is_packed: bool = False) -> Plan:
     earlier by ``schedule.notice_s``. A packed run shares its job with others: the margin is the job's, and the run has
     all of its own walltime.
     """
-    return replace(plan, **_times(run, is_packed=is_packed))
-
-
-def _times(run: Run, *, is_packed: bool) -> _Times:
     walltime_s = run.resources.walltime_s
     if walltime_s is None:
-        return {"walltime_s": None, "stop_after_s": None, "warn_after_s": None}
+        return replace(plan, walltime_s=None, stop_after_s=None, warn_after_s=None)
     is_alone = run.cluster.scheduler is not SchedulerName.local and not is_packed
     grace_s, notice_s = run.workload.stop_grace_s, run.schedule.notice_s
     stop_after_s, warn_after_s = stop_and_warn_after_s(
         walltime_s, grace_s=grace_s, notice_s=notice_s, is_alone=is_alone
     )
-    return {"walltime_s": walltime_s, "stop_after_s": stop_after_s, "warn_after_s": warn_after_s}
+    return replace(plan, walltime_s=walltime_s, stop_after_s=stop_after_s, warn_after_s=warn_after_s)
 
 
 def _start_of_recipe(run: Run, device: Device, software: Software) -> tuple[list[str], Division]:
@@ -223,14 +213,7 @@ def _own_words(run: Run, command: str) -> list[str]:
         values[MIXED_PRECISION] = mixed_precision(run.precision.name)
     values |= swept
     absent = {f"{{{name}}}" for name, value in swept.items() if not value}
-    argv = [fill_in(words[0], values), *(fill_in(word, values) for word in words[1:] if word not in absent)]
-    for word in (*argv, *(f"{name}={value}" for name, value in run.workload.env.items())):
-        require(
-            (size := len(os.fsencode(word))) <= _LONGEST_WORD,
-            f"{masked([word])[0][:_MOST_SHOWN]}... has {size:,} bytes, and Linux takes no word or variable of more "
-            f"than {_LONGEST_WORD:,}: write it to a file",
-        )
-    return argv
+    return [fill_in(words[0], values), *(fill_in(word, values) for word in words[1:] if word not in absent)]
 
 
 def _split(command: str) -> list[str]:
@@ -243,8 +226,6 @@ def _split(command: str) -> list[str]:
     return argv
 
 
-_LONGEST_WORD = 131_071  # bytes: Linux' MAX_ARG_STRLEN without the zero at the end (man execve)
-_MOST_SHOWN = 40
 _TOLD = ("HPCML_PRECISION", "HPCML_NUMERICS")
 # What torch.compile made of one run's graph is no other run's: PyTorch before 2.13 gives a program that asks for FP16
 # (or, in an autocast, FP32) what it compiled for BF16 (pytorch/pytorch#181564). Kernels are kept, by their source.
