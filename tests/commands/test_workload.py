@@ -144,15 +144,6 @@ def test_a_command_that_is_none_is_refused(compose_one: ComposeOne, command: str
         plan(compose_one(f"workload.command={command}"))
 
 
-def test_a_word_or_variable_that_linux_starts_no_program_with_is_refused(compose_one: ComposeOne) -> None:
-    fits, long = "x" * 131_071, "x" * 131_072
-
-    assert plan(compose_one(f"workload.command=true {fits}")).argv == ["true", fits]
-    for asked in ([f"workload.command=true {long}"], ["workload.command=true", f"workload.env.NAME={long[5:]}xx"]):
-        with pytest.raises(ConfigError, match=r"x\.\.\. has 131,07\d bytes, .* than 131,071: write it to a file"):
-            plan(compose_one(*asked))
-
-
 @pytest.mark.parametrize(
     ("walltime", "grace", "stop_after_s"),
     [("24:00:00", "30s", 86_340), ("1h", "10m", 3600 - 630), ("60s", "30s", 30), ("2s", "30s", 1)],

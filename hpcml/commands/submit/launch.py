@@ -101,13 +101,13 @@ def launch(
         raise KeyboardInterrupt(NONE_SUBMITTED) from error
     jobs = iter([each.job for each in prepared])
     batches = batches_of([[next(jobs) for _ in pack] for pack in packed], submission)
-    record = Submission(
+    about_to_send = Submission(
         submission=submission,
         host=this_host(),
         batches=[_recorded(batch) for batch in batches],
         run_dirs=[str(each.job.run_dir.path) for each in prepared],
     )
-    opened = open_submission(places.open_submissions, record, Phase.PLANNING)
+    opened = open_submission(places.open_submissions, about_to_send, Phase.PLANNING)
     _write_run_dirs(prepared, backends, opened)
     tickets = _send(batches, backends, opened)
     return [
@@ -133,14 +133,14 @@ def submit_retries(
     """
     submission = new_submission_id(local_time())
     batches = batches_of([[job] for job in jobs], submission)
-    record = Submission(
+    about_to_send = Submission(
         submission=submission,
         host=this_host(),
         batches=[_recorded(batch) for batch in batches],
         attempt=attempt,
         details={"why": why, "by": by},
     )
-    tickets = _send(batches, backends, open_submission(places.open_submissions, record, Phase.SUBMITTING))
+    tickets = _send(batches, backends, open_submission(places.open_submissions, about_to_send, Phase.SUBMITTING))
     return [tickets[job.run_dir.uid] for job in jobs]
 
 
