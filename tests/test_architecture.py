@@ -56,7 +56,6 @@ OWNERS: dict[str, set[str]] = {
 }
 # A module under 80 lines with one importer, in its own room: the topic that a reader looks for under its name.
 SMALL_TOPICS: dict[str, str] = {
-    "hpcml.commands.submit.launchers": "what starts MPI programs at which scheduler: a new one adds its line there",
     "hpcml.schedulers.pbs.rehearsal": "the counterpart of slurm/rehearsal: a scheduler's folders have the same files",
     "hpcml.schedulers.flux.site": "every backend has the same files, and a site is looked for here",
     "hpcml.schedulers.lsf.site": "as above",
@@ -64,6 +63,7 @@ SMALL_TOPICS: dict[str, str] = {
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
 SAME_NAME: dict[str, str] = {
+    "Submission": "the Python API's, which is waited for and cancelled, and what is on the disk before it is made",
     "Curves": "the Python API's, with frames, around the model's",
 }
 CALLBACKS = {  # modules of the client for those who have the framework; nothing else imports them

@@ -29,10 +29,10 @@ from typing import overload
 from hpcml.api.store import Runs, Store, open_store
 from hpcml.codec import encode
 from hpcml.commands.status import Standing
-from hpcml.commands.submit import validate
+from hpcml.commands.submit import check
+from hpcml.commands.submit.advice import SubmissionPreview, preview_submission
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.dry_run import SubmissionPreview, preview_submission
-from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.plan import Planned
 from hpcml.commands.submit.run import FoundRepeats, submit_points
 from hpcml.config.compose import Composed, check_told_apart, compose_command
 from hpcml.config.from_python import argument_word, arguments, setting_word, sweep_word
@@ -201,7 +201,7 @@ class ComposedRuns(Sequence[Run]):
         require(here == self._project, f"composed in {self._project}, and the current folder is {here}: compose anew")
         if _ADDED in self._command_line:
             check_told_apart(self)
-        planned, machine = validate.plan_points(
+        planned, machine = check.plan_points(
             self._points, os.environ, self._project, ask=lambda _: None, is_dry=is_dry, most=most_runs(os.environ)
         )
         return planned, Backends(places=places, machine=lambda: machine)

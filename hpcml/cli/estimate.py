@@ -39,7 +39,7 @@ def estimate(
     from hpcml.cli.program import compose
     from hpcml.cli.terminal import ask, console, say_remarks, show
     from hpcml.commands import estimate as operation
-    from hpcml.commands.submit.validate import plan_points
+    from hpcml.commands.submit.check import plan_points
     from hpcml.config.sweep import most_runs
     from hpcml.report import estimate as report
 

@@ -17,7 +17,7 @@ from hpcml.cli.say import complain, pass_on, say
 from hpcml.paths import Places
 
 if TYPE_CHECKING:
-    from hpcml.commands.submit.dry_run import SubmissionPreview
+    from hpcml.commands.submit.advice import SubmissionPreview
     from hpcml.commands.submit.launch import Launched
     from hpcml.commands.submit.run import FoundRepeats
     from hpcml.images.build import OnProgress
@@ -44,9 +44,9 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
     """Compose a configuration with Hydra's command line, check it, and run it or submit it."""
     from hpcml.cli.program import compose
     from hpcml.cli.terminal import ask, has_input, say_remarks, warn
-    from hpcml.commands.submit import validate
+    from hpcml.commands.submit import check
     from hpcml.commands.submit.backends import Backends
-    from hpcml.commands.submit.batches import NONE_SUBMITTED
+    from hpcml.commands.submit.launch import NONE_SUBMITTED
     from hpcml.config.choices import what_then
     from hpcml.config.sweep import most_runs
 
@@ -58,7 +58,7 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
         points, remarks = compose(settings, program_words, metrics, is_literal="as-is" in flags, most=most)
         if not points:
             return 0  # Hydra has printed what was asked for
-        planned, machine = validate.plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=is_dry, most=most)
+        planned, machine = check.plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=is_dry, most=most)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(NONE_SUBMITTED) from error
     say_remarks(remarks)
@@ -69,7 +69,7 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
         )
     backends = Backends(places=places, machine=lambda: machine)
     if is_dry:
-        from hpcml.commands.submit.dry_run import preview_submission
+        from hpcml.commands.submit.advice import preview_submission
 
         preview = preview_submission(planned, places, backends, environ=os.environ, project=Path.cwd())
         _print_preview(preview, script_only="script" in flags)

@@ -101,9 +101,9 @@ def say_interrupted(places: Places) -> None:
     """Say that a submission died half-way, if one did."""
     import time
 
-    from hpcml.commands.submit import submission_log  # and not recover, which would load Hydra
+    from hpcml.commands.submit import submission  # and not recover, which would load Hydra
 
-    count = len(submission_log.interrupted(places.open_submissions, now=time.time()))
+    count = len(submission.interrupted(places.open_submissions, now=time.time()))
     if count:
         what = "a submission was" if count == 1 else f"{count} submissions were"
         complain(f"{what} interrupted: hpcml sync finishes what is missing")

@@ -15,10 +15,10 @@ from hpcml.agent.telemetry.others import NodeSampler
 from hpcml.commands.collect import opened
 from hpcml.commands.export import ExportFormat
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit.account import known_account
+from hpcml.commands.submit.advice import warnings
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.preflight import warnings
-from hpcml.commands.submit.validate import plan_all
+from hpcml.commands.submit.check import plan_all
+from hpcml.commands.submit.site import known_account
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import HpcmlError, why_not
 from hpcml.images.readiness import ready_for_images

@@ -14,7 +14,7 @@ from hpcml.analysis.planning import duration
 from hpcml.analysis.planning.duration import Precedents, find_precedents
 from hpcml.commands.collect import answering, collect
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.plan import Planned
 from hpcml.model.asked_used import asked_and_used
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.planning import Estimate, Forecast, Wanted

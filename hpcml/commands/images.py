@@ -204,25 +204,6 @@ def _distinct(runs: Sequence[Run]) -> Iterator[tuple[Container, Cluster]]:
             yield run.container, run.cluster
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What is known of an image without its registry: its base in words and its cache's folder."""
-
-    base: str
-    folder: Path
-    of_this_tag: Sequence[ImageRecord]  # that were built from the tag, however else
-
-
-def place_of(container: Container, cluster: Cluster, environ: Mapping[str, str]) -> Place:
-    """Return where the image of *container* would be, and which images of its tag are there; no registry is asked."""
-    reference = definitions.reference_of(with_tag(container, cluster))
-    base = reference.for_people if reference is not None else str(definitions.local_base_of(container))
-    cache = Cache(caches.locate(environ, site=cluster.scratch))
-    return Place(
-        base=base, folder=cache.root, of_this_tag=[record for record in cache.records() if record.base == base]
-    )
-
-
 def build(
     wanted: WantedImage, environ: Mapping[str, str], *, on_progress: builder.OnProgress, wait: bool = True
 ) -> ImageRecord:

@@ -22,10 +22,9 @@ from hpcml.commands.status import ticket_of
 from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.dependencies import resolve
-from hpcml.commands.submit.exclusive import deciding_alone
-from hpcml.commands.submit.queues import refuse_impossible
-from hpcml.commands.submit.submission_log import manifests_under_way
-from hpcml.commands.submit.workload import with_times
+from hpcml.commands.submit.plan import with_times
+from hpcml.commands.submit.site import refuse_impossible
+from hpcml.commands.submit.submission import deciding_alone, manifests_under_way
 from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.model.cluster import Resources
 from hpcml.model.failure_causes import Cause
@@ -286,7 +285,7 @@ def _amended(store: Database, manifest: Manifest, changes: Mapping[str, str | No
         fields = {"dependency": None, **fields}
     run, jobs = replace(manifest.run, resources=replace(manifest.run.resources, **fields)), None
     if run.resources.dependency is not None and manifest.plan.dependency is not None:
-        jobs = resolve(store, run).jobs  # what it waits for may be another job by now
+        jobs = resolve(store, run)[1]  # what it waits for may be another job by now
     refuse_impossible(run)
     image = manifest.plan.image
     if image is not None and image.path.startswith("/") and not Path(image.path).exists():

@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from hpcml.commands.submit.workload import Software, build_plan
+from hpcml.commands.submit.plan import Software, build_plan
 from hpcml.model.precision import CPU, Device
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest, write_manifest

@@ -100,7 +100,7 @@ def test_a_dry_run_warns_of_a_walltime_that_will_not_do(hpcml: Hpcml) -> None:
     done = hpcml("run", "-n", "resources.walltime=15s")
 
     assert done.returncode == 0
-    assert "warning: resources.walltime=15s will not do: by 4 recorded runs like it, it needs about 22s" in done.stderr
+    assert "warning: resources.walltime=15s: 4 recorded runs like it took about 22s" in done.stderr
 
 
 def test_a_comparison_comes_as_latex(hpcml: Hpcml) -> None:

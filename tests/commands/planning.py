@@ -6,8 +6,8 @@ from contextlib import chdir
 from pathlib import Path
 
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.validate import plan_all
+from hpcml.commands.submit.check import plan_all
+from hpcml.commands.submit.plan import Planned
 from hpcml.config.compose import compose_from_cli
 
 

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from hpcml.codec import encode
-from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.plan import Planned
 from hpcml.paths import resource_dir
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from hpcml.agent.telemetry.gpus import Gpu
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.validate import plan_all
+from hpcml.commands.submit.check import plan_all
+from hpcml.commands.submit.plan import Planned
 from hpcml.config.compose import Composed, compose_from_cli
 from hpcml.errors import ConfigError
 from hpcml.model.choices import Numerics

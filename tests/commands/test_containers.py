@@ -10,7 +10,7 @@ import pytest
 
 from hpcml.commands.submit.code import keep_code
 from hpcml.commands.submit.containers import check_binds, put_inside
-from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.plan import Planned
 from hpcml.errors import ConfigError
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir

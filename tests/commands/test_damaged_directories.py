@@ -26,7 +26,7 @@ from hpcml.agent import history
 from hpcml.cli.main import cli
 from hpcml.commands.follow import Watcher
 from hpcml.commands.logs import last_words, log_tail
-from hpcml.commands.submit.submission_log import manifests_under_way
+from hpcml.commands.submit.submission import manifests_under_way
 from hpcml.errors import HpcmlError
 from hpcml.images.cache import Cache
 from hpcml.model.precision import PrecisionName

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.data_path import absent_paths, check_kind
+from hpcml.commands.submit.plan import absent_paths, check_kind
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError
 from hpcml.model.run import Run

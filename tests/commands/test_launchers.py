@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcml.commands.submit.launchers import mpi_start_of
+from hpcml.commands.submit.strategy import mpi_start_of
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, Lsf, SchedulerName
 from hpcml.runs.plan import MpiStart

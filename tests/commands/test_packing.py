@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit.packing import in_turn, packs_of, warnings
-from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.validate import plan_all
+from hpcml.commands.submit.check import plan_all
+from hpcml.commands.submit.packs import in_turn, packs_of, warnings
+from hpcml.commands.submit.plan import Planned
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError
 

@@ -11,8 +11,8 @@ import pytest
 
 from hpcml.agent.telemetry.gpus import Gpu
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.validate import is_importable, plan_all
+from hpcml.commands.submit.check import is_importable, plan_all
+from hpcml.commands.submit.plan import Planned
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError
 from tests.cli.command_line import Hpcml

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from hpcml.commands.machine import Machine
+from hpcml.commands.submit.advice import all_warnings, preview_submission, warnings
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.dry_run import preview_submission
-from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.preflight import all_warnings, warnings
+from hpcml.commands.submit.check import plan_all
+from hpcml.commands.submit.plan import Planned
 from hpcml.commands.submit.run import RunReporter, submit_points
-from hpcml.commands.submit.validate import plan_all
 from hpcml.config.compose import compose_command, compose_from_cli
 from hpcml.errors import ConfigError, ImageError
 from hpcml.mounts import file_system_of
@@ -45,23 +44,6 @@ def submit(planned: Sequence[Planned], places: Places, project: Path, reporter: 
 
 def test_runs_on_this_machine_need_no_warning(tmp_path: Path) -> None:
     assert warned(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "lines"),
-    [
-        (("workload.env.OMP_NUM_THREADS=2",), 1),
-        (("workload.env.OPENBLAS_NUM_THREADS=4", "resources.cpus_per_task=2"), 1),
-        (("workload.env.OMP_NUM_THREADS=2", "resources.cpus_per_task=2"), 0),
-        (("workload.env.OMP_NUM_THREADS=1",), 0),
-        (("workload.env.OMP_NUM_THREADS='2,1'",), 0),
-    ],
-)
-def test_more_threads_than_cores_are_warned_about(tmp_path: Path, words: tuple[str, ...], lines: int) -> None:
-    found = warned(tmp_path, "workload.command=true", *words)
-
-    assert len(found) == lines
-    assert all("its threads take turns; resources.cpus_per_task=" in line for line in found)
 
 
 def test_directives_of_a_job_script_are_said_not_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

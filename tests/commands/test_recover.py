@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from hpcml.commands.submit.submission_log import (
-    Intent,
+from hpcml.commands.submit.submission import (
     Phase,
+    Submission,
     TakenOverError,
     interrupted,
     manifests_under_way,
-    open_intent,
+    open_submission,
     take_over,
     this_host,
 )
@@ -200,19 +200,19 @@ def test_a_submission_that_ends_well_leaves_nothing_open(hpcml: Hpcml) -> None:
     assert_ran_once_each(hpcml, 2)
 
 
-def intent() -> Intent:
-    return Intent(submission="20261121-101508-7wz9k", host=this_host(), batches=[])
+def intent() -> Submission:
+    return Submission(submission="20261121-101508-7wz9k", host=this_host(), batches=[])
 
 
 def test_a_submission_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
-    open_intent(tmp_path, intent(), Phase.SUBMITTING)
+    open_submission(tmp_path, intent(), Phase.SUBMITTING)
 
     assert interrupted(tmp_path, now=time.time()) == []
     assert interrupted(tmp_path, now=time.time() + 1e9) == []  # seen to live, it may take as long as it likes
 
 
 def test_a_recycled_process_id_is_not_its_process(tmp_path: Path) -> None:
-    opened = open_intent(tmp_path, intent(), Phase.SUBMITTING)
+    opened = open_submission(tmp_path, intent(), Phase.SUBMITTING)
     submission, phase, host, pid, start, _ = opened.path.name.split(".")
     older = opened.path.with_name(f"{submission}.{phase}.{host}.{pid}.{int(start) - 100_00}.json")
     opened.path.rename(older)
@@ -221,7 +221,7 @@ def test_a_recycled_process_id_is_not_its_process(tmp_path: Path) -> None:
 
 
 def test_another_hosts_submission_is_dead_once_it_was_silent_for_an_hour(tmp_path: Path) -> None:
-    opened = open_intent(tmp_path, intent(), Phase.SUBMITTING)
+    opened = open_submission(tmp_path, intent(), Phase.SUBMITTING)
     elsewhere = opened.path.with_name(opened.path.name.replace(this_host(), "login9"))
     opened.path.rename(elsewhere)
     now = time.time()
@@ -231,7 +231,7 @@ def test_another_hosts_submission_is_dead_once_it_was_silent_for_an_hour(tmp_pat
 
 
 def test_whoever_lost_a_submission_to_another_stops(tmp_path: Path) -> None:
-    opened = open_intent(tmp_path, intent(), Phase.SUBMITTING)
+    opened = open_submission(tmp_path, intent(), Phase.SUBMITTING)
     opened.path.rename(opened.path.with_name(opened.path.name.replace(str(os.getpid()), "1")))
 
     with pytest.raises(TakenOverError, match="taken over by another hpcml"):
@@ -239,7 +239,7 @@ def test_whoever_lost_a_submission_to_another_stops(tmp_path: Path) -> None:
 
 
 def test_of_several_that_want_it_one_gets_it(tmp_path: Path) -> None:
-    opened = open_intent(tmp_path, intent(), Phase.PLANNING)
+    opened = open_submission(tmp_path, intent(), Phase.PLANNING)
     before = opened.path
     opened.leave_to_sync()
     assert interrupted(tmp_path, now=time.time()) == [opened.path]
@@ -247,7 +247,7 @@ def test_of_several_that_want_it_one_gets_it(tmp_path: Path) -> None:
     taken = take_over(opened.path)
 
     assert taken is not None
-    assert (taken[0].intent, taken[0].path, taken[1]) == (opened.intent, before, Phase.PLANNING)
+    assert (taken[0].submission, taken[0].path, taken[1]) == (opened.submission, before, Phase.PLANNING)
     assert take_over(opened.path) is None
 
 

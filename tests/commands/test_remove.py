@@ -16,7 +16,7 @@ from hpcml.commands.collect import collect, opened
 from hpcml.commands.ingest import adopt
 from hpcml.commands.rm import Copy, delete_tree, find_unused, finish_removals, plan_removal, remove, remove_unused
 from hpcml.commands.selection import Selection, select
-from hpcml.commands.submit.submission_log import Intent, Phase, PlannedBatch, open_intent, this_host
+from hpcml.commands.submit.submission import Phase, RecordedBatch, Submission, open_submission, this_host
 from hpcml.commands.tag import TagChange, tag
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName
@@ -170,9 +170,9 @@ def test_a_run_that_does_not_end_refuses_all_in_one_line(store: Database, places
 
 @pytest.mark.usefixtures("store")
 def test_a_run_that_is_being_retried_stays(places: Places) -> None:
-    batch = PlannedBatch(token="s-0", packs=[[str(RunDir(places.runs / "default" / UID).retry_manifest(1))]])  # noqa: S106
-    retry = Intent(submission="s", host=this_host(), batches=[batch], attempt=1)
-    opened_intent = open_intent(places.open_submissions, retry, Phase.SUBMITTING)
+    batch = RecordedBatch(token="s-0", packs=[[str(RunDir(places.runs / "default" / UID).retry_manifest(1))]])  # noqa: S106
+    retry = Submission(submission="s", host=this_host(), batches=[batch], attempt=1)
+    opened_intent = open_submission(places.open_submissions, retry, Phase.SUBMITTING)
 
     with pytest.raises(ConfigError, match="is being submitted again"):
         plan_removal(places, Selection(references=[UID]))

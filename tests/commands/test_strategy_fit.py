@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcml.commands.submit.strategy_fit import check_strategy, divide
+from hpcml.commands.submit.strategy import check_strategy, divide
 from hpcml.errors import ConfigError
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import CPU, Device

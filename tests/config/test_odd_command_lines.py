@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.validate import plan_points
+from hpcml.commands.submit.check import plan_points
 from hpcml.config.compose import compose_from_cli
 from hpcml.config.sweep import most_runs
 from hpcml.errors import ConfigError

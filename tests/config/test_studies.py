@@ -13,7 +13,7 @@ from hpcml.agent.telemetry.gpus import Gpu
 from hpcml.cli.main import cli
 from hpcml.commands.machine import Machine
 from hpcml.commands.new import new_study
-from hpcml.commands.submit.validate import plan_all
+from hpcml.commands.submit.check import plan_all
 from hpcml.config.choices import what_then
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError

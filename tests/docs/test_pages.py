@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pages import DOCS, ROOT, all_pages, links_of
 
-from hpcml.commands.submit.batches import UnrecordedError
+from hpcml.commands.submit.launch import UnrecordedError
 from hpcml.errors import HpcmlError
 from hpcml.model.precision import CAPABILITIES
 from hpcml.model.state import State

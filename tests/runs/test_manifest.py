@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.workload import Software, build_plan
+from hpcml.commands.submit.plan import Software, build_plan
 from hpcml.errors import HpcmlError
 from hpcml.model.precision import CPU
 from hpcml.runs.manifest import Manifest, read_manifest, write_manifest

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hpcml.commands.submit.submission_log import Intent, Phase, open_intent, this_host
+from hpcml.commands.submit.submission import Phase, Submission, open_submission, this_host
 from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of, pid_here
 from hpcml.runs.lock import Lock, try_lock
@@ -107,7 +107,7 @@ def test_a_run_that_waits_in_a_live_queue_is_not_lost(hpcml: Hpcml) -> None:
 
 def test_a_live_submission_is_left_to_its_owner(hpcml: Hpcml) -> None:
     folder = hpcml.home / "submissions" / "open"
-    opened = open_intent(folder, Intent(submission="s", host=this_host(), batches=[]), Phase.PLANNING)
+    opened = open_submission(folder, Submission(submission="s", host=this_host(), batches=[]), Phase.PLANNING)
 
     done = from_inside(hpcml, "sync")
 
@@ -120,9 +120,9 @@ def test_a_live_submission_is_left_to_its_owner(hpcml: Hpcml) -> None:
 def test_a_submission_of_a_namespace_below_is_left_to_its_owner_and_finished_after_its_death(hpcml: Hpcml) -> None:
     folder = hpcml.home / "submissions" / "open"
     code = (
-        "import time; from pathlib import Path; from hpcml.commands.submit.submission_log import *; "
-        f"open_intent(Path({str(folder)!r}), Intent(submission='s', host=this_host(), batches=[]), Phase.PLANNING); "
-        "time.sleep(600)"
+        "import time; from pathlib import Path; from hpcml.commands.submit.submission import *; "
+        "record = Submission(submission='s', host=this_host(), batches=[]); "
+        f"open_submission(Path({str(folder)!r}), record, Phase.PLANNING); time.sleep(600)"
     )
     with subprocess.Popen([*inside(), sys.executable, "-c", code]) as owner:
         until(lambda: folder.is_dir() and any(path.suffix == ".json" for path in folder.iterdir()))

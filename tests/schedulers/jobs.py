@@ -6,7 +6,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from hpcml.commands.submit.workload import Software, build_plan
+from hpcml.commands.submit.plan import Software, build_plan
 from hpcml.config.compose import compose_from_cli
 from hpcml.paths import resource_dir
 from hpcml.runs.layout import RunDir, new_uid, program_packages

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit.validate import plan_all
+from hpcml.commands.submit.check import plan_all
 from hpcml.config.compose import compose_from_cli
 from hpcml.paths import resource_dir
 from hpcml.runs.layout import RunDir

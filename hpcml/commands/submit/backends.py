@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcml.commands.machine import Machine, look_around
 from hpcml.model.cluster import Cluster, SchedulerName
@@ -17,10 +16,6 @@ from hpcml.schedulers.contract import Submitter
 from hpcml.schedulers.local.slots import Pool
 from hpcml.schedulers.local.submitter import LocalSubmitter
 from hpcml.schedulers.registry import open_submitter
-
-if TYPE_CHECKING:
-    from hpcml.schedulers.local.slots import Pool
-    from hpcml.schedulers.local.submitter import LocalSubmitter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 from hpcml.commands.submit import code_store
 from hpcml.commands.submit.code_store import File
 from hpcml.commands.submit.import_paths import imported_folders
-from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.plan import Planned
+from hpcml.commands.submit.program import start_of
 from hpcml.commands.submit.provenance import Code, describe_code
-from hpcml.commands.submit.startable import start_of
 from hpcml.commands.submit.work_tree import (
     MOST_BYTES,
     WorkTree,

@@ -1,13 +1,20 @@
-"""Checks that a run fits its container, and the run's plan rewritten to start inside of it."""
+"""Checks that a run fits its container, and the run's plan rewritten to start inside of it.
+
+Which version of a framework is in an image NVIDIA's own tables say before the image is there (images/releases), and its
+record once it is; what neither says is left to the program.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
+from hpcml.commands.submit.plan import Planned
 from hpcml.errors import ConfigError
 from hpcml.images import releases
 from hpcml.images.command import PASSED_ON, gpu_for
@@ -18,6 +25,7 @@ from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Bind, Container, ContainerBuild, ContainerGpu, ContainerKind
 from hpcml.model.hardware import is_for_data_centres
 from hpcml.model.precision import environment
+from hpcml.model.recipe import oldest_version, read_recipe
 from hpcml.model.run import Observe, Run
 from hpcml.paths import home_of_user
 from hpcml.runs.layout import RunDir
@@ -189,9 +197,8 @@ def _check_runtime(run: Run) -> ContainerRuntime:
     name = runtime_for(run)
     runtime = runtime_named(name)
     runtime.check(run.container, run.cluster.scheduler)
-    if run.cluster.scheduler is not SchedulerName.local:
-        return runtime  # the job finds it, after its modules
-    if shutil.which(runtime.program) is None:
+    # On a cluster the job finds it, after its modules.
+    if run.cluster.scheduler is SchedulerName.local and shutil.which(runtime.program) is None:
         module = run.cluster.container_module
         hint = f"load its module first (ml {module})" if module else "load its module, or install it"
         raise ConfigError(f"container={run.container.name}: there is no {name} on this machine: {hint}")
@@ -202,7 +209,7 @@ def _check_own(container: Container, runtime: ContainerRuntime) -> None:
     assert container.path is not None
     path, is_file = Path(container.path), container.kind is ContainerKind.sif
     if not path.exists():
-        return  # `preflight.refusals` says so
+        return  # `advice.refusals` says so
     if is_file != path.is_file():
         what, other = ("a folder", "sandbox") if is_file else ("a file", "sif")
         raise ConfigError(f"container.path={path} is {what}: choose container={other}")
@@ -236,12 +243,11 @@ def _binds(
         ours += _seen([Path(run.data.path)], read_only=True)
     # The same folder asked for in another mode: the user knows better, and what is written to stays so.
     known = {(bind.source, bind.destination) for bind in chosen}
-    kept: list[Bind] = []
+    kept: dict[tuple[str, str], Bind] = {}
     for bind in ours:
-        if (bind.source, bind.destination) not in known:
-            known.add((bind.source, bind.destination))
-            kept.append(bind)
-    return sorted([*kept, *chosen], key=lambda bind: len(Path(bind.destination).parts))
+        if (place := (bind.source, bind.destination)) not in known:
+            kept.setdefault(place, bind)
+    return sorted([*kept.values(), *chosen], key=lambda bind: len(Path(bind.destination).parts))
 
 
 def _seen(paths: Iterable[Path], *, read_only: bool) -> Iterator[Bind]:
@@ -250,3 +256,54 @@ def _seen(paths: Iterable[Path], *, read_only: bool) -> Iterator[Bind]:
         for name in dict.fromkeys((os.path.realpath(path), str(path))):
             if name != os.sep:
                 yield Bind(source=name, destination=name, read_only=read_only)
+
+
+# The framework in the image.
+
+
+def check_framework(run: Run, script: Path, project: Path) -> None:
+    """Raise `ConfigError` where a release of NVIDIA's is known to lack the recipe's framework, or has it too old.
+
+    *script* is the recipe's program. What the user adds to an image may bring the framework: packages of its name,
+    files of requirements, lines of shell, or a definition in *project*.
+    """
+    container, framework = run.container, str(run.model.framework)
+    may_bring = any(word.startswith((framework, "-")) for word in container.pip) or container.post
+    if may_bring or (project / "containers" / f"{container.name}.def").is_file():
+        return
+    image, tag = container.image, container.tag
+    if wrong := releases.without(image or "", framework):
+        raise ConfigError(wrong)
+    if image is not None and tag is not None:
+        lowest, highest = releases.version_of(image, tag, framework)
+        _refuse_older(run, script, highest, f"{image}:{tag}", or_older=lowest != highest)
+
+
+def check_packages(planned: Iterable[Planned], packages: Mapping[str, Mapping[str, str]]) -> None:
+    """Raise `ConfigError` for the first run whose built image has an older framework than its recipe asks.
+
+    *packages* has what is installed in each image, as its record says it, by the key of the image.
+    """
+    for item in planned:
+        key = (item.image and item.image.key) or ""
+        if item.run.workload.command is None and key in packages:
+            has = packages[key].get(f"python:{item.run.model.framework}")
+            _refuse_older(item.run, Path(item.plan.argv[1]), has, f"the image {key[:12]}")
+
+
+def _refuse_older(run: Run, script: Path, has: str | None, image: str, *, or_older: bool = False) -> None:
+    """Raise `ConfigError` where the version *has* in *image* is of a release before the one that the recipe asks."""
+    asked, framework = oldest_version(run, read_recipe(script.parent)), run.model.framework
+    if has is None or asked is None:
+        return
+    oldest, why = asked
+    try:
+        is_older = Version(Version(has).base_version) < Version(oldest)
+    except InvalidVersion:
+        return
+    if is_older:
+        raise ConfigError(
+            f"{why} needs {framework} {oldest} or newer, and {image} has {framework} {has}"
+            f"{' or older' if or_older else ''}: choose a newer container.tag, or container.pip=[{framework}] with a "
+            "version"
+        )

@@ -1,84 +1,61 @@
-"""What runs wait for: runs and experiments that `resources.dependency` names, turned into what their scheduler knows.
-
-A reference to a run is a whole id, an end of one, a name, or ``@1`` for the newest; ``@-1`` stands for all runs of the
-last submission, an experiment for all of its runs that have not ended, and for those that did and were not made good by
-a later one. What looks like a job's id
-is the scheduler's. Where what is waited for can never happen, nothing is submitted.
-"""
+"""What runs wait for: `resources.dependency` names runs, experiments or jobs; a scheduler knows jobs alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import not_done_since
-from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.plan import Planned
 from hpcml.errors import ConfigError, StoreError
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.records import RunRecord, spell_job
 from hpcml.model.run import Run
 from hpcml.model.state import State
 from hpcml.paths import Places
-from hpcml.runs.dependency import WORDS, Clause, Outlook, clauses_of, never, outlook
+from hpcml.runs.dependency import WORDS, Clause, Outlook, clauses_of, outlook
 from hpcml.schedulers.registry import backend_of
 from hpcml.store.database import Database
 from hpcml.store.query import find_runs, runs_meant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """What a run waits for: *runs* with the whole ids of runs, and *jobs* with the jobs of those that are left."""
+def with_jobs(planned: Sequence[Planned], places: Places) -> tuple[list[Planned], list[str]]:
+    """Return *planned* with the runs and jobs that each waits for, and what its scheduler makes of it, a line each.
 
-    runs: str
-    jobs: str
-    notes: Sequence[str] = field(default_factory=tuple)  # what its scheduler makes of it, where that is more
-
-
-def resolve_all(planned: Sequence[Planned], places: Places) -> tuple[list[Planned], list[str]]:
-    """Return *planned* with their dependencies resolved, and each line there is to tell of them once.
-
-    The store is opened only where a run names one. Raises `ConfigError` for a reference that means no run, and for a
-    dependency that cannot come true.
+    The store is opened only where a dependency names a run. Raises `ConfigError` for a reference that means no run.
     """
-    if all(item.run.resources.dependency is None or _names_no_run(item.run) for item in planned):
-        return [_waiting(item, item.run.resources.dependency, item.run.resources.dependency) for item in planned], []
-    known: dict[tuple[str, SchedulerName], Wait] = {}
-    found: list[Planned] = []
-    with opened(places) as store:
-        collect(store, places)
-        for item in planned:
-            text = item.run.resources.dependency
-            if text is None:
-                found.append(item)
-                continue
-            key = (text, item.run.cluster.scheduler)
-            if key not in known:
-                known[key] = resolve(store, item.run)
-            found.append(_waiting(item, known[key].runs, known[key].jobs))
-    return found, list(dict.fromkeys(note for wait in known.values() for note in wait.notes))
+    waits = {(text, run.cluster.scheduler): run for run in (item.run for item in planned) if (text := _text(run))}
+    found: dict[tuple[str, SchedulerName], tuple[str, str, list[str]]] = {
+        key: (key[0], key[0], []) for key, run in waits.items() if _names_no_run(run)
+    }
+    if len(found) < len(waits):
+        with opened(places) as store:
+            collect(store, places)
+            found |= {key: resolve(store, run) for key, run in waits.items() if key not in found}
+    ready = []
+    for item in planned:
+        runs, jobs, _ = found.get((_text(item.run), item.run.cluster.scheduler), (None, None, []))
+        if (item.run.resources.dependency, item.plan.dependency) != (runs, jobs):  # else its hash is known by now
+            resources = replace(item.run.resources, dependency=runs)
+            item = replace(  # noqa: PLW2901
+                item, run=replace(item.run, resources=resources), plan=replace(item.plan, dependency=jobs)
+            )
+        ready.append(item)
+    return ready, list(dict.fromkeys(note for _, _, notes in found.values() for note in notes))
 
 
-def _waiting(item: Planned, runs: str | None, jobs: str | None) -> Planned:
-    if (item.run.resources.dependency, item.plan.dependency) == (runs, jobs):
-        return item  # as it is: its hash is known by now
-    resources = replace(item.run.resources, dependency=runs)
-    return replace(item, run=replace(item.run, resources=resources), plan=replace(item.plan, dependency=jobs))
+def resolve(store: Database, run: Run) -> tuple[str, str, list[str]]:
+    """Return what *run* waits for by what *store* knows now: the whole ids of runs, jobs, and notes for the user.
 
-
-def _names_no_run(run: Run) -> bool:
-    """Tell whether the dependency of *run* is all in its scheduler's own words, with which it may name alternatives."""
-    text, scheduler = run.resources.dependency or "", run.cluster.scheduler
-    alternatives = backend_of(scheduler.name).alternatives
-    is_or = alternatives is not None and alternatives in text
-    return is_or or all(_is_the_schedulers(clause, scheduler) for clause in clauses_of(text))
-
-
-def resolve(store: Database, run: Run) -> Wait:
-    """Return what *run*, which has a dependency, waits for by what *store* knows now; raise `ConfigError` as above."""
-    text, scheduler = run.resources.dependency or "", run.cluster.scheduler
+    A reference is a whole id, an end of one, a name, or ``@1`` for the newest run; ``@-1`` stands for all runs of the
+    last submission, an experiment for all of its runs but those that failed and were made good by a later one. What
+    looks like a job's id is the scheduler's. What has come true already is no job that is waited for: schedulers forget
+    theirs. Whether the rest can still come true is the scheduler's to say.
+    """
+    text, scheduler = _text(run), run.cluster.scheduler
     if _names_no_run(run):
-        return Wait(runs=text, jobs=text)
+        return text, text, []
     runs: list[str] = []
     jobs: list[str] = []
     notes: list[str] = []
@@ -87,24 +64,35 @@ def resolve(store: Database, run: Run) -> Wait:
             runs.append(str(clause))
             jobs.append(str(clause))
             continue
-        _require_known_word(clause, text)
+        if clause.word not in WORDS or not all(clause.names) or not clause.names:
+            raise ConfigError(
+                f"resources.dependency={text}: write WORD:RUN[:RUN], where WORD is {', '.join(WORDS)} "
+                "and RUN an id, a name, an experiment, @1 or @-1"
+            )
         names: list[str] = []
         left: list[str] = []
         for name in clause.names:
-            if _is_job(name, scheduler):
-                names.append(name)
-                left.append(name)
-                continue
-            records = _meant(store, name, text)
-            names += [record.uid for record in records]
-            waiting = [record for record in records if _is_open(clause.word, record, text)]
-            for record in waiting:
-                left.append(_job_of(record, scheduler, text))
-                notes += _what_else(record, scheduler, clause.word)
+            records = [] if _is_job(name, scheduler) else _meant(store, name, text)
+            names += [record.uid for record in records] or [name]
+            waiting = [record for record in records if _is_open(clause.word, record)]
+            left += [_job_of(record, scheduler, text) for record in waiting] if records else [name]
+            notes += filter(None, [_coarser(record, scheduler, clause.word) for record in waiting])
         runs.append(str(Clause(word=clause.word, names=list(dict.fromkeys(names)))))
         if left:
             jobs.append(str(Clause(word=clause.word, names=list(dict.fromkeys(left)))))
-    return Wait(runs=",".join(runs), jobs=",".join(jobs), notes=notes)
+    return ",".join(runs), ",".join(jobs), notes
+
+
+def _text(run: Run) -> str:
+    return run.resources.dependency or ""
+
+
+def _names_no_run(run: Run) -> bool:
+    """Tell whether the dependency of *run* is all in its scheduler's own words, with which it may name alternatives."""
+    text, scheduler = _text(run), run.cluster.scheduler
+    alternatives = backend_of(scheduler.name).alternatives
+    is_or = alternatives is not None and alternatives in text
+    return is_or or all(_is_the_schedulers(clause, scheduler) for clause in clauses_of(text))
 
 
 def _is_the_schedulers(clause: Clause, scheduler: SchedulerName) -> bool:
@@ -115,14 +103,6 @@ def _is_the_schedulers(clause: Clause, scheduler: SchedulerName) -> bool:
 def _is_job(name: str, scheduler: SchedulerName) -> bool:
     pattern = backend_of(scheduler.name).job
     return pattern is not None and pattern.fullmatch(name) is not None
-
-
-def _require_known_word(clause: Clause, text: str) -> None:
-    if clause.word not in WORDS or not all(clause.names) or not clause.names:
-        raise ConfigError(
-            f"resources.dependency={text}: write WORD:RUN[:RUN], where WORD is {', '.join(WORDS)} "
-            "and RUN an id, a name, an experiment, @1 or @-1"
-        )
 
 
 def _meant(store: Database, name: str, text: str) -> list[RunRecord]:
@@ -137,15 +117,9 @@ def _meant(store: Database, name: str, text: str) -> list[RunRecord]:
         raise ConfigError(f"resources.dependency={text}: no experiment is called {name!r}, and {error}") from error
 
 
-def _is_open(word: str, record: RunRecord, text: str) -> bool:
+def _is_open(word: str, record: RunRecord) -> bool:
     is_over = record.state.is_final and record.is_settled
-    found = outlook(word, record.state, is_over=is_over)
-    if found is Outlook.NEVER:
-        raise ConfigError(
-            f"resources.dependency={text}: {never(word, record.uid, record.state)}: this can never come true "
-            "(hpcml retry it first, or name another run)"
-        )
-    return found is Outlook.OPEN
+    return outlook(word, record.state, is_over=is_over) is not Outlook.MET
 
 
 def _job_of(record: RunRecord, scheduler: SchedulerName, text: str) -> str:
@@ -162,9 +136,10 @@ def _job_of(record: RunRecord, scheduler: SchedulerName, text: str) -> str:
     return record.job_id if is_whole else spell_job(record.job_id, record.array_index)
 
 
-def _what_else(record: RunRecord, scheduler: SchedulerName, word: str) -> Iterator[str]:
+def _coarser(record: RunRecord, scheduler: SchedulerName, word: str) -> str | None:
+    """Return in a line that all of a job is waited for, of which the run is one part."""
     backend = backend_of(scheduler.name)
-    if record.array_index is not None and not backend.waits_for_elements and scheduler is not SchedulerName.local:
-        yield f"{word}: {backend.title} cannot wait for one job of an array, so it waits for all of {record.job_id}"
-    elif record.is_shared and scheduler is not SchedulerName.local:
-        yield f"{word}: run {record.uid} shares a job with others, so all of job {record.job_id} is waited for"
+    is_element = record.array_index is not None and not backend.waits_for_elements
+    if scheduler is SchedulerName.local or not (is_element or record.is_shared):
+        return None
+    return f"{word}: run {record.uid} is one of several in job {record.job_id}, all of which is waited for"

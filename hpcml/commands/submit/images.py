@@ -5,31 +5,29 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from hpcml.codec import encode
 from hpcml.commands import images
 from hpcml.commands.image_uses import claim_all
 from hpcml.commands.images import WantedImage
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.containers import runtime_for
-from hpcml.commands.submit.frameworks import check_packages
+from hpcml.commands.submit.containers import check_packages, runtime_for
 from hpcml.commands.submit.launch import Launched, launch
-from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.workload import Software, build_plan
+from hpcml.commands.submit.plan import Planned, Software, build_plan
 from hpcml.errors import ConfigError, ImageError
 from hpcml.images import releases
 from hpcml.images.build import BuildProgress, OnProgress
 from hpcml.images.cache import Cache, Checksums
 from hpcml.images.definition import adds_to_base
 from hpcml.images.packing import Packing
-from hpcml.images.registry import Reference, UnreachableError
+from hpcml.images.registry import Reference
 from hpcml.images.runtimes import runtime_named
 from hpcml.model.choices import Numerics
-from hpcml.model.cluster import Cluster
 from hpcml.model.container import Container, ContainerBuild, ContainerKind
 from hpcml.model.image import ImageRecord
 from hpcml.model.precision import PrecisionName
@@ -43,93 +41,85 @@ from hpcml.runs.private import check_lent, make_folder
 _READING = BuildProgress(stage="checking")  # ten gigabytes take their time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voice:
-    """The functions that tell the user what takes time, or looks wrong.
+class ImageReporter(Protocol):
+    """What is called to tell the user how images are found and built."""
 
-    `display` is a context for the build or the reading of one image, called with the name of its base.
-    """
+    def warn(self, text: str) -> None:
+        """Tell what looks wrong, though the submission goes on."""
 
-    display: Callable[[str], AbstractContextManager[OnProgress]]  # of the build of a base
-    warn: Callable[[str], None]
+    def note(self, text: str) -> None:
+        """Tell what is good to know: that an image is built by a job, say."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provided:
-    """An image, and the job that must succeed before it can be used (None: it can be used now)."""
-
-    image: Image
-    job_id: str | None = None
+    def building(self, base: str) -> AbstractContextManager[OnProgress]:
+        """Show the progress of an image that is built from *base*, or read, until the context is left."""
 
 
 def with_images(
-    planned: Sequence[Planned], environ: Mapping[str, str], project: Path, voice: Voice, jobs: BuildJobs
+    planned: Sequence[Planned],
+    places: Places,
+    backends: Backends,
+    reporter: ImageReporter,
+    *,
+    environ: Mapping[str, str],
+    project: Path,
+    command_line: Sequence[str],
 ) -> list[Planned]:
-    """Return *planned*, in order, with the image of each run that wants one.
+    """Return *planned*, in order, with the image of each run that wants one; runs with equal settings share it.
 
-    An image that is not in the cache is built now, or by a job before the runs (``container.build=job``), which then
-    depend on that job. One that is there is verified by its SHA-256. All images are claimed for this home before
-    anything is submitted, so that `hpcml images rm` keeps them.
+    All that is to be said of them is said before the first is built. An image that is not in the cache is built now, or
+    by a job before the runs (``container.build=job``), which then depend on that job. One that is there is verified by
+    its SHA-256. All images are claimed for this home before anything is submitted, so that `hpcml images rm` keeps
+    them.
 
     Raises `ConfigError` for one that is not there and must not be built (``container.build=never``) and for one with an
-    older framework than a recipe needs, and `ImageError`
-    for one that cannot be built, is damaged, or is removed by somebody at this moment.
+    older framework than a recipe needs, `ImageError` for one that cannot be built, is damaged, or is removed by
+    somebody at this moment, and for a job what `launch` raises.
     """
-    checksums = Checksums(jobs.places.checksums)
+    kinds = _kinds(planned)
+    wanted = [_wanted(item, environ, project) for item in kinds]
+    for line in [line for item, want in zip(kinds, wanted, strict=True) if want for line in _remarks(want, item)]:
+        reporter.warn(line)
+    checksums = Checksums(places.checksums)
     packages: dict[str, Mapping[str, str]] = {}
-
-    def provide(item: Planned) -> Provided:
-        if (there := _there(item.run, project, checksums, voice)) is not None:
-            return Provided(image=there)
-        wanted = images.want(item.run.container, item.run.cluster, environ, project)
-        _tell(wanted, voice)
-        _refuse_unbuilt(wanted, item)
-        if wanted.found is None and item.run.container.build is ContainerBuild.job:
-            builds = jobs.job_for(wanted, item)
-            image = replace(_unbuilt(wanted), built_by=builds.run_dir.uid)
-            return Provided(image=image, job_id=builds.ticket.job_id)
-        if wanted.found is not None:
-            record = _verified(wanted.found, wanted, checksums, voice)
+    jobs: dict[tuple[str, str], Launched] = {}
+    found: list[tuple[Image, str | None]] = []
+    for item, want in zip(kinds, wanted, strict=True):
+        if want is None:
+            found.append((_own_image(item, project, checksums, reporter), None))
+        elif want.found is None and item.run.container.build is ContainerBuild.job:
+            asked = (want.definition.key, item.run.cluster.name)
+            if asked not in jobs:
+                (jobs[asked],) = launch([_building(want, item, places)], places, backends, command_line)
+                reporter.note(_told(want, jobs[asked]))
+            image = replace(_unbuilt(want), built_by=jobs[asked].run_dir.uid)
+            found.append((image, jobs[asked].ticket.job_id))
         else:
-            with voice.display(wanted.definition.base) as on_progress:
-                record = images.build(wanted, environ, on_progress=on_progress)
-        packages[record.key] = record.packages or {}
-        if relies := _reliance(item):
-            voice.warn(relies)
-        return Provided(
-            image=Image(
+            record = _record(want, environ, checksums, reporter)
+            packages[record.key] = record.packages or {}
+            image = Image(
                 path=record.path,
                 sha256=record.sha256,
                 size_bytes=record.size_bytes,
                 mtime_ns=record.mtime_ns,
                 key=record.key,
             )
-        )
-
-    done = _each(planned, provide)
+            found.append((image, None))
+    done = _each(planned, kinds, found)
     check_packages(done, packages)
     needed = [item.image for item in done if item.image is not None]
-    for warning in claim_all(needed, jobs.places):
-        voice.warn(warning)
+    for warning in claim_all(needed, places):
+        reporter.warn(warning)
     for image in needed:  # after it was claimed: whoever removes it from now on sees that it is needed
         if image.key is not None and image.built_by is None and Cache(Path(image.path).parent).read(image.key) is None:
             raise ImageError(f"image {image.key[:12]} was removed at this moment: try again")
     return done
 
 
-def _tell(wanted: WantedImage, voice: Voice) -> None:
-    for line in (*filter(None, [wanted.note]), *(wanted.remarks if wanted.found is None else ())):
-        voice.warn(line)
-
-
-def _verified(record: ImageRecord, wanted: WantedImage, checksums: Checksums, voice: Voice) -> ImageRecord:
-    """Return *record*, of an image in the cache; raise `ImageError` where its file is not what was built."""
-    wrong = wanted.cache.verify(record, lambda path: _sha256(path, checksums, voice, wanted.definition.base))
-    if wrong:
-        raise ImageError(f"image {record.key[:12]} {wrong}: hpcml images rm {record.key[:12]}, then try again")
-    check_lent(wanted.cache.record(record.key))
-    check_lent(Path(record.path))
-    return record
+def _remarks(wanted: WantedImage, item: Planned) -> list[str]:
+    """Return what is to be said of an image; raise `ConfigError` where it must not be built and is not there."""
+    _refuse_unbuilt(wanted, item)
+    remarks = wanted.remarks if wanted.found is None else ()
+    return [line for line in (wanted.note, *remarks, _reliance(item)) if line]
 
 
 def foreseen(planned: Sequence[Planned], environ: Mapping[str, str], project: Path) -> tuple[list[Planned], list[str]]:
@@ -138,33 +128,92 @@ def foreseen(planned: Sequence[Planned], environ: Mapping[str, str], project: Pa
     Nothing is built, and no image is read to the end. Where the registry cannot be asked, the digest of the base and
     with it the image's name are unknown: the line says so, and the path ends in ``KEY.sif``.
     """
-    lines: list[str] = []
+    kinds = _kinds(planned)
+    found = [_foreseen(item, environ, project) for item in kinds]
+    return _each(planned, kinds, [(image, None) for image, _ in found]), [line for _, line in found]
 
-    def provide(item: Planned) -> Provided:
-        if item.run.container.kind is not ContainerKind.build:
-            assert item.run.container.path is not None
-            lines.append(f"image: {item.run.container.path}")
-            return Provided(image=Image(path=item.run.container.path))
-        if (named := named_image(item.run, project)) is not None:
-            lines.append(f"image: {named.path}, which {runtime_for(item.run)} finds by that name")
-            return Provided(image=named)
-        try:
-            wanted = images.want(item.run.container, item.run.cluster, environ, project)
-        except UnreachableError as error:
-            place = images.place_of(item.run.container, item.run.cluster, environ)
-            path = str(place.folder / "KEY.sif")
-            relies = f"; {words}" if (words := _reliance(item)) else ""
-            lines.append(f"image: {path} of {place.base} ({_unknown(place)}): {error}{relies}")
-            return Provided(image=Image(path=path))
-        _refuse_unbuilt(wanted, item)
-        image = _unbuilt(wanted)
-        by = " by a job before" if item.run.container.build is ContainerBuild.job else ""
-        state = "is there" if wanted.found else f"to be built{by}"
-        note = "".join(f"; {words}" for words in (wanted.note, _reliance(item)) if words)
-        lines.append(f"image: {image.path} of {wanted.definition.base} ({state}){note}")
-        return Provided(image=replace(image, sha256=wanted.found.sha256 if wanted.found else None))
 
-    return _each(planned, provide), lines
+def _foreseen(item: Planned, environ: Mapping[str, str], project: Path) -> tuple[Image, str]:
+    container, relies = item.run.container, _reliance(item)
+    if (own := _not_built(item, project)) is not None:
+        how = f", which {runtime_for(item.run)} finds by that name" if container.kind is ContainerKind.build else ""
+        return own, f"image: {own.path}{how}"
+    (drafted,) = images.draft_all([item.run], environ, project)
+    if isinstance(drafted, images.UnresolvedImage):
+        if drafted.folder is None:
+            raise ConfigError(drafted.why)
+        path, more = str(drafted.folder / "KEY.sif"), f"; {relies}" if relies else ""
+        unknown = "KEY follows from the digest of its base, which could not be asked for"
+        return Image(path=path), f"image: {path} of {drafted.definition.base} ({unknown}): {drafted.why}{more}"
+    _refuse_unbuilt(drafted, item)
+    image = replace(_unbuilt(drafted), sha256=drafted.found.sha256 if drafted.found else None)
+    by = " by a job before" if container.build is ContainerBuild.job else ""
+    state = "is there" if drafted.found else f"to be built{by}"
+    note = "".join(f"; {words}" for words in (drafted.note, relies) if words)
+    return image, f"image: {image.path} of {drafted.definition.base} ({state}){note}"
+
+
+def _kinds(planned: Sequence[Planned]) -> list[Planned]:
+    """Return the first run of those that want an image for each distinct pair of container and cluster."""
+    kinds: list[Planned] = []
+    for item in planned:
+        if item.wants_image and not any(_is_alike(item, other) for other in kinds):
+            kinds.append(item)
+    return kinds
+
+
+def _is_alike(one: Planned, other: Planned) -> bool:
+    return one.run.container == other.run.container and one.run.cluster == other.run.cluster
+
+
+def _each(
+    planned: Sequence[Planned], kinds: Sequence[Planned], found: Sequence[tuple[Image, str | None]]
+) -> list[Planned]:
+    """Return *planned* with the image that was *found* for their kind, waiting for the job, if any, that builds it."""
+    done: list[Planned] = []
+    for item in planned:
+        if item.wants_image:
+            image, job_id = next(its for kind, its in zip(kinds, found, strict=True) if _is_alike(item, kind))
+            item = replace(item, image=image)  # noqa: PLW2901
+            if job_id is not None:
+                item = waiting_for(item, job_id)  # noqa: PLW2901
+        done.append(item)
+    return done
+
+
+def _wanted(item: Planned, environ: Mapping[str, str], project: Path) -> WantedImage | None:
+    """Return the image that hpcml builds for the run; None where it builds none."""
+    if _not_built(item, project) is not None:
+        return None
+    return images.want(item.run.container, item.run.cluster, environ, project)
+
+
+def _not_built(item: Planned, project: Path) -> Image | None:
+    """Return the image that hpcml does not build: the user's own, unread yet, or one that the runtime has by name."""
+    container = item.run.container
+    if container.kind is ContainerKind.build:
+        return named_image(item.run, project)
+    assert container.path is not None
+    return Image(path=container.path)
+
+
+def _record(
+    wanted: WantedImage, environ: Mapping[str, str], checksums: Checksums, reporter: ImageReporter
+) -> ImageRecord:
+    """Return the record of the image, built now if it is not there.
+
+    Raises `ImageError` where its file is not what was built.
+    """
+    record = wanted.found
+    if record is None:
+        with reporter.building(wanted.definition.base) as on_progress:
+            return images.build(wanted, environ, on_progress=on_progress)
+    wrong = wanted.cache.verify(record, lambda path: _sha256(path, checksums, reporter, wanted.definition.base))
+    if wrong:
+        raise ImageError(f"image {record.key[:12]} {wrong}: hpcml images rm {record.key[:12]}, then try again")
+    check_lent(wanted.cache.record(record.key))
+    check_lent(Path(record.path))
+    return record
 
 
 def _reliance(item: Planned) -> str | None:
@@ -195,62 +244,32 @@ def named_image(run: Run, project: Path) -> Image | None:
     return Image(path=runtime.reference(Reference.of(run.container)))
 
 
-def _unknown(place: images.Place) -> str:
-    """Return what can be said of an image whose base is not known to the digest."""
-    count = len(place.of_this_tag)
-    others = f"{count} of that tag there, none built as it is asked for" if count else "none of that tag there"
-    return f"{others}; KEY follows from the digest of its base, which could not be asked for"
-
-
-def _each(planned: Sequence[Planned], provide: Callable[[Planned], Provided]) -> list[Planned]:
-    """Return *planned*, each run with the image that *provide* returns for it.
-
-    *provide* is called once for each distinct pair of container and cluster. Runs that want no image stay as they are.
-    """
-    known: list[tuple[tuple[Container, Cluster], Provided]] = []
-    done: list[Planned] = []
-    for item in planned:
-        if not item.wants_image:
-            done.append(item)
-            continue
-        asked = (item.run.container, item.run.cluster)
-        provided = next((found for other, found in known if other == asked), None)
-        if provided is None:
-            provided = provide(item)
-            known.append((asked, provided))
-        ready = replace(item, image=provided.image)
-        done.append(ready if provided.job_id is None else waiting_for(ready, provided.job_id))
-    return done
-
-
 def _unbuilt(wanted: WantedImage) -> Image:
     """Return what the image will be; its SHA-256 is found beside it when the run starts."""
     return Image(path=str(wanted.cache.image(wanted.definition.key)), key=wanted.definition.key)
 
 
-def _there(run: Run, project: Path, checksums: Checksums, voice: Voice) -> Image | None:
-    """Return the image of *run* where hpcml does not build it: the user's own, or one that the runtime has by name."""
-    container = run.container
-    if container.kind is ContainerKind.build:
-        return named_image(run, project)
-    assert container.path is not None
-    if container.kind is ContainerKind.sandbox:
-        return Image(path=container.path)
-    path = Path(container.path)
+def _own_image(item: Planned, project: Path, checksums: Checksums, reporter: ImageReporter) -> Image:
+    """Return the image of a run where hpcml does not build it, of a file with its SHA-256."""
+    image = _not_built(item, project)
+    assert image is not None
+    if item.run.container.kind is not ContainerKind.sif:
+        return image
+    path = Path(image.path)
     try:
         status = path.stat()
-        digest = _sha256(path, checksums, voice, container.path)
-        return Image(path=str(path), sha256=digest, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+        digest = _sha256(path, checksums, reporter, image.path)
     except OSError as error:
-        raise ConfigError(f"container.path={container.path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"container.path={path} cannot be read: {error.strerror}") from error
+    return replace(image, sha256=digest, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
 
-def _sha256(path: Path, checksums: Checksums, voice: Voice, name: str) -> str:
+def _sha256(path: Path, checksums: Checksums, reporter: ImageReporter, name: str) -> str:
     """Return the SHA-256 of an image, read only if it is not the one that was read before."""
     known = checksums.recall(path)
     if known is not None:
         return known
-    with voice.display(name) as on_progress:
+    with reporter.building(name) as on_progress:
         on_progress(_READING)
         return checksums.take(path)
 
@@ -275,33 +294,11 @@ def _says_what_to_build(override: str) -> bool:
 _EXPERIMENT = "images"  # where such runs are listed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildJobs:
-    """Submits jobs that build images: one for each image and cluster, whichever runs ask for it.
-
-    `command_line` is recorded in the runs that build; `tell` gets a line for the user for each job.
-    """
-
-    places: Places
-    backends: Backends
-    command_line: Sequence[str]
-    tell: Callable[[str], None]
-    _jobs: dict[tuple[str, str], Launched] = field(default_factory=dict)
-
-    def job_for(self, wanted: WantedImage, item: Planned) -> Launched:
-        """Return the run that builds the image which *item* needs; it is submitted in the first call for that image.
-
-        Raises what `launch` raises: `ConfigError` or `SubmissionError`.
-        """
-        asked = (wanted.definition.key, item.run.cluster.name)
-        if asked not in self._jobs:
-            (launched,) = launch([_planned(wanted, item, self.places)], self.places, self.backends, self.command_line)
-            self._jobs[asked] = launched
-            self.tell(
-                f"{wanted.definition.base} is built by {launched.ticket.scheduler} job {launched.ticket.job_id}, "
-                f"run {launched.run_dir.uid}; what needs it begins afterwards"
-            )
-        return self._jobs[asked]
+def _told(wanted: WantedImage, launched: Launched) -> str:
+    return (
+        f"{wanted.definition.base} is built by {launched.ticket.scheduler} job {launched.ticket.job_id}, run "
+        f"{launched.run_dir.uid}; what needs it begins afterwards"
+    )
 
 
 def waiting_for(item: Planned, job_id: str) -> Planned:
@@ -317,7 +314,7 @@ def waiting_for(item: Planned, job_id: str) -> Planned:
     return replace(item, run=replace(item.run, resources=resources), plan=plan)
 
 
-def _planned(wanted: WantedImage, item: Planned, places: Places) -> Planned:
+def _building(wanted: WantedImage, item: Planned, places: Places) -> Planned:
     run = build_run(wanted, item.run, places)
     software = Software(python=sys.executable, recipes=places.home, cwd=places.home)
     plan = build_plan(run, run.profile_device(), software, cpus_per_task=run.resources.cpus_per_task)
@@ -326,6 +323,7 @@ def _planned(wanted: WantedImage, item: Planned, places: Places) -> Planned:
 
 def build_run(wanted: WantedImage, needs_it: Run, places: Places) -> Run:
     """Return a run that builds: with the resources of *needs_it*, but one node, and of its GPUs at most one."""
+    site = needs_it.cluster
     resources = replace(
         needs_it.resources,
         nodes=1,
@@ -340,7 +338,7 @@ def build_run(wanted: WantedImage, needs_it: Run, places: Places) -> Run:
         precision=Precision(name=PrecisionName.fp32, numerics=Numerics.auto),
         strategy=Strategy(name=StrategyName.single),
         container=Container(name="none"),
-        cluster=_with_module(needs_it.cluster),
+        cluster=replace(site, modules=list(dict.fromkeys([*site.modules, *filter(None, [site.container_module])]))),
         resources=resources,
         workload=Workload(command=shlex.join(_command(wanted, places)), cwd=str(places.home)),
         schedule=Schedule(snapshot=Snapshot.none),
@@ -350,11 +348,6 @@ def build_run(wanted: WantedImage, needs_it: Run, places: Places) -> Run:
         name=wanted.definition.key[:12],
         tags=[],
     )
-
-
-def _with_module(cluster: Cluster) -> Cluster:
-    modules = [*cluster.modules, *filter(None, [cluster.container_module])]
-    return replace(cluster, modules=list(dict.fromkeys(modules)))
 
 
 def _command(wanted: WantedImage, places: Places) -> list[str]:

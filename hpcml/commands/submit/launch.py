@@ -1,4 +1,4 @@
-"""Writing the directories of planned runs and submitting them to their schedulers.
+"""Writing the directories of planned runs, and sending them to their schedulers in batches.
 
 A submission survives its process: it is written down before anything else is, so that `recover` can undo one that was
 cut off while it wrote run directories, and finish one that was cut off while it submitted.
@@ -7,19 +7,29 @@ cut off while it wrote run directories, and finish one that was cut off while it
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from hpcml.commands.submit import packing, provenance
+from hpcml.commands.submit import packs, provenance
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.batches import NONE_SUBMITTED, Outgoing, batches_of, submit_all
 from hpcml.commands.submit.code import KeptCode, keep_code
 from hpcml.commands.submit.containers import put_inside
-from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.submission_log import Intent, OpenIntent, Phase, open_intent, this_host
-from hpcml.errors import ConfigError, why_not
+from hpcml.commands.submit.plan import Planned
+from hpcml.commands.submit.submission import (
+    OpenSubmission,
+    Phase,
+    RecordedBatch,
+    Submission,
+    TakenOverError,
+    open_submission,
+    this_host,
+)
+from hpcml.errors import ConfigError, HpcmlError, SubmissionError, why_not
 from hpcml.model.cluster import SchedulerName
 from hpcml.moments import local_time
 from hpcml.paths import Places
@@ -29,8 +39,22 @@ from hpcml.runs.manifest import Manifest, Provenance, write_manifest
 from hpcml.runs.plan import Plan
 from hpcml.runs.private import FOLDER, make_folder, open_file, write_file
 from hpcml.runs.run_json import FORMAT
-from hpcml.schedulers.contract import Job, Preview, Submitter, Ticket
+from hpcml.runs.state import EventName
+from hpcml.schedulers.batches import token_of
+from hpcml.schedulers.commands import NoAnswerError
+from hpcml.schedulers.contract import Batch, Job, Preview, Submitter, Ticket
 from hpcml.schedulers.registry import require_programs
+from hpcml.schedulers.request import Request, request_for_pack
+from hpcml_client.journal import JournalWriter
+
+NONE_SUBMITTED = "none of these runs was submitted"  # a job that builds their image may have been
+
+
+class UnrecordedError(HpcmlError):
+    """A job was queued, but its ticket could not be written into the run's journal.
+
+    The submission stays open, so that `hpcml sync` can find the job at its scheduler and write the ticket then.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,20 +68,17 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class _Prepared:
     """A run that is completely decided, of which nothing but the copy of its code is on the disk yet."""
 
     item: Planned
     job: Job
     kept: KeptCode
-    code: provenance.Code
+    diff: bytes
 
 
 def launch(
-    planned: Sequence[Planned],
-    places: Places,
-    backends: Backends,
-    command_line: Sequence[str],
+    planned: Sequence[Planned], places: Places, backends: Backends, command_line: Sequence[str]
 ) -> list[Launched]:
     """Write every run directory, then submit one job array for each distinct request; return the runs in pack order.
 
@@ -69,49 +90,34 @@ def launch(
     scheduler's programs are not here or a submission failed: what was queued before stays queued and is recorded, the
     rest is recorded as not submitted.
     """
-    packs = packing.packs_of(planned)
-    require_schedulers(planned)
-    now = local_time()
-    submission = new_submission_id(now)
-    everything = [item for pack in packs for item in pack]
-    try:
-        prepared = iter(prepare(everything, places, command_line, submission, now))
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(NONE_SUBMITTED) from error
-    return send([[next(prepared) for _ in pack] for pack in packs], submission, places, backends)
-
-
-def require_schedulers(planned: Sequence[Planned]) -> None:
-    """Raise `SubmissionError` where the programs of a scheduler are not here."""
+    packed = packs.packs_of(planned)
     for cluster in {item.run.cluster.name: item.run.cluster for item in planned}.values():
         require_programs(cluster.scheduler.name, cluster=cluster.name)
-
-
-def send(packs: Sequence[Sequence[Prepared]], submission: str, places: Places, backends: Backends) -> list[Launched]:
-    """Write the run directories of *packs* and submit them, as `launch` does; return the runs in pack order."""
-    outgoing = batches_of([[prepared.job for prepared in pack] for pack in packs], backends, submission)
-    opened = open_intent(
-        places.open_submissions,
-        Intent(
-            submission=submission,
-            host=this_host(),
-            batches=[item.planned for item in outgoing],
-            run_dirs=[str(prepared.job.run_dir.path) for pack in packs for prepared in pack],
-        ),
-        Phase.PLANNING,
+    now = local_time()
+    submission = new_submission_id(now)
+    try:
+        prepared = _prepare([item for pack in packed for item in pack], places, command_line, submission, now)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(NONE_SUBMITTED) from error
+    jobs = iter([each.job for each in prepared])
+    batches = batches_of([[next(jobs) for _ in pack] for pack in packed], submission)
+    about_to_send = Submission(
+        submission=submission,
+        host=this_host(),
+        batches=[_recorded(batch) for batch in batches],
+        run_dirs=[str(each.job.run_dir.path) for each in prepared],
     )
-    _write_run_dirs([prepared for pack in packs for prepared in pack], backends, opened)
-    tickets = submit_all(outgoing, opened)
-    given = {job.run_dir.uid: ticket for job, ticket in zip(_jobs(outgoing), tickets, strict=True)}
+    opened = open_submission(places.open_submissions, about_to_send, Phase.PLANNING)
+    _write_run_dirs(prepared, backends, opened)
+    tickets = _send(batches, backends, opened)
     return [
         Launched(
-            run_dir=prepared.job.run_dir,
-            manifest=prepared.job.manifest,
-            overrides=prepared.item.overrides,
-            ticket=given[prepared.job.run_dir.uid],
+            run_dir=each.job.run_dir,
+            manifest=each.job.manifest,
+            overrides=each.item.overrides,
+            ticket=tickets[each.job.run_dir.uid],
         )
-        for pack in packs
-        for prepared in pack
+        for each in prepared
     ]
 
 
@@ -126,37 +132,34 @@ def submit_retries(
     `NoAnswerError` it is not known whether they were queued: they stay as they are until `recover` has found out.
     """
     submission = new_submission_id(local_time())
-    outgoing = batches_of([[job] for job in jobs], backends, submission)
-    intent = Intent(
+    batches = batches_of([[job] for job in jobs], submission)
+    about_to_send = Submission(
         submission=submission,
         host=this_host(),
-        batches=[item.planned for item in outgoing],
+        batches=[_recorded(batch) for batch in batches],
         attempt=attempt,
-        said={"why": why, "by": by},
+        details={"why": why, "by": by},
     )
-    opened = open_intent(places.open_submissions, intent, Phase.SUBMITTING)
-    tickets = submit_all(outgoing, opened)
-    given = {job.run_dir.uid: ticket for job, ticket in zip(_jobs(outgoing), tickets, strict=True)}
-    return [given[job.run_dir.uid] for job in jobs]
+    tickets = _send(batches, backends, open_submission(places.open_submissions, about_to_send, Phase.SUBMITTING))
+    return [tickets[job.run_dir.uid] for job in jobs]
+
+
+def draft(planned: Sequence[Planned], places: Places) -> list[Batch]:
+    """Return the batches that `launch` would submit, under names that are not used; nothing is written."""
+    now = local_time()
+    origin = provenance.describe([], Path.cwd(), provenance.NO_CODE, (), now)
+    index = iter(range(len(planned)))
+
+    def shown(item: Planned) -> Job:
+        run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, next(index)))
+        return _job(item, KeptCode(plan=item.plan, code=None, packages=()), run_dir, origin, spec_hash="")
+
+    return batches_of([[shown(item) for item in pack] for pack in packs.packs_of(planned)], new_submission_id(now))
 
 
 def preview(planned: Sequence[Planned], places: Places, backends: Backends) -> list[Preview]:
     """Return the scripts and calls that `launch` would make; nothing is written, and the uids shown are not used."""
-    return [item.shown for item in draft(planned, places, backends)]
-
-
-def draft(planned: Sequence[Planned], places: Places, backends: Backends) -> list[Outgoing]:
-    """Return the batches that `launch` would submit, under names that are not used; nothing is written."""
-    now = local_time()
-    origin = provenance.describe([], Path.cwd(), provenance.NO_CODE, (), now)
-    index, runs = iter(range(len(planned))), places.runs
-
-    def shown(item: Planned) -> Job:
-        run_dir = RunDir(runs / item.run.experiment / new_uid(now, next(index)))
-        return _job(item, KeptCode(plan=item.plan, code=None, packages=()), run_dir, origin, spec_hash="")
-
-    packs = [[shown(item) for item in pack] for pack in packing.packs_of(planned)]
-    return batches_of(packs, backends, new_submission_id(now))
+    return [submitter_of(batch, backends).preview(batch) for batch in draft(planned, places)]
 
 
 def plan_shown(item: Planned, places: Places) -> Plan:
@@ -190,48 +193,34 @@ def describe(item: Launched) -> dict[str, object]:
     }
 
 
-def _jobs(outgoing: Sequence[Outgoing]) -> list[Job]:
-    return [job for item in outgoing for job in item.batch.jobs]
+# The run directories.
 
 
-def prepare(
-    everything: Sequence[Planned],
-    places: Places,
-    command_line: Sequence[str],
-    submission: str,
-    now: datetime,
-) -> list[Prepared]:
-    """Take the snapshots of the code and decide everything else; nothing but the snapshots is written.
-
-    *submission* is recorded in each run, with how many they are.
-    """
-    codes: dict[Path, provenance.Code] = {}
-    for item in everything:
-        if item.code_folder not in codes:
-            codes[item.code_folder] = provenance.describe_code(item.code_folder)
+def _prepare(
+    everything: Sequence[Planned], places: Places, command_line: Sequence[str], submission: str, now: datetime
+) -> list[_Prepared]:
+    """Take the snapshots of the code and decide everything else; nothing but the snapshots is written."""
+    codes = {folder: provenance.describe_code(folder) for folder in {item.code_folder for item in everything}}
     origin = replace(
         provenance.describe(command_line, Path.cwd(), provenance.NO_CODE, everything[0].user_config, now),
         home=str(places.home),
         submission=submission,
         submission_size=len(everything),
     )
-    keep = keep_code(places, codes)
-    index, runs = iter(range(len(everything))), places.runs
-
-    def prepared(item: Planned) -> Prepared:
-        run_dir = RunDir(runs / item.run.experiment / new_uid(now, next(index)))
+    keep, prepared = keep_code(places, codes), []
+    for index, item in enumerate(everything):
+        run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, index))
         code, kept = codes[item.code_folder], keep(item, run_dir)
-        its_origin = replace(
+        own_origin = replace(
             origin,
             git_commit=code.commit,
             git_dirty=code.dirty,
             code=None if kept.code is None else str(kept.code),
             overrides=list(item.overrides),
         )
-        job = _job(item, kept, run_dir, its_origin, spec_hash=item.run.spec_hash)
-        return Prepared(item=item, job=job, kept=kept, code=code)
-
-    return [prepared(item) for item in everything]
+        job = _job(item, kept, run_dir, own_origin, spec_hash=item.run.spec_hash)
+        prepared.append(_Prepared(item=item, job=job, kept=kept, diff=code.diff))
+    return prepared
 
 
 def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance, *, spec_hash: str) -> Job:
@@ -240,33 +229,24 @@ def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance, *, 
         plan = put_inside(
             plan, item.run, item.image, run_dir, folder=item.code_folder, code=kept.code, packages=kept.packages
         )
-    manifest = Manifest(
-        format=FORMAT,
-        uid=run_dir.uid,
-        spec_hash=spec_hash,
-        run=item.run,
-        plan=plan,
-        provenance=origin,
-    )
+    manifest = Manifest(format=FORMAT, uid=run_dir.uid, spec_hash=spec_hash, run=item.run, plan=plan, provenance=origin)
     return Job(run_dir=run_dir, manifest=manifest)
 
 
-def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: OpenIntent) -> None:
+def _write_run_dirs(everything: Sequence[_Prepared], backends: Backends, opened: OpenSubmission) -> None:
     """Write them all, have them on the disk, and say so; on any trouble nothing stays."""
     written: list[RunDir] = []
     submitters: dict[tuple[SchedulerName, int | None], Submitter] = {}  # one of them remembers its scripts
     try:
         for prepared in everything:
-            run_dir = prepared.job.run_dir
-            if run_dir.path.parent not in {other.path.parent for other in written[-1:]}:
-                make_folder(run_dir.path.parent, parents=True)
+            run_dir, cluster = prepared.job.run_dir, prepared.item.run.cluster
+            make_folder(run_dir.path.parent, parents=True)
             written.append(run_dir)  # first: Ctrl-C between the two must not leave a directory that nobody knows
             try:
                 run_dir.path.mkdir(mode=FOLDER)
             except OSError:  # above all, somebody else's of that name
                 written.pop()
                 raise
-            cluster = prepared.item.run.cluster
             kind = (cluster.scheduler, cluster.max_parallel)
             if kind not in submitters:
                 submitters[kind] = backends.submitter_for(cluster)
@@ -288,27 +268,205 @@ def _write_run_dirs(everything: Sequence[Prepared], backends: Backends, opened: 
         raise
 
 
-def _fill(prepared: Prepared, script: str) -> None:
+def _fill(prepared: _Prepared, script: str) -> None:
     run_dir, kept = prepared.job.run_dir, prepared.kept
-    if prepared.code.diff:
+    if prepared.diff:
         with open_file(run_dir.git_diff, "xb") as file:
-            file.write(prepared.code.diff)
+            file.write(prepared.diff)
     if kept.code is not None:
         run_dir.code.symlink_to(kept.code)
-    _link_packages(run_dir, kept.packages)
+    if kept.packages:  # in one folder, which the program finds its packages in; the agent leaves it as it is
+        run_dir.client_path.symlink_to(kept.packages[0].parent)
     make_folder(run_dir.journals)
     make_folder(run_dir.logs)
     write_file(run_dir.script, script)
     write_manifest(run_dir.manifest, prepared.job.manifest)  # last: a directory without it is no run
 
 
-def _link_packages(run_dir: RunDir, packages: Sequence[Path]) -> None:
-    """Put *packages* where the program finds them; the agent leaves them as they are."""
-    folders = {package.parent for package in packages}
-    if len(folders) == 1:
-        run_dir.client_path.symlink_to(folders.pop())  # what is made for each run of ten thousand costs most
+# The batches.
+
+
+def batches_of(packed: Sequence[Sequence[Job]], submission: str) -> list[Batch]:
+    """Return the batches that packs go out in: one for each distinct request, split at the site's `max_array_size`.
+
+    Each pack becomes one element of an array: its runs share that job and run one after the other. Packs with equal
+    requests keep their order; the queue of this machine takes unequal ones too. `resources.array_parallelism` is
+    divided evenly among the arrays of those that name the same. A batch of one run has that run's own token; every
+    other has *submission* with a running number, and a scheduler can be asked by that token whether it has the batch.
+    """
+    groups: list[tuple[Request, list[Sequence[Job]]]] = []
+    for pack in packed:
+        request = request_for_pack(pack)
+        members = next((members for known, members in groups if _may_share(known, request)), None)
+        if members is None:
+            groups.append((request, [pack]))
+        else:
+            members.append(pack)
+    chunks = [
+        (_throttle(request), chunk) for request, members in groups for chunk in packs.chunks(members, _largest(request))
+    ]
+    throttles = [throttle for throttle, _ in chunks]
+    batches: list[Batch] = []
+    for number, (throttle, chunk) in enumerate(chunks):
+        alone = len(chunk) == len(chunk[0]) == 1
+        token = token_of(chunk[0][0]) if alone else f"{submission}-{number}"
+        _, limit = throttle
+        at_once = packs.share(limit, throttles[:number].count(throttle), throttles.count(throttle))
+        batches.append(Batch(token=token, packs=chunk, at_once=at_once))
+    return batches
+
+
+def _may_share(one: Request, other: Request) -> bool:
+    """Tell whether jobs may be in one batch: in an array all are equal, the queue of this machine takes any."""
+    if one.cluster.scheduler is not SchedulerName.local or other.cluster.scheduler is not SchedulerName.local:
+        return one == other
+    limits = [(each.cluster.name, each.cluster.max_parallel, each.array_parallelism) for each in (one, other)]
+    return limits[0] == limits[1]
+
+
+def _throttle(request: Request) -> tuple[str, int | None]:
+    return request.cluster.name, request.array_parallelism
+
+
+def _largest(request: Request) -> int | None:
+    return None if request.cluster.scheduler is SchedulerName.local else request.cluster.max_array_size
+
+
+def submitter_of(batch: Batch, backends: Backends) -> Submitter:
+    """Return the submitter that *batch* goes to."""
+    return backends.submitter_for(batch.jobs[0].manifest.run.cluster)
+
+
+def _recorded(batch: Batch) -> RecordedBatch:
+    packed = [[str(job.source) for job in pack] for pack in batch.packs]
+    return RecordedBatch(token=batch.token, packs=packed, at_once=batch.at_once)
+
+
+def _send(batches: Sequence[Batch], backends: Backends, opened: OpenSubmission) -> dict[str, Ticket]:
+    """Submit every batch and record its tickets; return them by the uids of the runs.
+
+    Tickets are journalled right after each batch, and synced to the disk together at the end. What happens on trouble:
+
+    - The scheduler refuses a batch (`SubmissionError`), or Ctrl-C comes: what was queued before stays queued, the rest
+      is journalled as `submission_failed`, and *opened* is closed. What is raised says how many these are.
+    - It is not known whether a batch was queued (`NoAnswerError`), or a ticket could not be recorded
+      (`UnrecordedError`): everything that is left stays open, and `hpcml sync` finishes it.
+    - Another process has taken the submission over (`TakenOverError`): nothing more is written.
+    """
+    jobs = [job for batch in batches for job in batch.jobs]
+    tickets: list[Ticket] = []
+    written: list[Path] = []
+    try:
+        for batch in batches:
+            opened.touch()
+            with _sigint_deferred():
+                given = submitter_of(batch, backends).submit(batch)
+                tickets += given
+                written += record(batch, given, opened.submission)
+    except TakenOverError:
+        raise
+    except (NoAnswerError, UnrecordedError) as error:
+        opened.leave_to_sync()
+        done = f"{len(tickets)} of {len(jobs)} runs are known to be queued; hpcml sync finishes this submission"
+        raise type(error)(f"{error} ({done})") from error
+    except (HpcmlError, KeyboardInterrupt) as error:
+        with suppress(KeyboardInterrupt), _sigint_deferred():
+            for job in jobs[len(tickets) :]:
+                why = str(error) or "interrupted before it was submitted"
+                tell(job.run_dir, opened.submission, EventName.SUBMISSION_FAILED, reason=why)
+            have_on_disk(written)
+            opened.close()
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(_interrupted(len(tickets), len(jobs), opened.submission)) from error
+        if tickets:
+            done = f"{len(tickets)} of {len(jobs)} runs were submitted before; hpcml run --missing ... submits the rest"
+            raise SubmissionError(f"{error} ({done})") from error
+        raise
+    try:
+        with _sigint_deferred():
+            have_on_disk(written)
+            opened.close()
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(_interrupted(len(jobs), len(jobs), opened.submission)) from error
+    return {job.run_dir.uid: ticket for job, ticket in zip(jobs, tickets, strict=True)}
+
+
+def _interrupted(count: int, total: int, submission: Submission) -> str:
+    """Return what Ctrl-C has left of a submission of *total* runs, *count* of which are queued."""
+    if not count:
+        return NONE_SUBMITTED
+    if submission.attempt:
+        return f"{count} of {total} runs were queued again: hpcml status shows them"
+    ended = f"hpcml cancel --submission {submission.submission} ends {'it' if count == 1 else 'them'}"
+    rest = "" if count == total else ", hpcml run --missing ... submits the rest"
+    return f"{count} of {total} runs {'was' if count == 1 else 'were'} submitted: {ended}{rest}"
+
+
+def record(
+    batch: Batch, tickets: Sequence[Ticket], submission: Submission, *, known: frozenset[str] = frozenset()
+) -> list[Path]:
+    """Journal the tickets of *batch*, one per run and in the order of its runs; return the journals that were written.
+
+    Runs whose uid is in *known* are left out, since their journals have the ticket already. The journals are not synced
+    yet: `have_on_disk` is for the caller. Raises `UnrecordedError` for the first ticket that cannot be written.
+    """
+    packed = [(job, index, len(pack)) for index, pack in enumerate(batch.packs) for job in pack]
+    return [
+        tell_submitted(job.run_dir, submission, ticket, f"{batch.token}/{index}" if size > 1 else None)
+        for (job, index, size), ticket in zip(packed, tickets, strict=True)
+        if job.run_dir.uid not in known
+    ]
+
+
+def tell_submitted(run_dir: RunDir, submission: Submission, ticket: Ticket, pack: str | None) -> Path:
+    """Journal that the run is the job of *ticket*, in *pack* if it shares that job; return the journal.
+
+    Raises `UnrecordedError` where it cannot be written.
+    """
+    journal = tell(
+        run_dir,
+        submission,
+        EventName.SUBMITTED,
+        scheduler=ticket.scheduler,
+        job_id=ticket.job_id,
+        array_index=ticket.array_index,
+        job_name=ticket.job_name,
+        pack=pack,
+        **({} if ticket.job_cluster is None else {"job_cluster": ticket.job_cluster}),
+        **({} if ticket.queue is None else {"queue": ticket.queue.as_details()}),
+    )
+    if journal is None:
+        raise UnrecordedError(
+            f"{ticket.scheduler} has run {run_dir.uid} as job {ticket.spelled}, which cannot be recorded"
+        )
+    return journal
+
+
+def tell(run_dir: RunDir, submission: Submission, name: str, **details: object) -> Path | None:
+    """Append an event of the submission to the run's journal; return that journal, or None where it was not written.
+
+    The event carries *details* and those of the submission (`why`, `by`); it belongs to the submission's attempt.
+    """
+    writer = JournalWriter.open(str(run_dir.journals), run=run_dir.uid, attempt=submission.attempt, writer="launch")
+    writer.event(name, {**details, **submission.details})
+    writer.close(sync=False)  # a sweep has thousands: they are synced together
+    return Path(writer.path) if writer.path and not writer.dropped else None
+
+
+@contextmanager
+def _sigint_deferred() -> Iterator[None]:
+    """Let Ctrl-C take effect after the block: between queueing and writing the ticket down it would lose jobs.
+
+    It only ever interrupts the main thread, so others have nothing to defer.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
         return
-    if packages:
-        make_folder(run_dir.client_path)
-    for package in packages:
-        (run_dir.client_path / package.name).symlink_to(package)
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: arrived.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if arrived:
+        raise KeyboardInterrupt

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.commands.collect import opened as opened_store
 from hpcml.commands.follow import Watcher
-from hpcml.commands.submit import submission_log as intents
+from hpcml.commands.submit import submission
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.batches import record, tell, tell_submitted
-from hpcml.commands.submit.submission_log import Intent, OpenIntent, Phase, PlannedBatch
+from hpcml.commands.submit.launch import record, tell, tell_submitted
+from hpcml.commands.submit.submission import OpenSubmission, Phase, RecordedBatch, Submission
 from hpcml.errors import ConfigError, HpcmlError, SubmissionError
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.state import State
@@ -51,14 +51,9 @@ class Recovered:
     waiting: list[str]
 
 
-class _End(Enum):
-    FINISHED = "finished"
-    REMOVED = "removed"
-
-
 def interrupted(places: Places) -> int:
     """Return how many submissions wait to be finished; this lists one folder and reads no file in it."""
-    return len(intents.interrupted(places.open_submissions, now=time.time()))
+    return len(submission.interrupted(places.open_submissions, now=time.time()))
 
 
 def refuse_if_interrupted(places: Places) -> None:
@@ -74,17 +69,16 @@ def recover(places: Places, backends: Backends) -> Recovered:
     is undone; one that was submitting is finished. An `HpcmlError`, such as a scheduler that does not answer, leaves
     that submission as it is for the next call and is reported in `Recovered.waiting`.
     """
-    ends: list[_End] = []
+    counts: Counter[Phase] = Counter()
     waiting: list[str] = []
-    for path in intents.interrupted(places.open_submissions, now=time.time()):
+    for path in submission.interrupted(places.open_submissions, now=time.time()):
         try:
-            end = _put_right(path, places, backends)
+            phase = _put_right(path, places, backends)
         except HpcmlError as error:
-            submission = path.name.partition(".")[0]
-            waiting.append(f"submission {submission} cannot be finished now: {error}")
+            waiting.append(f"submission {path.name.partition('.')[0]} cannot be finished now: {error}")
         else:
-            ends += [end] if end else []
-    return Recovered(finished=ends.count(_End.FINISHED), removed=ends.count(_End.REMOVED), waiting=waiting)
+            counts.update([] if phase is None else [phase])
+    return Recovered(finished=counts[Phase.SUBMITTING], removed=counts[Phase.PLANNING], waiting=waiting)
 
 
 def start_queues_again(backends: Backends) -> list[str]:
@@ -106,44 +100,44 @@ def start_queues_again(backends: Backends) -> list[str]:
                 lines.append(f"whether run {run_dir.uid} waits in a queue cannot be told: {error}")
                 continue
             if seen.state is State.PENDING:
-                intent = Intent(
+                again = Submission(
                     submission=token,
-                    host=intents.this_host(),
+                    host=submission.this_host(),
                     batches=[],
                     attempt=seen.attempt,
-                    said={"why": "its queue was killed, and started again", "by": "sync"},
+                    details={"why": "its queue was killed, and started again", "by": "sync"},
                 )
-                tell_submitted(run_dir, intent, ticket, f"{token}/{ticket.array_index}" if ticket.is_shared else None)
+                tell_submitted(run_dir, again, ticket, f"{token}/{ticket.array_index}" if ticket.is_shared else None)
                 waiting += 1
         if waiting:
             lines.append(f"a local queue was killed with {waiting} runs left, and was started again")
     return lines
 
 
-def _put_right(path: Path, places: Places, backends: Backends) -> _End | None:
-    """Undo or finish the submission in the file *path*; None where another process is at it.
+def _put_right(path: Path, places: Places, backends: Backends) -> Phase | None:
+    """Undo or finish the submission in the file *path*; return how far it was, None where another process is at it.
 
     On any error it is given up again, so that the next call can try, and the error is raised.
     """
-    taken = intents.take_over(path)
+    taken = submission.take_over(path)
     if taken is None:
         return None
     opened, phase, last_seen = taken
     try:
         if phase is Phase.PLANNING:
             _undo(opened, places)
-            return _End.REMOVED
-        _finish(opened, backends, last_seen)
+        else:
+            _finish(opened, backends, last_seen)
     except BaseException:
         opened.leave_to_sync()
         raise
-    return _End.FINISHED
+    return phase
 
 
-def _undo(opened: OpenIntent, places: Places) -> None:
+def _undo(opened: OpenSubmission, places: Places) -> None:
     """Remove run directories that were never submitted, and what the store may have seen of them."""
     gone: list[RunDir] = []
-    for run_dir in map(RunDir, map(Path, opened.intent.run_dirs)):
+    for run_dir in map(RunDir, map(Path, opened.submission.run_dirs)):
         if run_dir.path.resolve().parent.parent != places.runs.resolve():
             raise HpcmlError(f"{opened.path} is damaged: {run_dir.path} is no run of {places.runs}")
         if _told(run_dir, 0):
@@ -158,30 +152,27 @@ def _undo(opened: OpenIntent, places: Places) -> None:
     opened.close()
 
 
-def _finish(opened: OpenIntent, backends: Backends, last_seen: float) -> None:
+def _finish(opened: OpenSubmission, backends: Backends, last_seen: float) -> None:
     """Finish what *opened* was about to submit, batch by batch; *last_seen* is unix seconds.
 
     Where the dead process was at work in the last ten minutes, its last request may still be on the way to the
     scheduler, which is given five seconds first. What comes later still does no harm: of two jobs one carries out the
     run.
     """
-    intent = opened.intent
-    planned = {batch.token: (one, batch) for one in intent.batches if (batch := _batch_of(one))}
-    batches = [batch for _, batch in planned.values() if not _is_recorded(batch, intent)]
+    sent = opened.submission
+    batches = [batch for recorded in sent.batches if (batch := _batch_of(recorded)) and not _is_recorded(batch, sent)]
     is_remote = any(_cluster(batch).scheduler is not SchedulerName.local for batch in batches)
     if is_remote and time.time() - last_seen < _LONG_AGO_S:
         time.sleep(_SETTLING_S)
     written: list[Path] = []
     for batch in batches:
         opened.touch()
-        before = planned.get(planned[batch.token][0].after or "")
-        after_job = None if before is None else _open_job(before[1], intent)
-        written += _settle(replace(batch, after_job=after_job), intent, backends)
+        written += _settle(batch, sent, backends)
     have_on_disk(written)
     opened.close()
 
 
-def _settle(batch: Batch, intent: Intent, backends: Backends) -> list[Path]:
+def _settle(batch: Batch, sent: Submission, backends: Backends) -> list[Path]:
     """Submit *batch* if it was not, and record what became of it; return the journals that were written.
 
     Asked are, in this order, the runs' own journals for tickets, the scheduler for the batch's token, and the mark of
@@ -189,26 +180,26 @@ def _settle(batch: Batch, intent: Intent, backends: Backends) -> list[Path]:
     `NoAnswerError` where the scheduler may or may not have it.
     """
     cluster = _cluster(batch)
-    if cluster.scheduler is SchedulerName.local and intent.host != intents.this_host():
-        raise HpcmlError(f"its runs belong to the machine {intent.host}: hpcml sync there finishes it")
+    if cluster.scheduler is SchedulerName.local and sent.host != submission.this_host():
+        raise HpcmlError(f"its runs belong to the machine {sent.host}: hpcml sync there finishes it")
     require_programs(cluster.scheduler.name, cluster=cluster.name)
-    told = {job.run_dir.uid: _told(job.run_dir, intent.attempt) for job in batch.jobs}
+    told = {job.run_dir.uid: _told(job.run_dir, sent.attempt) for job in batch.jobs}
     submitter = backends.submitter_for(cluster)
     tickets = _recorded_tickets(batch, told) or submitter.find(batch)
     if tickets is not None:
-        return record(batch, tickets, intent, known=frozenset(uid for uid, events in told.items() if _has_job(events)))
+        return record(batch, tickets, sent, known=frozenset(uid for uid, events in told.items() if _has_job(events)))
     left = [job for job in batch.jobs if not told[job.run_dir.uid]]
     if len(left) < len(batch.jobs):  # it was being recorded that the scheduler refused
-        return _tell(left, intent, EventName.SUBMISSION_FAILED, "the scheduler refused the others of its job array")
+        return _tell(left, sent, EventName.SUBMISSION_FAILED, "the scheduler refused the others of its job array")
     if all(is_cancelled(job.run_dir) for job in left):
-        return _tell(left, intent, EventName.CANCELLED, "cancelled before it was submitted")
+        return _tell(left, sent, EventName.CANCELLED, "cancelled before it was submitted")
     try:
         tickets = submitter.submit(batch)
     except NoAnswerError:
         raise
     except SubmissionError as error:
-        return _tell(left, intent, EventName.SUBMISSION_FAILED, str(error))
-    return record(batch, tickets, intent)
+        return _tell(left, sent, EventName.SUBMISSION_FAILED, str(error))
+    return record(batch, tickets, sent)
 
 
 def _recorded_tickets(batch: Batch, told: Mapping[str, Sequence[Event]]) -> list[Ticket] | None:
@@ -224,20 +215,12 @@ def _recorded_tickets(batch: Batch, told: Mapping[str, Sequence[Event]]) -> list
     return None
 
 
-def _open_job(batch: Batch, intent: Intent) -> str | None:
-    """Return the job of *batch*; None where it is none, or all of its runs are over: schedulers forget such jobs."""
-    if all(Watcher(job.run_dir).look().is_over for job in batch.jobs):
-        return None
-    tickets = _recorded_tickets(batch, {job.run_dir.uid: _told(job.run_dir, intent.attempt) for job in batch.jobs})
-    return None if tickets is None else tickets[0].job_id
+def _tell(jobs: Sequence[Job], sent: Submission, event: str, reason: str) -> list[Path]:
+    return [path for job in jobs if (path := tell(job.run_dir, sent, event, reason=reason)) is not None]
 
 
-def _tell(jobs: Sequence[Job], intent: Intent, event: str, reason: str) -> list[Path]:
-    return [path for job in jobs if (path := tell(job.run_dir, intent, event, reason=reason)) is not None]
-
-
-def _is_recorded(batch: Batch, intent: Intent) -> bool:
-    return all(_has_job(_told(job.run_dir, intent.attempt)) for job in batch.jobs)
+def _is_recorded(batch: Batch, sent: Submission) -> bool:
+    return all(_has_job(_told(job.run_dir, sent.attempt)) for job in batch.jobs)
 
 
 def _has_job(told: Sequence[Event]) -> bool:
@@ -256,11 +239,11 @@ def _told(run_dir: RunDir, attempt: int) -> list[Event]:
     ]
 
 
-def _batch_of(planned: PlannedBatch) -> Batch | None:
-    """Return the batch as it was planned, without runs that somebody removed; None if that were all."""
-    packs = [[_job(Path(source)) for source in pack if Path(source).exists()] for pack in planned.packs]
+def _batch_of(recorded: RecordedBatch) -> Batch | None:
+    """Return the batch as it was recorded, without runs that somebody removed; None if that were all."""
+    packs = [[_job(Path(source)) for source in pack if Path(source).exists()] for pack in recorded.packs]
     packs = [pack for pack in packs if pack]
-    return Batch(token=planned.token, packs=packs, at_once=planned.at_once) if packs else None
+    return Batch(token=recorded.token, packs=packs, at_once=recorded.at_once) if packs else None
 
 
 def _job(source: Path) -> Job:

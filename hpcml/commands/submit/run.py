@@ -1,13 +1,12 @@
-"""The workflow of ``hpcml run``: find repeats, provide images, warn, and submit; what it tells goes to a `RunReporter`.
+"""The workflow of ``hpcml run``: check all, warn, provide images, write, send; what it tells goes to a `RunReporter`.
 
-`validate.plan_points` comes before it, and `dry_run.preview_submission` takes its place in a dry run.
+`check.plan_points` comes before it, and `advice.preview_submission` takes its place in a dry run.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,13 +14,12 @@ from typing import Protocol
 from hpcml.commands import repairs
 from hpcml.commands.collect import begin_home, claim, collect, opened
 from hpcml.commands.retry import is_going_on
-from hpcml.commands.submit import code, dependencies, images, preflight, recover, rehearse
+from hpcml.commands.submit import advice, code, dependencies, images, recover
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.launch import Launched, launch
-from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.plan import Planned
+from hpcml.commands.submit.submission import deciding_alone
 from hpcml.errors import ConfigError
-from hpcml.images.build import OnProgress
 from hpcml.model.run import know_hashes
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -47,20 +45,11 @@ class FoundRepeats:
         return f"{len(self.done)} of {self.of} configurations are done or under way, the last as {last}: {what}"
 
 
-class RunReporter(Protocol):
+class RunReporter(images.ImageReporter, Protocol):
     """What `submit_points` calls to tell the user how a submission goes."""
-
-    def warn(self, text: str) -> None:
-        """Tell what looks wrong, though the submission goes on."""
-
-    def note(self, text: str) -> None:
-        """Tell what is good to know: that an image is built by a job, say."""
 
     def found_repeats(self, repeats: FoundRepeats) -> None:
         """Tell that some configurations were run before."""
-
-    def building(self, base: str) -> AbstractContextManager[OnProgress]:
-        """Show the progress of an image that is built from *base*, or read, until the context is left."""
 
 
 def submit_points(
@@ -85,94 +74,75 @@ def submit_points(
     images.
     """
     _begin(places, reporter)
-    if only_missing:
-        recover.refuse_if_interrupted(places)
-    for line in repairs.of_queues(places):
-        reporter.note(line)
     # This opens the store: one that cannot be used is said before hours of computing, not after.
-    missing = _find_missing(planned, places, reporter, are_left_out=only_missing)
-    chosen, lines = dependencies.resolve_all(missing if only_missing else planned, places)
-    for line in lines:
-        reporter.note(line)
-    for line in preflight.refusals(chosen):
-        raise ConfigError(line)
-    code.refuse(chosen, places)
-    _rehearse(chosen, places, backends, reporter)
-    for warning in preflight.all_warnings(chosen, places, backends.machine()):
+    missing = _missing_of(planned, places, reporter, only_missing=only_missing)
+    chosen = _checked(missing if only_missing else planned, places, backends, reporter)
+    for warning in advice.all_warnings(chosen, places, backends.machine()):
         reporter.warn(warning)
-    if any(item.wants_image for item in chosen):
-        voice = images.Voice(display=reporter.building, warn=reporter.warn)
-        jobs = images.BuildJobs(places=places, backends=backends, command_line=command_line, tell=reporter.note)
-        chosen = images.with_images(chosen, environ, project, voice, jobs)
-    if not chosen:
-        return []
-    if not only_missing:
-        return launch(chosen, places, backends, command_line)
+    chosen = images.with_images(
+        chosen, places, backends, reporter, environ=environ, project=project, command_line=command_line
+    )
+    if not chosen or not only_missing:
+        return launch(chosen, places, backends, command_line) if chosen else []
     with deciding_alone(places, reporter.note):  # not before: an image may have been built for an hour
-        recover.refuse_if_interrupted(places)
-        missing = _find_missing(wanted := missing, places, reporter, are_left_out=True)
-        still = {id(item) for item in missing}
-        chosen = [ready for item, ready in zip(wanted, chosen, strict=True) if id(item) in still]
+        still = {id(item) for item in _missing_of(missing, places, reporter, only_missing=True)}
+        chosen = [ready for item, ready in zip(missing, chosen, strict=True) if id(item) in still]
         return launch(chosen, places, backends, command_line) if chosen else []
 
 
 def _begin(places: Places, reporter: RunReporter) -> None:
-    """Claim the home, made where it is absent; tell where it may be absent since its file system is away."""
+    """Claim the home, made where it is absent; tell where its file system may be away, and what `sync` would repair."""
     new = begin_home(places)
     claim(places)
     if new is not None:
         reporter.warn(new)
+    for line in repairs.of_queues(places):
+        reporter.note(line)
 
 
-def _rehearse(chosen: Sequence[Planned], places: Places, backends: Backends, reporter: RunReporter) -> None:
-    """Raise `SubmissionError` where the scheduler says that it would not take a job; tell what else it says."""
-    said = rehearse.rehearse(chosen, places, backends)
-    rehearse.refuse(said)
-    for warning in said.warnings:
+def _checked(planned: Sequence[Planned], places: Places, backends: Backends, reporter: RunReporter) -> list[Planned]:
+    """Return *planned* with the jobs that they wait for; raise where one is refused by this machine or its site."""
+    chosen, notes = dependencies.with_jobs(planned, places)
+    for line in advice.refusals(chosen):
+        raise ConfigError(line)
+    code.refuse(chosen, places)
+    answer = advice.rehearse(chosen, places, backends)
+    answer.refuse()
+    for warning in answer.warnings:
         reporter.warn(warning)
-    for note in said.notes:
+    for note in (*notes, *answer.notes):
         reporter.note(note)
+    return chosen
 
 
-def _find_missing(of: Sequence[Planned], places: Places, reporter: RunReporter, *, are_left_out: bool) -> list[Planned]:
-    """Return what of *of* is neither done nor under way, and tell of the rest."""
-    missing, repeats = split_repeats(of, places)
-    if repeats:
-        reporter.found_repeats(FoundRepeats(done=repeats, of=len(of), are_left_out=are_left_out))
-    return missing
-
-
-def split_repeats(planned: Sequence[Planned], places: Places) -> tuple[list[Planned], list[tuple[Planned, str]]]:
-    """Return what is neither done nor under way, and what is, each with the uid of the run that did it.
+def _missing_of(
+    planned: Sequence[Planned], places: Places, reporter: RunReporter, *, only_missing: bool
+) -> list[Planned]:
+    """Return what of *planned* is neither done nor under way, and tell of the rest.
 
     Runs are the same if their spec hash is. A configuration counts as done if a run of it has completed, waits, runs,
     or is being queued again from a checkpoint; one that failed every time is missing. With ``schedule.repeats=n`` the
-    first m repeats count as done where m such runs are recorded. The store is brought up to date before.
+    first m repeats count as done where m such runs are recorded. The store is brought up to date before. Raises
+    `ConfigError` where *only_missing* meets an interrupted submission: which runs are under way is not known then.
     """
+    if only_missing:
+        recover.refuse_if_interrupted(places)
     know_hashes(item.run for item in planned)
-    hashes = {id(item): item.run.spec_hash for item in planned}
     with opened(places) as store:
         collect(store, places)
         under_way = {record.uid for record in open_runs(store)}
         good = {
-            digest: [
-                uid
-                for uid, state in found
-                if state is State.COMPLETED or uid in under_way or _may_go_on(store, uid, state)
-            ]
-            for digest, found in runs_by_spec(store, hashes.values()).items()
+            digest: [uid for uid, state in found if uid in under_way or _is_good(store, uid, state)]
+            for digest, found in runs_by_spec(store, [item.run.spec_hash for item in planned]).items()
         }
-    missing: list[Planned] = []
-    repeats: list[tuple[Planned, str]] = []
-    for item in planned:
-        done = good.get(hashes[id(item)], [])
-        if item.repeat < len(done):
-            repeats.append((item, done[-1]))
-        else:
-            missing.append(item)
-    return missing, repeats
+    done = [good.get(item.run.spec_hash, []) for item in planned]
+    repeats = [(item, uids[-1]) for item, uids in zip(planned, done, strict=True) if item.repeat < len(uids)]
+    if repeats:
+        reporter.found_repeats(FoundRepeats(done=repeats, of=len(planned), are_left_out=only_missing))
+    return [item for item, uids in zip(planned, done, strict=True) if item.repeat >= len(uids)]
 
 
-def _may_go_on(store: Database, uid: str, state: State) -> bool:
-    """Tell whether a run that left at a checkpoint is being queued again at this moment."""
-    return state is State.TIMEOUT and is_going_on(store, get_run(store, uid), time.time())
+def _is_good(store: Database, uid: str, state: State) -> bool:
+    """Tell whether a run has completed, or left at a checkpoint and is being queued again at this moment."""
+    is_timeout = state is State.TIMEOUT
+    return state is State.COMPLETED or (is_timeout and is_going_on(store, get_run(store, uid), time.time()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import time
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -442,9 +441,9 @@ def test_waiting_ends_when_the_journals_tell_of_the_end(hpcml: Hpcml) -> None:
     assert [run["state"] for run in hpcml.runs()] == ["COMPLETED"] * 2
 
 
-def test_one_limit_holds_for_all_arrays_of_a_sweep_which_stand_in_line(hpcml: Hpcml) -> None:
+def test_one_limit_is_divided_among_all_arrays_of_a_sweep(hpcml: Hpcml) -> None:
     noted = "import time; print(time.time()); time.sleep(1); print(time.time())"
-    words = ("cluster.max_array_size=2", "resources.array_parallelism=1", f"workload.command=\"python3 -c '{noted}'\"")
+    words = ("cluster.max_array_size=2", "resources.array_parallelism=2", f"workload.command=\"python3 -c '{noted}'\"")
 
     submitted = hpcml.submit("-m", "seed=0,1,2,3", *words)
 
@@ -452,7 +451,7 @@ def test_one_limit_holds_for_all_arrays_of_a_sweep_which_stand_in_line(hpcml: Hp
     assert [run["state"] for run in runs] == ["COMPLETED"] * 4, [run["reason"] for run in runs]
     assert len({run["job_id"] for run in submitted}) == 2
     times = sorted(tuple(map(float, (Path(run["path"]) / "logs" / "0-rank0.out").read_text().split())) for run in runs)
-    assert all(end <= begin for (_, end), (begin, _) in pairwise(times))
+    assert all(sum(begin <= moment < end for begin, end in times) <= 2 for moment, _ in times)
 
 
 def test_runs_wait_for_runs_and_those_that_wait_in_vain_say_for_whom(hpcml: Hpcml) -> None:

@@ -1,4 +1,4 @@
-"""Packing several small runs into one job, and the order of runs in it. Pure functions."""
+"""Packing several small runs into one job, their order in it, and the chunks of a job array. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from hpcml.codec import encode
-from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.workload import with_times
+from hpcml.commands.submit.plan import Planned, with_times
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.comparison import ENOUGH_NODES
@@ -23,6 +23,29 @@ from hpcml.spelling import did_you_mean
 from hpcml.units import format_walltime, parse_walltime_s
 
 _NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
+T = TypeVar("T")
+
+
+def chunks(items: Sequence[T], largest: int | None) -> list[Sequence[T]]:
+    """Cut *items* into as few pieces as may be, of nearly equal size, none larger than *largest* (None: no limit).
+
+    >>> [len(chunk) for chunk in chunks(range(1000), 400)]
+    [333, 333, 334]
+    """
+    pieces = -(-len(items) // (largest or len(items)))
+    ends = [len(items) * number // pieces for number in range(pieces + 1)]
+    return [items[begin:end] for begin, end in pairwise(ends)]
+
+
+def share(limit: int | None, number: int, arrays: int) -> int | None:
+    """Return how many elements of array *number* of so many *arrays* may run at once under one *limit* (None: all).
+
+    Each may run one at least, so that of more arrays than the limit allows more than that run.
+
+    >>> [share(5, number, 2) for number in range(2)]
+    [2, 3]
+    """
+    return None if limit is None else max(1, limit * (number + 1) // arrays - limit * number // arrays)
 
 
 def packs_of(planned: Sequence[Planned]) -> list[list[Planned]]:

@@ -13,19 +13,15 @@ from pathlib import Path
 
 from hpcml.agent.telemetry.others import sampler_of
 from hpcml.commands.machine import Machine, look_around
-from hpcml.commands.submit import packing
-from hpcml.commands.submit.account import Ask, with_accounts
-from hpcml.commands.submit.containers import check_binds, fitted, lacks_fuse
-from hpcml.commands.submit.data_path import absent_paths
-from hpcml.commands.submit.frameworks import check_framework, check_version
-from hpcml.commands.submit.planned import Planned
-from hpcml.commands.submit.queues import asked_of, completed, refuse_impossible, routed
-from hpcml.commands.submit.startable import ProgramStart, check_startable, has_known_python, start_of
-from hpcml.commands.submit.strategy_fit import processes_per_node
-from hpcml.commands.submit.workload import Software, build_plan
+from hpcml.commands.submit import packs
+from hpcml.commands.submit.containers import check_binds, check_framework, fitted, lacks_fuse
+from hpcml.commands.submit.plan import Planned, Software, absent_paths, build_plan
+from hpcml.commands.submit.program import check_startable, start_of
+from hpcml.commands.submit.site import Ask, asked_of, completed, refuse_impossible, routed, with_accounts
+from hpcml.commands.submit.strategy import processes_per_node
 from hpcml.config.compose import Composed
 from hpcml.config.sweep import MOST_RUNS, check_count
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, require
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import ContainerKind
 from hpcml.model.metric_goal import goal_by_name
@@ -34,8 +30,7 @@ from hpcml.model.precision import CPU, Device
 from hpcml.model.recipe import own_recipes
 from hpcml.model.records import check_tag
 from hpcml.model.run import Run
-from hpcml.paths import is_source_of_hpcml, resource_dir
-from hpcml.runs.plan import Plan
+from hpcml.paths import resource_dir
 from hpcml.schedulers.registry import backend_of, find_programs
 from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
 
@@ -89,8 +84,6 @@ def plan_all(
     missing. Programs and working directories are looked up relative to the current directory.
     """
     cwd, shipped = Path.cwd(), resource_dir("recipes")
-    if is_source_of_hpcml(cwd) and (cwd / "recipes").resolve() != shipped.resolve():
-        log.warning("this folder is another copy of hpcml; the recipes and options that count are those of %s", shipped)
     software = Software(
         python=sys.executable,
         recipes=shipped,
@@ -98,9 +91,9 @@ def plan_all(
         cwd=cwd,
         has_module=has_module,
     )
-    known = _Known()
-    planned = sorted((_plan(point, machine, software, known) for point in points), key=lambda item: item.run.seed)
-    _warn_of_versions(planned, cwd)
+    is_here = functools.cache(lambda scheduler: all(find_programs(scheduler).values()))  # looks through PATH
+    planned = sorted((_plan(point, machine, software, is_here) for point in points), key=lambda item: item.run.seed)
+    _check_programs(planned)
     if any(lacks_fuse(item.run) for item in planned):
         log.warning(
             "/dev/fuse cannot be used here: each start unpacks its image first (--unsquash), which takes room in /tmp"
@@ -109,17 +102,9 @@ def plan_all(
     repeated = [
         replace(item, repeat=repeat) for repeat in range(most) for item in planned if repeat < item.run.schedule.repeats
     ]
-    packing.packs_of(repeated)  # refuses packs that would never run
+    packs.packs_of(repeated)  # refuses packs that would never run
     _warn_of_goals(points)
     return repeated
-
-
-def _warn_of_versions(planned: Sequence[Planned], project: Path) -> None:
-    """Refuse frameworks in images that are too old for their recipes, and say where that is not known."""
-    inside = [item for item in planned if item.run.container.kind is ContainerKind.build]
-    unknown = [check_version(item.run, Path(item.plan.argv[1]), project) for item in inside if len(item.plan.argv) > 1]
-    for line in dict.fromkeys(filter(None, unknown)):
-        log.warning("%s", line)
 
 
 def _warn_of_goals(points: Sequence[Composed]) -> None:
@@ -140,24 +125,21 @@ def _warn_of_goals(points: Sequence[Composed]) -> None:
         log.warning("the name %s does not tell which way is better: say objective.goal=min or max", metric)
 
 
-class _Known:
-    """What was looked for for one run of a sweep, and is the same for others: once for all of them."""
-
-    def __init__(self) -> None:
-        self.is_here = functools.cache(lambda scheduler: all(find_programs(scheduler).values()))  # looks through PATH
-        self._startable: set[tuple[ProgramStart, bool, str | None, SchedulerName, bool]] = set()
-
-    def check_startable(self, plan: Plan, run: Run, *, is_inside: bool) -> None:
-        """Raise `ConfigError` as `startable.check_startable` does."""
-        start = start_of(plan.argv, Path(plan.cwd))
-        path, scheduler = run.workload.env.get("PATH"), run.cluster.scheduler
-        asked = (start, has_known_python(run), path, scheduler, is_inside)
-        if asked not in self._startable:
-            check_startable(start, run, is_inside=is_inside)
-            self._startable.add(asked)
+def _check_programs(planned: Sequence[Planned]) -> None:
+    """Raise `ConfigError` where a command of the user's own cannot start; alike ones of a sweep are looked at once."""
+    known: list[tuple[object, ...]] = []
+    for item in planned:
+        run = item.run
+        if run.workload.command is None:
+            continue
+        start = start_of(item.plan.argv, Path(item.plan.cwd))
+        asked = (start, run.workload.env.get("PATH"), run.cluster, run.container.kind)
+        if asked not in known:
+            check_startable(start, run)
+            known.append(asked)
 
 
-def _plan(point: Composed, machine: Machine, software: Software, known: _Known) -> Planned:
+def _plan(point: Composed, machine: Machine, software: Software, is_here: Callable[[str], bool]) -> Planned:
     backend_of(point.run.cluster.scheduler.name)  # refuses one that is not there
     for name in point.run.telemetry.samplers:
         sampler_of(name)  # as above
@@ -165,66 +147,61 @@ def _plan(point: Composed, machine: Machine, software: Software, known: _Known) 
     for tag in run.tags:
         check_tag(tag)
     local = run.cluster.scheduler is SchedulerName.local
-    for line in absent_paths(run) if local else ():  # a site's may be seen from there alone: `preflight.refusals`
+    for line in absent_paths(run) if local else ():  # a site's may be seen from there alone: `advice.refusals`
         raise ConfigError(line)
     cwd = Path(run.workload.cwd) if run.workload.cwd else software.cwd
     if not os.path.isdir(cwd):  # noqa: PTH112 - Path.is_dir raises where a name is longer than a file's may be
         raise ConfigError(f"workload.cwd={cwd} is no directory")
     refuse_impossible(run)
-    _refuse_unheard_slice(run)
     _refuse_unsaid(run)
-    _refuse_unread(run)
     device = _local_device(run, machine) if local else run.profile_device()
     cpus = _local_cpus(run, machine, device) if local else run.resources.cpus_per_task
     run = fitted(run, _as_found(run.cluster, machine, device) if local else run.cluster)
     is_inside = run.container.kind is not ContainerKind.none
-    if not _starts_in_this_python(run, known.is_here):
+    if not _starts_in_this_python(run, is_here):
         software = replace(software, has_module=None)
     plan = build_plan(run, device, software.inside if is_inside else software, cpus_per_task=cpus)
     if is_inside:
-        check_framework(run, software.cwd)
         check_binds(plan, run)
-    if run.workload.command is not None:
-        known.check_startable(plan, run, is_inside=is_inside)
+    if run.container.kind is ContainerKind.build and run.workload.command is None:
+        check_framework(run, Path(plan.argv[1]), software.cwd)
     return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config)
 
 
-def _refuse_unheard_slice(run: Run) -> None:
-    """Raise `ConfigError` for a MIG slice that the site's templates do not say: whole GPUs would come."""
-    site, wanted = run.cluster, run.resources
-    if wanted.mig is None or site.mig_type is None:
-        return
-    request = backend_of(site.scheduler.name).gpu_request if site.gpu_request is None else site.gpu_request
-    check_is_told(
-        wanted.mig,
-        cluster=site.name,
-        mig_type=site.mig_type,
-        gpu_request=request or "",
-        directives=site.directives,
-    )
-
-
 def _refuse_unsaid(run: Run) -> None:
-    """Raise `ConfigError` for what the run asks for by an option that the site's sbatch does not take."""
-    site, wanted = run.cluster, run.resources
+    """Raise `ConfigError` for what the run asks for and the site's scheduler, or this machine, would not be told.
+
+    A MIG slice that the site's templates do not name (whole GPUs would come), an option that its sbatch does not take,
+    a limit that its scheduler does not know, and what only the script of a job would do.
+    """
+    site, wanted, backend = run.cluster, run.resources, backend_of(run.cluster.scheduler.name)
+    if wanted.mig is not None and site.mig_type is not None:
+        request = backend.gpu_request if site.gpu_request is None else site.gpu_request
+        check_is_told(
+            wanted.mig,
+            cluster=site.name,
+            mig_type=site.mig_type,
+            gpu_request=request or "",
+            directives=site.directives,
+        )
     for key, value in (("cpus_per_task", wanted.cpus_per_task), ("mem", wanted.mem)):
         option = key.replace("_", "-")
-        if value is not None and option in site.slurm.refuses:
-            raise ConfigError(
-                f"resources.{key}={value}: cluster={site.name} takes no --{option} (cluster.slurm.refuses): write "
-                f"resources.{key}=null, and the site decides"
-            )
-
-
-def _refuse_unread(run: Run) -> None:
-    """Raise `ConfigError` for what a job script would do and this machine, which has none, would leave out."""
-    site = run.cluster
+        require(
+            value is None or option not in site.slurm.refuses,
+            f"resources.{key}={value}: cluster={site.name} takes no --{option} (cluster.slurm.refuses): write "
+            f"resources.{key}=null, and the site decides",
+        )
+    require(
+        wanted.array_parallelism is None or backend.limits_arrays,
+        f"resources.array_parallelism={wanted.array_parallelism}: {backend.title} cannot be told how many jobs of a "
+        "sweep may run at once: leave it out",
+    )
     for name, words in (("modules", site.modules), ("prelude", site.prelude), ("directives", site.directives)):
-        if words and site.scheduler is SchedulerName.local:
-            raise ConfigError(
-                f"cluster.{name}={words}: no job script runs on this machine; programs get your shell's environment: "
-                "prepare that before hpcml run"
-            )
+        require(
+            not words or site.scheduler is not SchedulerName.local,
+            f"cluster.{name}={words}: no job script runs on this machine; programs get your shell's environment: "
+            "prepare that before hpcml run",
+        )
 
 
 def _starts_in_this_python(run: Run, is_here: Callable[[str], bool]) -> bool:

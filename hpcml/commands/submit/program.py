@@ -22,7 +22,6 @@ from hpcml.model.container import ContainerKind
 from hpcml.model.run import Run
 from hpcml.runs.files import read_whole
 from hpcml.schedulers.registry import SUBMITS
-from hpcml.spelling import did_you_mean
 
 _PYTHON = re.compile(r"python[\d.]*")
 _SUFFIXES: Mapping[str, tuple[str, ...]] = {  # of the scripts that a program runs
@@ -32,10 +31,8 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {  # of the scripts that a program ru
     "julia": (".jl",),
     "perl": (".pl",),
 }
-_OF_SHELLS = frozenset({"cd", "source", ".", "export", "module", "ml", "eval", "exec", "ulimit", "if", "for", "while"})
-_MODULE = re.compile(r"-[A-Za-z]*m|--module")
-# bash -lc, perl -ne; python - and bash -s read standard input; what torchrun starts so is no script
-_RUNS_NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[ces]|--no[-_]python")
+# python -m, and what reads its program from a word or standard input: bash -lc, perl -ne, python -
+_RUNS_NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[cesm]|--module|--no[-_]python")
 _COMPILE = "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec')"
 _OF_SYNTAX = re.compile(r"^(?:Syntax|Indentation|Tab)Error", re.MULTILINE)
 _MOST_BYTES = 1 << 20  # of a script that is compiled
@@ -61,78 +58,60 @@ def start_of(words: Sequence[str], cwd: Path) -> ProgramStart:
     """Return what the command *words* starts in *cwd*."""
     program, name = words[0], PurePath(words[0]).name
     waits = any(word in ("--wait", "-W") or word.startswith("-Wblock") for word in words)
-    suffixes = _SUFFIXES.get("python" if _PYTHON.fullmatch(name) else name, ())
-    rest = words[1:]
-    if name == "accelerate":
-        rest = words[2:] if words[1:2] == ["launch"] else []
-    for before, word in pairwise(["", *rest]) if suffixes else ():
-        if _MODULE.fullmatch(before):
-            return ProgramStart(program=program, cwd=cwd)
+    start = ProgramStart(program=program, cwd=cwd, only_submits=name in SUBMITS and not waits)
+    suffixes = _SUFFIXES.get("python" if _PYTHON.fullmatch(name) else name)
+    if suffixes is None or (name == "accelerate" and words[1:2] != ["launch"]):
+        return start
+    rest = words[2:] if name == "accelerate" else words[1:]
+    for before, word in pairwise(["", *rest]):
         if _RUNS_NO_SCRIPT.fullmatch(word):
             break
         is_value = before.startswith(("-", "+")) and not os.path.lexists(cwd / word)  # of an option, maybe
         if word.endswith(suffixes) or not (word.startswith(("-", "+")) or is_value):
             return ProgramStart(program=program, cwd=cwd, script=word)
-    return ProgramStart(program=program, cwd=cwd, only_submits=name in SUBMITS and not waits)
+    return start
 
 
-def has_known_python(run: Run) -> bool:
-    """Tell whether the Python of a user's own command is, as far as anybody knows, the one that is found here."""
-    site = run.cluster
-    is_inside = run.container.kind is not ContainerKind.none
-    return not (is_inside or site.modules or site.prelude or "PATH" in run.workload.env)
-
-
-def check_startable(start: ProgramStart, run: Run, *, is_inside: bool) -> None:
+def check_startable(start: ProgramStart, run: Run) -> None:
     """Raise `ConfigError` where *run*'s own command could not start as planned.
 
-    *is_inside*: it starts in an image, of whose files only those below the working directory are known. On a cluster
-    the PATH is that of the job, so that only paths are looked at.
+    Of the files in an image only those below the working directory are known. On a cluster the PATH is that of the job,
+    so that only paths are looked at.
     """
-    for problem in _problems(start, run, is_inside=is_inside):
+    for problem in _problems(start, run):
         raise ConfigError(problem)
 
 
-def _problems(start: ProgramStart, run: Run, *, is_inside: bool) -> Iterator[str]:
+def _problems(start: ProgramStart, run: Run) -> Iterator[str]:
+    program, site = start.program, run.cluster
+    is_inside, is_here = run.container.kind is not ContainerKind.none, site.scheduler is SchedulerName.local
     if start.only_submits:
         yield (
-            f"{start.program} submits another job and ends, and the run would be over before that begins: hpcml "
-            "submits by itself: hpcml run +cluster=NAME -- bash job.sh"
+            f"{program} submits another job and ends, and the run would be over before that begins: hpcml submits by "
+            "itself: hpcml run +cluster=NAME -- bash job.sh"
         )
-    is_here = run.cluster.scheduler is SchedulerName.local
-    if not is_inside and os.sep in start.program:
-        yield from _no_file(start, is_here=is_here)
-    elif not is_inside and is_here and shutil.which(start.program, path=run.workload.env.get("PATH")) is None:
-        yield f"there is no program {start.program!r} here{_hint(start)}"
+    path = start.cwd / program
+    if not is_inside and os.sep in program and os.path.lexists(path):
+        if _is_dir(path):
+            yield f"{program} is a folder, not a program: name the file to start"
+        elif not os.access(path, os.X_OK):
+            yield f"{program} is there, and may not be executed: chmod +x, or name the program that reads it"
+    elif not is_inside and (is_here or os.sep in program):
+        is_known = is_here or _is_dir(path.parent) or not PurePath(program).is_absolute()
+        if is_known and (os.sep in program or shutil.which(program, path=run.workload.env.get("PATH")) is None):
+            yield f"there is no program {program!r} here{_hint(start)}"
     yield from _no_script(start, is_inside=is_inside)
-    if has_known_python(run):
+    if not (is_inside or site.modules or site.prelude or "PATH" in run.workload.env):
         yield from _no_python(start)
-
-
-def _no_file(start: ProgramStart, *, is_here: bool) -> Iterator[str]:
-    path = start.cwd / start.program
-    if not os.path.lexists(path):
-        if is_here or _is_dir(path.parent) or not PurePath(start.program).is_absolute():
-            yield f"there is no program {start.program!r} here{_hint(start)}"
-    elif _is_dir(path):
-        yield f"{start.program} is a folder, not a program: name the file to start"
-    elif not os.access(path, os.X_OK):
-        yield f"{start.program} is there, and may not be executed: chmod +x, or name the program that reads it"
 
 
 def _hint(start: ProgramStart) -> str:
     """Return what to do about a program that is not there."""
-    program = start.program
-    if re.search(r"\s", program):
+    if re.search(r"\s", start.program):
         return ": it is one word; leave out the quotes around the whole command, or write bash -c '...'"
-    if program in _OF_SHELLS:
-        return ": it is a word of the shell; give the whole line to bash -c '...'"
-    if program.startswith("-") or re.fullmatch(r"\+?[\w.]+=.*", program, re.DOTALL):
+    if start.program.startswith("-") or re.fullmatch(r"\+?[\w.]+=.*", start.program, re.DOTALL):
         return ": settings stand in front of the --, variables of the program too (workload.env.NAME=VALUE)"
-    if os.path.isfile(start.cwd / program):  # noqa: PTH113 - Path's own raises where a name is too long
-        return f": the file of that name is started by ./{program}"
-    near = None if program in _SUFFIXES else did_you_mean(program, _SUFFIXES)
-    return f"; {near or 'activate the environment that has it before hpcml run, or write its path'}"
+    return "; activate the environment that has it before hpcml run, or write its path; a shell's own is bash -c '...'"
 
 
 def _no_script(start: ProgramStart, *, is_inside: bool) -> Iterator[str]:
@@ -154,7 +133,6 @@ def _no_python(start: ProgramStart) -> Iterator[str]:
     if found is None or error is None:
         return
     python = found if _PYTHON.fullmatch(Path(found).name) else str(Path(found).with_name("python"))
-    asked = None
     with suppress(OSError, subprocess.TimeoutExpired):
         asked = subprocess.run(
             [python, "-I", "-c", _COMPILE, start.script],  # -I: nothing of the user's folder is loaded
@@ -166,9 +144,9 @@ def _no_python(start: ProgramStart) -> Iterator[str]:
             timeout=_PATIENCE_S,
             check=False,
         )
-    if asked is not None and asked.returncode and _OF_SYNTAX.search(asked.stderr):
-        where = f", line {error.lineno}" if error.lineno else ""
-        yield f"{start.script}{where}: {error.msg}, says the Python of the command, which cannot compile it"
+        if asked.returncode and _OF_SYNTAX.search(asked.stderr):
+            where = f", line {error.lineno}" if error.lineno else ""
+            yield f"{start.script}{where}: {error.msg}, says the Python of the command, which cannot compile it"
 
 
 def _error_in(script: Path) -> SyntaxError | None:

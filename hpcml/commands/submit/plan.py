@@ -1,23 +1,24 @@
-"""The plan of a run: command line, environment and processes that the agent starts, once the settings fit together."""
+"""The plan of a run: command line, environment and processes that the agent starts, once the settings fit together.
+
+Also what a recipe asks of data.path: that it is of the kind that the recipe reads, and not empty.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
 
 from hpcml.agent.ranks import PROFILE, overrides_env
-from hpcml.commands.submit.data_path import check_kind
-from hpcml.commands.submit.launchers import mpi_start_of
-from hpcml.commands.submit.strategy_fit import (
+from hpcml.commands.submit.strategy import (
     Division,
     check_strategy,
     divide,
     gpus_per_node,
+    mpi_start_of,
     processes_per_node,
     replaced_products,
 )
@@ -35,8 +36,33 @@ from hpcml.model.precision import (
 )
 from hpcml.model.recipe import check, check_modules, check_requirements, find_program, read_recipe
 from hpcml.model.run import Launcher, ProfileTool, Run
-from hpcml.model.secrets import masked
-from hpcml.runs.plan import Plan, stop_and_warn_after_s
+from hpcml.runs.plan import Image, Plan, stop_and_warn_after_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A run that could start now: checked, and nothing written yet.
+
+    `overrides` are the words of the command line that made this point of a sweep, without secrets; `user_config` are
+    the folders of options that were read besides hpcml's own.
+    """
+
+    run: Run
+    plan: Plan
+    overrides: tuple[str, ...]
+    user_config: tuple[str, ...]
+    repeat: int = 0  # which of schedule.repeats it is
+    image: Image | None = None  # what it will be put into; None: nothing, or not looked for yet
+
+    @property
+    def wants_image(self) -> bool:
+        """Whether it is to run in a container."""
+        return self.run.container.kind is not ContainerKind.none
+
+    @property
+    def code_folder(self) -> Path:
+        """The folder in which its program is submitted to start; the code around it counts as the run's."""
+        return Path(self.plan.cwd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +79,6 @@ class Software:
     def inside(self) -> Software:
         """The same inside an image: its own ``python3``, of which it is not known which modules it has."""
         return replace(self, python="python3", has_module=None)
-
-
-class _Times(TypedDict):
-    walltime_s: int | None
-    stop_after_s: int | None
-    warn_after_s: int | None
 
 
 def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: int | None) -> Plan:
@@ -85,7 +105,7 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
         )
     check_strategy(run, device, numerics, cpus_per_task=cpus_per_task)
     profiler = _profiler(run, processes_per_node(run, device) * run.resources.nodes)
-    return Plan(
+    plan = Plan(
         numerics=numerics,
         device=device.kind,
         argv=argv,
@@ -96,10 +116,12 @@ def build_plan(run: Run, device: Device, software: Software, *, cpus_per_task: i
         cpus_per_task=cpus_per_task,
         stop_grace_s=run.workload.stop_grace_s,
         mpi=mpi_start_of(run),
+        walltime_s=None,  # `with_times`
+        stop_after_s=None,
         profiled=[*profiler, *argv] if profiler else [],
         **division,
-        **_times(run, is_packed=False),
     )
+    return with_times(plan, run)
 
 
 def _profiler(run: Run, processes: int) -> list[str]:
@@ -148,19 +170,15 @@ def with_times(plan: Plan, run: Run, *, is_packed: bool = False) -> Plan:
     earlier by ``schedule.notice_s``. A packed run shares its job with others: the margin is the job's, and the run has
     all of its own walltime.
     """
-    return replace(plan, **_times(run, is_packed=is_packed))
-
-
-def _times(run: Run, *, is_packed: bool) -> _Times:
     walltime_s = run.resources.walltime_s
     if walltime_s is None:
-        return {"walltime_s": None, "stop_after_s": None, "warn_after_s": None}
+        return replace(plan, walltime_s=None, stop_after_s=None, warn_after_s=None)
     is_alone = run.cluster.scheduler is not SchedulerName.local and not is_packed
     grace_s, notice_s = run.workload.stop_grace_s, run.schedule.notice_s
     stop_after_s, warn_after_s = stop_and_warn_after_s(
         walltime_s, grace_s=grace_s, notice_s=notice_s, is_alone=is_alone
     )
-    return {"walltime_s": walltime_s, "stop_after_s": stop_after_s, "warn_after_s": warn_after_s}
+    return replace(plan, walltime_s=walltime_s, stop_after_s=stop_after_s, warn_after_s=warn_after_s)
 
 
 def _start_of_recipe(run: Run, device: Device, software: Software) -> tuple[list[str], Division]:
@@ -195,14 +213,7 @@ def _own_words(run: Run, command: str) -> list[str]:
         values[MIXED_PRECISION] = mixed_precision(run.precision.name)
     values |= swept
     absent = {f"{{{name}}}" for name, value in swept.items() if not value}
-    argv = [fill_in(words[0], values), *(fill_in(word, values) for word in words[1:] if word not in absent)]
-    for word in (*argv, *(f"{name}={value}" for name, value in run.workload.env.items())):
-        require(
-            (size := len(os.fsencode(word))) <= _LONGEST_WORD,
-            f"{masked([word])[0][:_MOST_SHOWN]}... has {size:,} bytes, and Linux takes no word or variable of more "
-            f"than {_LONGEST_WORD:,}: write it to a file",
-        )
-    return argv
+    return [fill_in(words[0], values), *(fill_in(word, values) for word in words[1:] if word not in absent)]
 
 
 def _split(command: str) -> list[str]:
@@ -215,8 +226,6 @@ def _split(command: str) -> list[str]:
     return argv
 
 
-_LONGEST_WORD = 131_071  # bytes: Linux' MAX_ARG_STRLEN without the zero at the end (man execve)
-_MOST_SHOWN = 40
 _TOLD = ("HPCML_PRECISION", "HPCML_NUMERICS")
 # What torch.compile made of one run's graph is no other run's: PyTorch before 2.13 gives a program that asks for FP16
 # (or, in an autocast, FP32) what it compiled for BF16 (pytorch/pytorch#181564). Kernels are kept, by their source.
@@ -231,15 +240,14 @@ def _environment(run: Run, device: Device, numerics: str, cpus_per_task: int | N
     Raises `ConfigError` where ``workload.env`` would undo the switches of the precision or the strategy, or names what
     each process is told.
     """
-    switches = environment(run.precision.name)
-    for name in sorted(switches.keys() & run.workload.env.keys()):
-        raise ConfigError(f"workload.env.{name} would undo precision={run.precision.name.name}: leave it to hpcml")
-    told = run.strategy.environment()
-    for name in sorted(told.keys() & run.workload.env.keys()):
-        library = name.partition("_")[0].lower()
-        raise ConfigError(f"workload.env.{name} would undo strategy.{library}: set one of them")
+    switches, told = environment(run.precision.name), run.strategy.environment()
     processes = processes_per_node(run, device) * run.resources.nodes
     for name in sorted(run.workload.env):
+        if name in switches:
+            raise ConfigError(f"workload.env.{name} would undo precision={run.precision.name.name}: leave it to hpcml")
+        if name in told:
+            library = name.partition("_")[0].lower()
+            raise ConfigError(f"workload.env.{name} would undo strategy.{library}: set one of them")
         if name in _TOLD or overrides_env(run, name, processes=processes):
             raise ConfigError(
                 f"workload.env.{name} would have no effect: hpcml tells each of {processes} process(es) its own "
@@ -259,3 +267,53 @@ def _environment(run: Run, device: Device, numerics: str, cpus_per_task: int | N
     if cpus_per_task is not None:
         variables |= {name: str(cpus_per_task) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     return {**variables, **run.workload.env}
+
+
+# The data.
+
+_KINDS = {"file": "a file", "folder": "a folder", "any": "a file or a folder"}  # as recipe.toml says it
+
+
+def absent_paths(run: Run) -> Iterator[str]:
+    """Yield a line for each path, of the data and of an image, that *run* names and that this machine has not.
+
+    Raises `ConfigError` for one that cannot be looked at.
+    """
+    for key, path in (("data.path", run.data.path), ("container.path", run.container.path)):
+        if path is not None and not _ask(Path(path), Path.exists, key):
+            yield f"{key}={path} does not exist"
+
+
+def check_kind(path: str | None, kind: str, *, data: str) -> None:
+    """Raise `ConfigError` unless *path* is what the recipe reads *data* from: of the right kind, readable, not empty.
+
+    *kind* is file, folder or any, as the recipe's recipe.toml has it. None is an error too; what is absent is none
+    here (`absent_paths`).
+    """
+    if path is None:
+        raise ConfigError(f"data={data} needs data.path: {_KINDS[kind]}")
+    place = Path(path)
+    if not _ask(place, Path.exists):
+        return
+    is_folder = _ask(place, Path.is_dir)
+    if kind != "any" and is_folder is not (kind == "folder"):
+        found = "folder" if is_folder else "file"
+        raise ConfigError(f"data.path={path} is {_KINDS[found]}: data={data} is read from {_KINDS[kind]}")
+    if _ask(place, _is_empty):
+        raise ConfigError(f"data.path={path} is empty: data={data} is read from it")
+    if not os.access(place, os.R_OK | (os.X_OK if is_folder else 0)):
+        raise ConfigError(f"data.path={path} cannot be read by you: change its permissions")
+
+
+def _is_empty(place: Path) -> bool:
+    if place.is_dir():
+        with os.scandir(place) as entries:  # not listed: data sets have folders with millions of files
+            return next(entries, None) is None
+    return place.stat().st_size == 0
+
+
+def _ask(place: Path, question: Callable[[Path], bool], key: str = "data.path") -> bool:
+    try:
+        return question(place)
+    except OSError as error:
+        raise ConfigError(f"{key}={place} cannot be looked at: {error.strerror}") from error
