@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.commands.submit import code, dependencies, images, launch, preflight, rehearse
+from hpcml.commands.submit import dependencies, images, launch, preflight, rehearse, snapshot
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.planned import Planned
 from hpcml.errors import NotPrivateError
@@ -40,7 +40,6 @@ def preview_submission(
     """
     if places.home.is_dir() and (shared := why_shared(places.home)):
         raise NotPrivateError(shared)
-    code.refuse(planned, places)
     notes: list[str] = []
     if any(item.run.resources.dependency is not None for item in planned):
         planned, notes = dependencies.resolve_all(planned, places)
@@ -53,6 +52,6 @@ def preview_submission(
     return SubmissionPreview(
         runs=[(item.run, launch.plan_shown(item, places), item.overrides) for item in planned],
         submissions=submissions,
-        sources=[*code.foreseen(planned, places), *lines, *said.notes],
+        sources=[*snapshot.foreseen(planned, places), *lines, *said.notes],
         warnings=[*notes, *refused, *said.warnings, *preflight.all_warnings(planned, places, backends.machine())],
     )

@@ -15,9 +15,9 @@ from pathlib import Path
 from hpcml.commands.submit import packing, provenance
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.batches import NONE_SUBMITTED, Outgoing, batches_of, submit_all
-from hpcml.commands.submit.code import KeptCode, keep_code
 from hpcml.commands.submit.containers import put_inside
 from hpcml.commands.submit.planned import Planned
+from hpcml.commands.submit.snapshot import KeptCode, keep_code
 from hpcml.commands.submit.submission_log import Intent, OpenIntent, Phase, open_intent, this_host
 from hpcml.errors import ConfigError, why_not
 from hpcml.model.cluster import SchedulerName
@@ -215,7 +215,7 @@ def prepare(
         submission=submission,
         submission_size=len(everything),
     )
-    keep = keep_code(places, codes)
+    keep = keep_code(places)
     index, runs = iter(range(len(everything))), places.runs
 
     def prepared(item: Planned) -> Prepared:

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit import code, packing, walltimes
+from hpcml.commands.submit import packing, snapshot, walltimes
 from hpcml.commands.submit.data_path import absent_paths
 from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.queues import unknown_queue
@@ -47,7 +47,7 @@ def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -
     found = {text for item in planned for text in warnings(item, places, kind_of)}
     found |= set(_walltime_warnings(planned, places, machine))
     found |= set(_unread_directives(own))
-    return sorted(found | set(packing.warnings(planned)) | set(code.warnings(planned)))
+    return sorted(found | set(packing.warnings(planned)) | set(snapshot.check(planned, places)))
 
 
 def _unread_directives(planned: Sequence[Planned]) -> Iterator[str]:

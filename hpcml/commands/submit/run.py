@@ -15,7 +15,7 @@ from typing import Protocol
 from hpcml.commands import repairs
 from hpcml.commands.collect import begin_home, claim, collect, opened
 from hpcml.commands.retry import is_going_on
-from hpcml.commands.submit import code, dependencies, images, preflight, recover, rehearse
+from hpcml.commands.submit import dependencies, images, preflight, recover, rehearse
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.exclusive import deciding_alone
 from hpcml.commands.submit.launch import Launched, launch
@@ -96,7 +96,6 @@ def submit_points(
         reporter.note(line)
     for line in preflight.refusals(chosen):
         raise ConfigError(line)
-    code.refuse(chosen, places)
     _rehearse(chosen, places, backends, reporter)
     for warning in preflight.all_warnings(chosen, places, backends.machine()):
         reporter.warn(warning)
