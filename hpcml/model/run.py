@@ -239,9 +239,8 @@ class Notify(Enum):
 
 # Names of what begins empty in each run, where git ignores it (without git: folders); a slash is for folders alone.
 _FRESH = (
-    *("out/", "out[-_]*/", "output*/", "results*/", "runs/", "log/", "logs/", "multirun/", "saved_models/", "tmp/"),
-    *("lightning_logs/", "tb_logs/", "tensorboard/", "wandb/", "mlruns/", "mlartifacts/", "mlruns.db", "mlflow.db"),
-    *("checkpoint*", "ckpt*", ".*/"),
+    *("out/", "out[-_]*/", "output*/", "results*/", "runs/", "multirun/", "log/", "logs/", "*_logs/", "tensorboard/"),
+    *("wandb/", "mlruns*", "mlartifacts/", "mlflow.db", "checkpoint*", "ckpt*", "saved_models/", "tmp/", ".*/"),
 )
 # Names of data, which a link leads to: without git, and beside the project.
 _LINKED = ("data/", "data[-_.]*/", "*[-_.]data/", "dataset*/", "input/", "inputs/")

@@ -57,7 +57,7 @@ class KeptCode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class CodeSource:
     """The folder that code comes from, and the rules for its copy; runs with equal sources share one."""
 
     folder: Path
@@ -97,7 +97,7 @@ def keep_code(places: Places) -> Callable[[Planned, RunDir], KeptCode]:
     """
 
     @functools.cache
-    def copy_of(source: Source) -> _Copy | None:
+    def copy_of(source: CodeSource) -> _Copy | None:
         tree = read_tree(source, places)
         return None if tree is None else _Copy(tree, code_store.keep(places.code, tree.files, tree.links))
 
@@ -173,16 +173,16 @@ def foreseen(planned: Sequence[Planned], places: Places) -> list[str]:
     return list(lines)
 
 
-def source_of(item: Planned) -> Source:
+def source_of(item: Planned) -> CodeSource:
     """Return where the code of a planned run comes from."""
     is_recipe = item.run.workload.command is None
     folder = Path(item.plan.argv[1]).parent if is_recipe else item.code_folder
     return source_in(folder, item.run.schedule, is_recipe=is_recipe)
 
 
-def source_in(folder: Path, schedule: Schedule, *, is_recipe: bool = False) -> Source:
+def source_in(folder: Path, schedule: Schedule, *, is_recipe: bool = False) -> CodeSource:
     """Return the source of what lies in *folder*, with the rules of *schedule*."""
-    return Source(
+    return CodeSource(
         folder=folder,
         is_recipe=is_recipe,
         is_copied=schedule.snapshot is not Snapshot.none,
@@ -193,7 +193,7 @@ def source_in(folder: Path, schedule: Schedule, *, is_recipe: bool = False) -> S
     )
 
 
-def read_tree(source: Source, places: Places) -> Tree | None:
+def read_tree(source: CodeSource, places: Places) -> Tree | None:
     """Return what is copied for runs of *source*, as it is now; None where nothing is.
 
     The code is that of the repository around the folder; without git, or where git ignores the folder, what lies in it.
@@ -230,7 +230,7 @@ class _Reader:
     """Sorts the entries of a working tree into *tree*, by the rules of *source*."""
 
     tree: Tree
-    source: Source
+    source: CodeSource
     left_out: list[str]  # real paths
     ignored: list[File] = field(default_factory=list)
 
@@ -416,7 +416,7 @@ def _files_of(folder: Path) -> list[File]:
     return files
 
 
-def _refuse_too_large(tree: Tree, source: Source, remedy: str) -> None:
+def _refuse_too_large(tree: Tree, source: CodeSource, remedy: str) -> None:
     size_bytes, count = sum(file.size for file in tree.files), len(tree.files) + len(tree.links)
     if size_bytes > source.snapshot_mib << 20 or count > _MOST_FILES:
         raise ConfigError(
