@@ -17,7 +17,7 @@ import pytest
 from hpcml.commands.submit import code_store
 from hpcml.commands.submit.code_store import File, Link
 from hpcml.commands.submit.provenance import describe_code
-from hpcml.commands.submit.snapshot import KeptCode, check, foreseen, keep_code, read_tree, source_in
+from hpcml.commands.submit.snapshot import CodeSource, KeptCode, check, foreseen, keep_code, read_tree
 from hpcml.errors import ConfigError
 from hpcml.model.run import Schedule
 from hpcml.paths import Places
@@ -168,11 +168,13 @@ def test_links_that_leave_the_tree_still_lead_there(places: Places, repository: 
     (tmp_path / "beside").touch()
     (repository / "out").symlink_to("../beside")
     (repository / "in").symlink_to(repository / "lib" / "part.py")
+    (repository / "gone").symlink_to("../gone")
 
     code, _, _ = kept_by(places, repository, "true")
 
-    assert (code / "out").readlink() == tmp_path / "beside"
+    assert staging_of(places, repository).shared["project/out"] == str(tmp_path / "beside")
     assert (code / "in").readlink() == Path("lib/part.py")
+    assert (code / "gone").readlink() == tmp_path / "gone"
 
 
 def test_submodules_and_repositories_inside_are_copied_too(places: Places, repository: Path, tmp_path: Path) -> None:
@@ -240,7 +242,7 @@ def test_code_in_a_folder_that_hpcml_keeps_is_refused(tmp_path: Path) -> None:
     git(folder, "init", "-q")
 
     with pytest.raises(ConfigError, match=r"lies in .*/runs, which is hpcml's: start from a folder of your own"):
-        read_tree(source_in(folder, Schedule()), around)
+        read_tree(CodeSource(folder=folder, rules=Schedule()), around)
 
 
 def test_hpcmls_own_home_inside_the_tree_is_not_copied(repository: Path) -> None:
@@ -262,7 +264,7 @@ def test_what_is_too_large_is_refused_by_name(places: Places, repository: Path) 
 
 
 def test_several_may_keep_the_same_code_at_once(places: Places, repository: Path) -> None:
-    tree = read_tree(source_in(repository, Schedule()), places)
+    tree = read_tree(CodeSource(folder=repository, rules=Schedule()), places)
     assert tree is not None
     found: list[Path] = []
     threads = [

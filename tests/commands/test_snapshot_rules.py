@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.snapshot import Tree, is_everything, keep_code, read_tree, source_in
+from hpcml.commands.submit.snapshot import CodeSource, Tree, is_everything, keep_code, read_tree
 from hpcml.errors import ConfigError
 from hpcml.model.run import Schedule
 from hpcml.paths import Places
@@ -42,7 +42,7 @@ def under_git(project: Path, ignored: str) -> None:
 
 
 def tree_of(project: Path, places: Places, schedule: Schedule | None = None) -> Tree:
-    tree = read_tree(source_in(project, schedule or Schedule()), places)
+    tree = read_tree(CodeSource(folder=project, rules=schedule or Schedule()), places)
     assert tree is not None
     return tree
 
@@ -160,8 +160,8 @@ def test_without_git_all_else_is_code(project: Path, places: Places, tmp_path: P
     tree = tree_of(project, places)
 
     assert names_of(tree) == {"src/deep/model.py", "src/big.bin", "ckpt.pt", "notes/a.txt"}
-    assert {link.path: link.target for link in tree.links} == {"current": "src", "elsewhere": str(tmp_path)}
-    assert (tree.empty, tree.linked) == (["old/runs", "placeholder"], {})
+    assert {link.path: link.target for link in tree.links} == {"current": "src"}
+    assert (tree.empty, tree.linked) == (["old/runs", "placeholder"], {"elsewhere": str(tmp_path)})
 
 
 def test_without_git_a_package_of_python_is_code_whatever_it_is_called(project: Path, places: Places) -> None:

@@ -18,7 +18,7 @@ import os
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -61,12 +61,16 @@ class CodeSource:
     """The folder that code comes from, and the rules for its copy; runs with equal sources share one."""
 
     folder: Path
-    is_recipe: bool
-    is_copied: bool
-    snapshot_mib: int
-    ignored_mib: int
-    fresh: tuple[str, ...]
-    linked: tuple[str, ...]
+    rules: Schedule
+    is_recipe: bool = False
+
+    def __hash__(self) -> int:
+        return hash(self.folder)  # the lists of the rules have none
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a copy is asked for."""
+        return self.rules.snapshot is not Snapshot.none
 
 
 @dataclass(slots=True)
@@ -128,27 +132,28 @@ def check(planned: Sequence[Planned], places: Places) -> list[str]:
 
     Raises `ConfigError` where the code cannot be copied, or where runs would share their files unasked.
     """
-    lines: dict[str, None] = {}
-    for source, count in Counter(map(source_of, planned)).items():
-        tree = read_tree(source, places)
-        if tree is not None:
-            lines |= dict.fromkeys(tree.remarks)
-        elif source.is_copied and count > 1:
-            raise ConfigError(
-                f"{count} runs would start in {source.folder} and share what they write there, since no copy is made "
-                "of it: cd to the folder of the program (or workload.cwd), or set schedule.snapshot=none"
-            )
-        elif source.is_copied:
-            lines[
-                f"the program starts in {source.folder} itself, of which no copy is made: cd to the folder of the "
-                "program (or workload.cwd) to give each run a copy of its own"
-            ] = None
-        elif count > 1 and not source.is_recipe:
-            lines[
-                f"schedule.snapshot=none: {count} runs start in {source.folder} and share what they write there: "
-                "leave it at copy to give each run a folder of its own"
-            ] = None
-    return list(lines)
+    counts = Counter(map(source_of, planned))
+    return [line for source, count in counts.items() for line in _remarks(source, count, read_tree(source, places))]
+
+
+def _remarks(source: CodeSource, count: int, tree: Tree | None) -> Iterator[str]:
+    if tree is not None:
+        yield from tree.remarks
+    elif source.is_copied and count > 1:
+        raise ConfigError(
+            f"{count} runs would start in {source.folder} and share what they write there, since no copy is made of "
+            "it: cd to the folder of the program (or workload.cwd), or set schedule.snapshot=none"
+        )
+    elif source.is_copied:
+        yield (
+            f"the program starts in {source.folder} itself, of which no copy is made: cd to the folder of the program "
+            "(or workload.cwd) to give each run a copy of its own"
+        )
+    elif count > 1 and not source.is_recipe:
+        yield (
+            f"schedule.snapshot=none: {count} runs start in {source.folder} and share what they write there: leave it "
+            "at copy to give each run a folder of its own"
+        )
 
 
 def foreseen(planned: Sequence[Planned], places: Places) -> list[str]:
@@ -156,41 +161,29 @@ def foreseen(planned: Sequence[Planned], places: Places) -> list[str]:
 
     Nothing is written. Raises `ConfigError` where the code cannot be copied.
     """
-    lines: dict[str, None] = {}
-    for source in dict.fromkeys(map(source_of, planned)):
-        tree = read_tree(source, places)
-        if tree is None:
-            lines[f"code: what lies in {source.folder} when the job starts"] = None
-            continue
-        count = len(tree.files)
-        line = f"code: a copy of {count} {one_or_many(count, 'files')} of {tree.top}, kept in {places.code}"
-        lines[line if source.is_recipe else f"{line}; each run starts in a copy of its own"] = None
-        linked = [*tree.linked, *(f"../{name}" for name in tree.beside)]
-        for what, found in (("shared by all runs (links to your own)", linked), ("empty in each run", tree.empty)):
-            if found:
-                more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-                lines[f"code: {what}: {', '.join(found[:_MOST_NAMED])}{more}"] = None
-    return list(lines)
+    sources = dict.fromkeys(map(source_of, planned))
+    return list(dict.fromkeys(line for source in sources for line in _foreseen(source, places)))
+
+
+def _foreseen(source: CodeSource, places: Places) -> Iterator[str]:
+    tree = read_tree(source, places)
+    if tree is None:
+        yield f"code: what lies in {source.folder} when the job starts"
+        return
+    count, own = len(tree.files), "" if source.is_recipe else "; each run starts in a copy of its own"
+    yield f"code: a copy of {count} {one_or_many(count, 'files')} of {tree.top}, kept in {places.code}{own}"
+    linked = [*tree.linked, *(f"../{name}" for name in tree.beside)]
+    for what, found in (("shared by all runs (links to your own)", linked), ("empty in each run", tree.empty)):
+        if found:
+            more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+            yield f"code: {what}: {', '.join(found[:_MOST_NAMED])}{more}"
 
 
 def source_of(item: Planned) -> CodeSource:
     """Return where the code of a planned run comes from."""
     is_recipe = item.run.workload.command is None
     folder = Path(item.plan.argv[1]).parent if is_recipe else item.code_folder
-    return source_in(folder, item.run.schedule, is_recipe=is_recipe)
-
-
-def source_in(folder: Path, schedule: Schedule, *, is_recipe: bool = False) -> CodeSource:
-    """Return the source of what lies in *folder*, with the rules of *schedule*."""
-    return CodeSource(
-        folder=folder,
-        is_recipe=is_recipe,
-        is_copied=schedule.snapshot is not Snapshot.none,
-        snapshot_mib=schedule.snapshot_mib,
-        ignored_mib=schedule.ignored_mib,
-        fresh=tuple(schedule.fresh),
-        linked=tuple(schedule.linked),
-    )
+    return CodeSource(folder=folder, rules=item.run.schedule, is_recipe=is_recipe)
 
 
 def read_tree(source: CodeSource, places: Places) -> Tree | None:
@@ -215,7 +208,7 @@ def read_tree(source: CodeSource, places: Places) -> Tree | None:
     else:
         reader.add_folder(PurePosixPath())
     reader.add_ignored()
-    tree.beside = _beside(tree.top, source.linked)
+    tree.beside = _beside(tree.top, source.rules.linked)
     if top is None and (own := distrusted_by_git(folder)) is not None:
         tree.remarks.append(
             f"git tells nothing of {own}, which belongs to somebody else: no commit is recorded, and all files count "
@@ -243,13 +236,13 @@ class _Reader:
         for folder in sorted(environments):
             self._add_link(prefix / folder)
         for name in names:
-            if environments.isdisjoint(PurePosixPath(name).parents):
-                self._add_code(prefix / name)
+            if not environments or environments.isdisjoint(PurePosixPath(name).parents):
+                self._add(prefix / name, self.tree.files)
         seen: set[PurePosixPath] = set()
         for path in map(PurePosixPath, _listed(self.tree.top / prefix, "-oi", "--directory")):
             if seen.isdisjoint(path.parents):  # git names a folder, and one that is all it holds
                 seen.add(path)
-                self._sort(prefix / path, is_code=False)
+                self._sort(prefix / path, is_ignored=True)
 
     def add_folder(self, path: PurePosixPath) -> None:
         """Add what lies in a folder that git knows nothing of."""
@@ -258,13 +251,13 @@ class _Reader:
         except OSError:
             return  # gone, or not for us to read
         for name in names:
-            self._sort(path / name, is_code=True)
+            self._sort(path / name, is_ignored=False)
         if not names and path.parts:
             self.tree.empty.append(str(path))
 
     def add_ignored(self) -> None:
         """Add the files that git ignores, as copies while there is room, then as links."""
-        room, large = self.source.ignored_mib << 20, []
+        room, large = self.source.rules.ignored_mib << 20, []
         for file in sorted(self.ignored, key=lambda file: (file.size, file.path)):
             room -= file.size
             if room >= 0:
@@ -275,36 +268,32 @@ class _Reader:
         if large:
             self.tree.remarks.append(
                 f"{_biggest(large)}: git ignores them, and with others they are more than "
-                f"schedule.ignored_mib={self.source.ignored_mib}: each run has a link to yours"
+                f"schedule.ignored_mib={self.source.rules.ignored_mib}: each run has a link to yours"
             )
 
-    def _sort(self, path: PurePosixPath, *, is_code: bool) -> None:
-        """Add what lies at *path*, by its name and kind; *is_code* False: git ignores it."""
-        place = self.tree.top / path
+    def _sort(self, path: PurePosixPath, *, is_ignored: bool) -> None:
+        """Add what lies at *path*, by its name and kind; *is_ignored*: by git."""
+        place, rules = self.tree.top / path, self.source.rules
         if path.name in _NEVER or self._is_left_out(place):
             return
         is_folder = os.path.isdir(place)  # noqa: PTH112 - one that is not for us to read is none
-        is_package = (place / "__init__.py").is_file() if is_folder else False  # of Python, called data or results
-        is_fresh, is_linked = (
-            not is_package and _is_named(path.name, names, is_folder=is_folder)
-            for names in (self.source.fresh, self.source.linked)
-        )
+        is_package = is_folder and (place / "__init__.py").is_file()  # of Python, called data or results
+        is_fresh = not is_package and _is_named(path.name, rules.fresh, is_folder=is_folder)
+        is_linked = not is_package and _is_named(path.name, rules.linked, is_folder=is_folder)
         if is_folder and is_environment(place):
             self._add_link(path)
-        elif is_fresh and is_folder:
-            self.tree.empty.append(str(path))
-        elif is_fresh and not is_code:
-            return
-        elif is_linked or (is_folder and not is_code):
+        elif is_fresh and (is_folder or is_ignored):
+            if is_folder:
+                self.tree.empty.append(str(path))
+        elif is_linked or (is_folder and is_ignored):
             self._add_link(path)
-        elif not is_code:
-            self._add_ignored(path)
         elif is_folder and not place.is_symlink():
             self.add_folder(path)
         else:
-            self._add_code(path)
+            self._add(path, self.ignored if is_ignored else self.tree.files)
 
-    def _add_code(self, path: PurePosixPath) -> None:
+    def _add(self, path: PurePosixPath, files: list[File]) -> None:
+        """Add a file to *files*, a symbolic link as what it is, and a repository inside."""
         place = self.tree.top / path
         try:
             status = place.lstat()
@@ -312,10 +301,14 @@ class _Reader:
             return  # removed, and git has not been told
         if self._is_left_out(place):
             return
-        if stat.S_ISLNK(status.st_mode):
-            self.tree.links.append(Link(path=str(path), target=_target(self.tree.top, path)))
-        elif stat.S_ISREG(status.st_mode):
-            self.tree.files.append(_file(path, place, status))
+        if stat.S_ISREG(status.st_mode):
+            files.append(_file(path, place, status))
+        elif stat.S_ISLNK(status.st_mode):
+            target = _target(self.tree.top, path)
+            if os.path.isabs(target) and os.path.exists(target):  # noqa: PTH110, PTH117 - a text
+                self.tree.linked[str(path)] = target
+            else:
+                self.tree.links.append(Link(path=str(path), target=target))
         elif stat.S_ISDIR(status.st_mode) and top_of(place) == place:  # a submodule, or another repository
             self.add_repository(path)
         elif stat.S_ISDIR(status.st_mode):
@@ -323,15 +316,6 @@ class _Reader:
                 f"{path}: not checked out, and each run lacks it: git submodule update --init --recursive, if the "
                 "program needs it"
             )
-
-    def _add_ignored(self, path: PurePosixPath) -> None:
-        place = self.tree.top / path
-        try:
-            status = place.stat()
-        except OSError:
-            return  # gone, or a link to nothing
-        if stat.S_ISREG(status.st_mode):
-            self.ignored.append(_file(path, place, status))
 
     def _add_link(self, path: PurePosixPath) -> None:
         self.tree.linked[str(path)] = str(self.tree.top / path)
@@ -418,11 +402,11 @@ def _files_of(folder: Path) -> list[File]:
 
 def _refuse_too_large(tree: Tree, source: CodeSource, remedy: str) -> None:
     size_bytes, count = sum(file.size for file in tree.files), len(tree.files) + len(tree.links)
-    if size_bytes > source.snapshot_mib << 20 or count > _MOST_FILES:
+    if size_bytes > source.rules.snapshot_mib << 20 or count > _MOST_FILES:
         raise ConfigError(
             f"the code of {tree.top} is too large to be copied for the job: {count} files, {size_bytes >> 20} MiB, the "
             f"largest {_biggest(tree.files)} (limits: {_MOST_FILES} files, schedule.snapshot_mib="
-            f"{source.snapshot_mib}): {remedy}, or set schedule.snapshot=none"
+            f"{source.rules.snapshot_mib}): {remedy}, or set schedule.snapshot=none"
         )
 
 
@@ -438,7 +422,7 @@ class _Copy:
 
     tree: Tree
     kept: Path
-    known: dict[str, str | None] = field(default_factory=dict)  # what `relative` has found out
+    known: dict[str, str | None] = field(default_factory=dict)  # what `inside` has found out
 
     @property
     def name(self) -> str:
@@ -463,21 +447,14 @@ class _Copy:
         places = map(PurePosixPath, names)
         return frozenset(str(path) for place in places for path in (place, *place.parents))
 
-    def relative(self, path: str) -> str | None:
-        """Return *path*, absolute, relative to the tree; None where it lies outside."""
+    def inside(self, path: str) -> str | None:
+        """Return where below its root the copy of the absolute *path* lies; None where there is none."""
         if path not in self.known:
             place = Path(os.path.realpath(Path(path).parent)) / Path(path).name
-            is_inside = place.is_relative_to(self.tree.top)
-            self.known[path] = str(place.relative_to(self.tree.top)) if is_inside else None
+            inside = os.path.relpath(place, self.tree.top)
+            is_there = inside in self.paths or any(_lies_in(inside, folder) for folder in self.tree.empty)
+            self.known[path] = inside if is_there else None
         return self.known[path]
-
-    def counterpart(self, path: str, project: str) -> str:
-        """Return where the copy of *path* lies below a run's *project*; *path* itself where there is none."""
-        inside = self.relative(path) if path.startswith(os.sep) else None
-        if inside is None:
-            return path
-        is_copied = inside in self.paths or any(_lies_in(inside, folder) for folder in self.tree.empty)
-        return os.path.normpath(f"{project}/{inside}") if is_copied else path
 
 
 def _moved(plan: Plan, copy: _Copy, run_dir: RunDir) -> Plan:
@@ -490,7 +467,8 @@ def _moved(plan: Plan, copy: _Copy, run_dir: RunDir) -> Plan:
     project = str(run_dir.work / copy.name)
 
     def moved(path: str) -> str:
-        return copy.counterpart(path, project)
+        inside = copy.inside(path) if path.startswith(os.sep) else None
+        return path if inside is None else os.path.normpath(f"{project}/{inside}")
 
     environment = {
         name: None if value is None else os.pathsep.join(map(moved, value.split(os.pathsep)))
