@@ -387,8 +387,12 @@ def test_a_dry_run_says_where_the_code_would_come_from(places: Places, repositor
 
 def test_what_is_edited_while_a_run_waits_does_not_reach_it(hpcml: Hpcml, repository: Path) -> None:
     (repository / "train.py").write_text(
-        "import lib.part; print('as submitted', lib.part.x, open('data/numbers').read())"
+        "import lib.part, mine; print('as submitted', lib.part.x, mine.y, open('config.yaml').read(), "
+        "open('data/numbers').read())"
     )
+    (repository / "src").mkdir()
+    (repository / "src" / "mine.py").write_text("y = 1")  # as if pip install -e had put src/ where Python looks
+    (repository / "config.yaml").write_text("lr: 1")
     (repository / "wait.py").write_text(
         "import os, runpy, sys, time\n"
         "while not os.path.exists('data/go'): time.sleep(0.05)\n"
@@ -400,11 +404,13 @@ def test_what_is_edited_while_a_run_waits_does_not_reach_it(hpcml: Hpcml, reposi
     (submitted,) = json.loads(done.stdout)
     (repository / "train.py").write_text("print('edited')")
     (repository / "lib" / "part.py").write_text("x = 2")
+    (repository / "src" / "mine.py").write_text("y = 2")
+    (repository / "config.yaml").write_text("lr: 2")
     (repository / "data" / "go").touch()
     assert hpcml("wait", submitted["uid"]).returncode == 0
 
     run_dir = RunDir(Path(submitted["path"]))
-    assert run_dir.stdout(0, 0).read_text() == "as submitted 1 42\n\n" * 2
+    assert run_dir.stdout(0, 0).read_text() == "as submitted 1 1 lr: 1 42\n\n" * 2
     origin = read_manifest(run_dir.manifest).provenance
     assert origin.code is not None
     assert run_dir.code.readlink() == Path(origin.code)

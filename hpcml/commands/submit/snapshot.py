@@ -257,7 +257,8 @@ class _Reader:
 
     def add_ignored(self) -> None:
         """Add the files that git ignores, as copies while there is room, then as links."""
-        room, large = self.source.rules.ignored_mib << 20, []
+        most_mib, large = self.source.rules.ignored_mib, []
+        room = most_mib << 20
         for file in sorted(self.ignored, key=lambda file: (file.size, file.path)):
             room -= file.size
             if room >= 0:
@@ -267,8 +268,8 @@ class _Reader:
                 large.append(file)
         if large:
             self.tree.remarks.append(
-                f"{_biggest(large)}: git ignores them, and with others they are more than "
-                f"schedule.ignored_mib={self.source.rules.ignored_mib}: each run has a link to yours"
+                f"each run has a link to yours, since schedule.ignored_mib={most_mib} is the most that is copied of "
+                f"files that git ignores: {_biggest(large)}"
             )
 
     def _sort(self, path: PurePosixPath, *, is_ignored: bool) -> None:
