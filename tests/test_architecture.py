@@ -59,7 +59,6 @@ SMALL_TOPICS: dict[str, str] = {
     "hpcml.schedulers.pbs.rehearsal": "the counterpart of slurm/rehearsal: a scheduler's folders have the same files",
     "hpcml.schedulers.flux.site": "every backend has the same files, and a site is looked for here",
     "hpcml.schedulers.lsf.site": "as above",
-    "hpcml.commands.submit.import_paths": "reads an environment of Python for what is installed there as editable",
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
 SAME_NAME: dict[str, str] = {

@@ -223,10 +223,9 @@ class Workload:
 
 
 class Snapshot(Enum):
-    """Which part of the user's code is copied at submission, so that later edits do not change a waiting job."""
+    """Whether the user's code is copied at submission, so that later edits do not change a waiting job."""
 
-    copy = "copy"  # the working tree: what git tracks or would add
-    git = "git"  # the commit and the changes to it, and nothing that git does not track
+    copy = "copy"  # the working tree, by the rules of hpcml/commands/submit/snapshot
     none = "none"  # nothing: the job runs what lies there when it starts
 
 
@@ -238,6 +237,15 @@ class Notify(Enum):
     sweep = "sweep"
 
 
+# Names of what begins empty in each run, where git ignores it (without git: folders); a slash is for folders alone.
+_FRESH = (
+    *("out/", "out[-_]*/", "output*/", "results*/", "runs/", "multirun/", "log/", "logs/", "*_logs/", "tensorboard/"),
+    *("wandb/", "mlruns*", "mlartifacts/", "mlflow.db", "checkpoint*", "ckpt*", "saved_models/", "tmp/", ".*/"),
+)
+# Names of data, which a link leads to: without git, and beside the project.
+_LINKED = ("data/", "data[-_.]*/", "*[-_.]data/", "dataset*/", "input/", "inputs/")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """How runs are distributed over jobs, and what is done about runs that the cluster ended early."""
@@ -245,6 +253,10 @@ class Schedule:
     pack: str = "none"  # none | all | settings in which the runs of one job may differ: precision,seed
     repeats: int = 1  # how often each run is done, interleaved with the others
     snapshot: Snapshot = Snapshot.copy
+    snapshot_mib: int = 256  # the most that is copied of the code
+    ignored_mib: int = 64  # the most that is copied of files which git ignores: larger ones are links
+    fresh: list[str] = field(default_factory=lambda: list(_FRESH))
+    linked: list[str] = field(default_factory=lambda: list(_LINKED))
     notice: str = "2m"  # so long before the end of the walltime, the workload is asked to write a checkpoint
     max_requeues: int = 3  # how often a run that stopped at a checkpoint is put back into the queue
     retry: int = 0  # automatic retries after a failure of the cluster, by `hpcml sync`
@@ -255,9 +267,13 @@ class Schedule:
     def __post_init__(self) -> None:
         parse_wait_s(self.notice, field="schedule.notice")
         require(self.repeats >= 1, f"schedule.repeats={self.repeats} must be at least 1")
-        for name in ("max_requeues", "retry"):
+        for name in ("max_requeues", "retry", "snapshot_mib", "ignored_mib"):
             value = getattr(self, name)
             require(value >= 0, f"schedule.{name}={value} must not be negative")
+        for name in ("fresh", "linked"):
+            for pattern in getattr(self, name):
+                is_name = bool(pattern.removesuffix("/")) and "/" not in pattern[:-1]
+                require(is_name, f"schedule.{name}: {pattern!r} is no name of a file or folder, with * and ?")
         require(bool(self.pack_factors) or self.pack in ("none", "all"), f"schedule.pack={self.pack!r} names nothing")
         require(
             self.notify is Notify.never or self.webhook_file is not None,

@@ -36,7 +36,6 @@ class Staging:
     code: str  # the copy of the code, of which each run gets a copy
     project: str
     empty: list[str] = field(default_factory=list)  # folders of outputs, which begin empty
-    copied: dict[str, str] = field(default_factory=dict)  # files too large for it: from where they lie
     shared: dict[str, str] = field(default_factory=dict)  # data and environments: a link to where they lie
     original: str | None = None  # the user's folder of which the project is a copy; None: a plan of an older version
 

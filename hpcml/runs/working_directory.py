@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from hpcml.errors import HpcmlError
@@ -71,11 +72,8 @@ def stage(run_dir: RunDir, staging: Staging, cwd: Path, *, on_file: Callable[[],
         stager.tree(Path(staging.code), staging.project)
     for place in staging.empty:
         stager.folders(place)
-    for place, source in staging.copied.items():
-        if stager.folders(_above(place)):
-            stager.file(Path(source), place)
     for place, source in staging.shared.items():
-        if stager.folders(_above(place)):
+        if stager.folders(str(Path(place).parent)):
             stager.link(source, place)
     stager.folders(os.path.relpath(cwd, run_dir.work))  # git knows no empty folders
     record = {"files": known.files, "links": known.links, "folders": sorted(known.folders)}
@@ -146,7 +144,7 @@ def look_at_shared(staging: Staging) -> dict[str, object]:
 def is_environment(folder: Path) -> bool:
     """Tell whether *folder* is an installation of packages: Python's venv, conda's, or node_modules."""
     marks = (folder / "pyvenv.cfg", folder / "conda-meta")
-    return folder.name == "node_modules" or any(os.path.lexists(mark) for mark in marks)
+    return folder.name in (".venv", "node_modules") or any(os.path.lexists(mark) for mark in marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +197,6 @@ class _Stager:
         if not os.path.lexists(self.work / place):
             (self.work / place).symlink_to(text)
             self.record.links[place] = text
-
-
-def _above(place: str) -> str:
-    return str(Path(place).parent)
 
 
 def _copy(source: Path, target: Path) -> tuple[int, int]:
@@ -263,32 +257,21 @@ def _read(run_dir: RunDir) -> _Record | None:
 
 def _marks(path: Path) -> object:
     with suppress(OSError):
-        status = path.stat()
-        if not stat.S_ISDIR(status.st_mode):
+        if not path.is_dir():
+            status = path.stat()
             return (status.st_size, status.st_mtime_ns, status.st_ino)
-        found: dict[str, tuple[int, int, int]] = {}
-        for place, its in _two_deep(path):
-            if len(found) >= _MOST_LOOKED_AT:
-                break
-            found[place] = (its.st_size, its.st_mtime_ns, its.st_ino)
-        return found
+        return dict(islice(_two_deep(path), _MOST_LOOKED_AT))
     return None
 
 
-def _two_deep(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield what lies in *folder* and in its folders, but for what Python compiled.
-
-    Of the folders in *folder* what is in them tells, and not when a name was last added.
-    """
-    for name in sorted(set(os.listdir(folder)) - {_COMPILED}):  # noqa: PTH208 - names will do
-        with suppress(OSError):
-            status = (folder / name).stat()
-            if not stat.S_ISDIR(status.st_mode):
-                yield name, status
-                continue
-            for inner in sorted(set(os.listdir(folder / name)) - {_COMPILED}):  # noqa: PTH208
-                with suppress(OSError):
-                    yield f"{name}/{inner}", (folder / name / inner).stat()
+def _two_deep(folder: Path) -> Iterator[tuple[str, tuple[int, int, int]]]:
+    """Yield what shows a change of the files in *folder* and in its folders, but for what Python compiled."""
+    for above, inner, names in os.walk(folder, followlinks=True):
+        inner[:] = sorted(set(inner) - {_COMPILED}) if Path(above) == folder else []
+        for name in sorted(names):
+            with suppress(OSError):
+                status = Path(above, name).stat()
+                yield f"{above}/{name}", (status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def changed(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:

@@ -110,7 +110,7 @@ def test_a_change_of_shared_data_is_journalled(make_run: MakeRun, tmp_path: Path
 
 
 def test_runs_at_once_read_what_they_wrote_themselves(make_run: MakeRun, tmp_path: Path, code: Path) -> None:
-    (tmp_path / "model.pt").write_text("the user's own")
+    (code / "model.pt").write_text("the user's own")
     (tmp_path / "signs").mkdir()
     program = f"""
 import os, pathlib, time
@@ -124,13 +124,12 @@ for name in names:
 while len(os.listdir(signs)) < 8: time.sleep(0.1)
 assert [name.read_text() for name in names] == [own] * 4
 """
-    copied = {"mine/model.pt": str(tmp_path / "model.pt")}
-    runs = [make_run(program, "telemetry.enabled=false", **own(tmp_path, code, uid, copied=copied)) for uid in UIDS]
+    runs = [make_run(program, "telemetry.enabled=false", **own(tmp_path, code, uid)) for uid in UIDS]
 
     agents = [start_agent(str(run_dir.path)) for run_dir in runs]
 
     assert [one.wait(timeout=500) for one in agents] == [0] * 8
-    assert (tmp_path / "model.pt").read_text() == "the user's own"
+    assert (code / "model.pt").read_text() == "the user's own"
     assert (code / "part.py").read_text() == "x = 1"
     for run_dir in runs:
         assert (run_dir.work / "mine" / "out" / "new" / "result.txt").read_text() == run_dir.uid

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.code import keep_code
 from hpcml.commands.submit.containers import check_binds, put_inside
 from hpcml.commands.submit.plan import Planned
+from hpcml.commands.submit.snapshot import keep_code
 from hpcml.errors import ConfigError
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
@@ -70,7 +70,7 @@ def test_a_program_of_ones_own_writes_to_its_run_alone(tmp_path: Path, sif: Path
     (tmp_path / "project" / "train.py").touch()
     item = planned(tmp_path / "project", sif, "workload.command=true")
     places, run_dir = Places(home=tmp_path / "home", store_url=""), RunDir(tmp_path / "run")
-    kept = keep_code(places, {})(item, run_dir)
+    kept = keep_code(places)(item, run_dir)
 
     argv = put_inside(kept.plan, item.run, IMAGE, run_dir, folder=item.code_folder, code=kept.code, packages=()).argv
 

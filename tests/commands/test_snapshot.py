@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit import code_store, work_tree
-from hpcml.commands.submit.code import KeptCode, foreseen, keep_code, refuse, warnings
+from hpcml.commands.submit import code_store
 from hpcml.commands.submit.code_store import File, Link
 from hpcml.commands.submit.provenance import describe_code
+from hpcml.commands.submit.snapshot import CodeSource, KeptCode, check, foreseen, keep_code, read_tree
 from hpcml.errors import ConfigError
+from hpcml.model.run import Schedule
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
@@ -75,7 +76,7 @@ def kept_by(places: Places, folder: Path, command: str, *words: str) -> tuple[Pa
 
 def kept_code(places: Places, folder: Path, command: str, *words: str) -> KeptCode:
     (item,) = planned_for(folder, f"workload.command={command}", *words)
-    return keep_code(places, {item.code_folder: describe_code(item.code_folder)})(item, run_of(places))
+    return keep_code(places)(item, run_of(places))
 
 
 def run_of(places: Places) -> RunDir:
@@ -167,11 +168,13 @@ def test_links_that_leave_the_tree_still_lead_there(places: Places, repository: 
     (tmp_path / "beside").touch()
     (repository / "out").symlink_to("../beside")
     (repository / "in").symlink_to(repository / "lib" / "part.py")
+    (repository / "gone").symlink_to("../gone")
 
     code, _, _ = kept_by(places, repository, "true")
 
-    assert (code / "out").readlink() == tmp_path / "beside"
+    assert staging_of(places, repository).shared["project/out"] == str(tmp_path / "beside")
     assert (code / "in").readlink() == Path("lib/part.py")
+    assert (code / "gone").readlink() == tmp_path / "gone"
 
 
 def test_submodules_and_repositories_inside_are_copied_too(places: Places, repository: Path, tmp_path: Path) -> None:
@@ -188,7 +191,7 @@ def test_submodules_and_repositories_inside_are_copied_too(places: Places, repos
 
 
 def test_a_submodule_that_is_not_checked_out_is_named_and_the_changes_of_one_that_is_are_recorded(
-    repository: Path, tmp_path: Path
+    places: Places, repository: Path, tmp_path: Path
 ) -> None:
     other, clone = tmp_path / "other", tmp_path / "clone"
     shutil.copytree(repository, other, symlinks=True)
@@ -197,10 +200,10 @@ def test_a_submodule_that_is_not_checked_out_is_named_and_the_changes_of_one_tha
     git(tmp_path, "clone", "-q", str(repository), str(clone))
     (repository / "module" / "train.py").write_text("print('changed')\n")
 
-    (absent,) = warnings(planned_for(clone, "-m", "workload.command=true", "seed=0,1"))
+    (absent,) = check(planned_for(clone, "-m", "workload.command=true", "seed=0,1"), places)
 
     assert absent.startswith("module: not checked out, and each run lacks it: git submodule update --init")
-    assert not list(warnings(planned_for(repository, "workload.command=true")))
+    assert not check(planned_for(repository, "workload.command=true"), places)
     assert b"+++ b/module/train.py\n" in describe_code(repository).diff
     assert b"+print('changed')\n" in describe_code(repository).diff
 
@@ -239,7 +242,7 @@ def test_code_in_a_folder_that_hpcml_keeps_is_refused(tmp_path: Path) -> None:
     git(folder, "init", "-q")
 
     with pytest.raises(ConfigError, match=r"lies in .*/runs, which is hpcml's: start from a folder of your own"):
-        work_tree.read_work_tree(folder, around)
+        read_tree(CodeSource(folder=folder, rules=Schedule()), around)
 
 
 def test_hpcmls_own_home_inside_the_tree_is_not_copied(repository: Path) -> None:
@@ -261,7 +264,8 @@ def test_what_is_too_large_is_refused_by_name(places: Places, repository: Path) 
 
 
 def test_several_may_keep_the_same_code_at_once(places: Places, repository: Path) -> None:
-    tree = work_tree.read_work_tree(repository, places)
+    tree = read_tree(CodeSource(folder=repository, rules=Schedule()), places)
+    assert tree is not None
     found: list[Path] = []
     threads = [
         threading.Thread(target=lambda: found.append(code_store.keep(places.code, tree.files, tree.links)))
@@ -301,85 +305,32 @@ def test_the_name_says_what_is_inside(places: Places, tmp_path: Path) -> None:
     assert len(set(kept)) == 5
 
 
-def test_git_keeps_the_commit_and_its_changes_and_nothing_else(places: Places, repository: Path) -> None:
-    (repository / "train.py").write_text("print('changed')\n")
-    (repository / "lib" / "part.py").unlink()
-    (repository / ".gitattributes").write_text("run.sh export-ignore\n")
-    git(repository, "add", ".gitattributes")
-    git(repository, "commit", "-qm", "second")
-    (repository / "added.bin").write_bytes(bytes(range(256)))
-    git(repository, "add", "added.bin")
-    git(repository, "config", "diff.noprefix", "true")
-    git(repository, "config", "color.ui", "always")
-
-    code, argv, cwd = kept_by(places, repository, f"python {repository}/train.py", "schedule.snapshot=git")
-
-    assert (code / "train.py").read_text() == "print('changed')\n"
-    own = run_of(places).work / "project"
-    assert (argv[1], cwd) == (str(own / "train.py"), str(own))
-    assert staging_of(places, repository, "schedule.snapshot=git").shared == {}
-    assert (code / "added.bin").read_bytes() == bytes(range(256))
-    assert sorted(path.name for path in code.iterdir()) == sorted(
-        [".gitattributes", ".gitignore", "added.bin", "link.py", "run.sh", "train.py"]
-    )
-    assert stat.S_IMODE((code / "run.sh").stat().st_mode) == 0o500
-    assert stat.S_IMODE((code / "train.py").stat().st_mode) == 0o400
-    assert kept_by(places, repository, "true", "schedule.snapshot=git")[0] == code
-
-
-def test_git_works_below_another_repository(repository: Path) -> None:
-    inside = Places(home=repository / "results", store_url="")
-    (repository / "train.py").write_text("print('changed')\n")
-
-    code, _, _ = kept_by(inside, repository, "true", "schedule.snapshot=git")
-
-    assert (code / "train.py").read_text() == "print('changed')\n"
-    assert (repository / "train.py").read_text() == "print('changed')\n"
-
-
-def test_git_refuses_what_it_cannot_keep(places: Places, repository: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="in no git repository with a commit"):
-        kept_by(places, tmp_path, "true", "schedule.snapshot=git")
-
-    (repository / "train.py").write_bytes(os.urandom(12 << 20))
-    with pytest.raises(ConfigError, match=r"changes in .* are too large"):
-        kept_by(places, repository, "true", "schedule.snapshot=git")
-
-    git(repository, "checkout", "-q", "train.py")
-    other = tmp_path / "other"
-    shutil.copytree(repository, other, symlinks=True)
-    git(repository, "submodule", "add", "-q", str(other), "module")
-    git(repository, "commit", "-qm", "module")
-    with pytest.raises(ConfigError, match="module is a submodule"):
-        kept_by(places, repository, "true", "schedule.snapshot=git")
-
-
 def test_none_keeps_nothing(places: Places, repository: Path) -> None:
     (item,) = planned_for(repository, "workload.command=python train.py", "schedule.snapshot=none")
 
-    kept = keep_code(places, {item.code_folder: describe_code(item.code_folder)})(item, run_of(places))
+    kept = keep_code(places)(item, run_of(places))
 
     assert (kept.plan, kept.code, kept.packages) == (item.plan, None, ())
     assert not places.home.exists()
 
 
 def test_a_repository_of_another_user_of_which_git_tells_nothing_is_said(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+    places: Places, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = list(warnings(planned_for(repository, "workload.command='python train.py'")))
+    mine = check(planned_for(repository, "workload.command='python train.py'"), places)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "true")  # git's own tests have it
 
-    (line,) = warnings(planned_for(repository, "workload.command='python train.py'"))
+    (line,) = check(planned_for(repository, "workload.command='python train.py'"), places)
 
     assert mine == []
     assert line.startswith(f"git tells nothing of {repository}, which belongs to somebody else: no commit is recorded")
     assert line.endswith(f"git config --global --add safe.directory {repository} says that you trust them")
 
 
-def test_several_runs_in_one_folder_are_warned_about(repository: Path) -> None:
+def test_several_runs_in_one_folder_are_warned_about(places: Places, repository: Path) -> None:
     def lines(*words: str) -> list[str]:
-        return list(warnings(planned_for(repository, *words)))
+        return check(planned_for(repository, *words), places)
 
     assert lines("-m", "seed=1,2", "workload.command=true") == []
     assert lines("workload.command=true", "schedule.snapshot=none") == []
@@ -396,11 +347,10 @@ def test_a_run_starts_in_the_users_home_itself_and_several_do_not(
     alone = planned_for(home, "workload.command=true")
     together = planned_for(home, "-m", "seed=1,2", "workload.command=true")
 
-    refuse(alone, places)
     with pytest.raises(ConfigError, match=rf"2 runs would start in {home} and share .*cd to the folder of the program"):
-        refuse(together, places)
-    (warning,) = warnings(alone)
-    kept = keep_code(places, {home: describe_code(home)})(alone[0], run_of(places))
+        check(together, places)
+    (warning,) = check(alone, places)
+    kept = keep_code(places)(alone[0], run_of(places))
 
     assert f"the program starts in {home} itself, of which no copy is made" in warning
     assert (kept.plan, kept.code) == (alone[0].plan, None)
@@ -410,12 +360,10 @@ def test_a_run_starts_in_the_users_home_itself_and_several_do_not(
 def test_code_that_is_too_large_is_refused_before_an_image_is_built_for_it(places: Places, repository: Path) -> None:
     with (repository / "weights.bin").open("wb") as file:
         file.truncate(300 << 20)
-    (bare,) = planned_for(repository, "workload.command=true")
-    (inside,) = planned_for(repository, "workload.command=true", *IN_AN_IMAGE)
+    planned = planned_for(repository, "workload.command=true", *IN_AN_IMAGE)
 
-    refuse([bare], places)  # its copy is made before anything else
     with pytest.raises(ConfigError, match="is too large"):
-        refuse([inside], places)
+        check(planned, places)
 
 
 def test_a_dry_run_says_where_the_code_would_come_from(places: Places, repository: Path, tmp_path: Path) -> None:
@@ -429,7 +377,6 @@ def test_a_dry_run_says_where_the_code_would_come_from(places: Places, repositor
         "code: shared by all runs (links to your own): data",
         "code: empty in each run: outputs",
     ]
-    assert "code: commit " in said(repository, "workload.command=true", "schedule.snapshot=git")[0]
     assert said(repository, "workload.command=true", "schedule.snapshot=none") == [
         f"code: what lies in {repository} when the job starts"
     ]
@@ -440,8 +387,12 @@ def test_a_dry_run_says_where_the_code_would_come_from(places: Places, repositor
 
 def test_what_is_edited_while_a_run_waits_does_not_reach_it(hpcml: Hpcml, repository: Path) -> None:
     (repository / "train.py").write_text(
-        "import lib.part; print('as submitted', lib.part.x, open('data/numbers').read())"
+        "import lib.part, mine; print('as submitted', lib.part.x, mine.y, open('config.yaml').read(), "
+        "open('data/numbers').read())"
     )
+    (repository / "src").mkdir()
+    (repository / "src" / "mine.py").write_text("y = 1")  # as if pip install -e had put src/ where Python looks
+    (repository / "config.yaml").write_text("lr: 1")
     (repository / "wait.py").write_text(
         "import os, runpy, sys, time\n"
         "while not os.path.exists('data/go'): time.sleep(0.05)\n"
@@ -453,11 +404,13 @@ def test_what_is_edited_while_a_run_waits_does_not_reach_it(hpcml: Hpcml, reposi
     (submitted,) = json.loads(done.stdout)
     (repository / "train.py").write_text("print('edited')")
     (repository / "lib" / "part.py").write_text("x = 2")
+    (repository / "src" / "mine.py").write_text("y = 2")
+    (repository / "config.yaml").write_text("lr: 2")
     (repository / "data" / "go").touch()
     assert hpcml("wait", submitted["uid"]).returncode == 0
 
     run_dir = RunDir(Path(submitted["path"]))
-    assert run_dir.stdout(0, 0).read_text() == "as submitted 1 42\n\n" * 2
+    assert run_dir.stdout(0, 0).read_text() == "as submitted 1 1 lr: 1 42\n\n" * 2
     origin = read_manifest(run_dir.manifest).provenance
     assert origin.code is not None
     assert run_dir.code.readlink() == Path(origin.code)
@@ -487,29 +440,6 @@ def test_a_tree_that_cannot_be_kept_is_one_line_and_leaves_no_run(hpcml: Hpcml, 
     assert done.returncode == 2
     assert "weights.bin (300.0 MiB)" in said_in_one_line(done)
     assert not list(hpcml.home.glob("runs/*/*"))
-
-
-@pytest.mark.parametrize("command", ["python new.py --lr 1", "./new.sh", "python -u new.py"])
-def test_a_script_that_a_commit_lacks_is_refused_before_anything_is_written(
-    places: Places, repository: Path, command: str
-) -> None:
-    (repository / "new.sh").write_text("#!/bin/sh\n")
-    (repository / "new.sh").chmod(0o755)
-    planned = planned_for(repository, f"workload.command={command}", "schedule.snapshot=git")
-
-    with pytest.raises(
-        ConfigError, match=r"snapshot=git: \S*new\.\S+ is not tracked by git .*: git add \S*new\.\S+, or"
-    ):
-        refuse(planned, places)
-
-    git(repository, "add", "new.py", "new.sh")
-    refuse(planned, places)
-    assert not places.home.exists()
-
-
-@pytest.mark.parametrize("command", ["python train.py data/numbers", "python -m lib.part", "./run.sh new.py", "true"])
-def test_what_is_not_the_program_itself_need_not_be_tracked(places: Places, repository: Path, command: str) -> None:
-    refuse(planned_for(repository, f"workload.command={command}", "schedule.snapshot=git"), places)
 
 
 def test_what_cannot_be_kept_is_answered_by_what_would_help(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcml.commands.new import new_recipe
-from hpcml.commands.submit import code
-from hpcml.commands.submit.code import foreseen, keep_code
 from hpcml.commands.submit.containers import put_inside
+from hpcml.commands.submit.snapshot import foreseen, keep_code
 from hpcml.errors import ConfigError
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
@@ -52,7 +51,7 @@ def test_on_a_cluster_it_is_copied_and_seen_in_its_image(tmp_path: Path) -> None
     places = Places(home=tmp_path / "home", store_url="sqlite://")
 
     run_dir = RunDir(places.runs / "default" / "RUN")
-    kept = keep_code(places, {})(item, run_dir)
+    kept = keep_code(places)(item, run_dir)
     inside = put_inside(
         kept.plan, item.run, Image(path="/a.sif"), run_dir, folder=tmp_path, code=kept.code, packages=kept.packages
     )
@@ -67,7 +66,7 @@ def test_on_a_cluster_it_is_copied_and_seen_in_its_image(tmp_path: Path) -> None
 def test_a_recipe_with_its_data_inside_is_refused(tmp_path: Path) -> None:
     new_recipe("mine", tmp_path)
     with (tmp_path / "recipes" / "mine" / "pictures.npz").open("wb") as file:
-        file.truncate(code.MOST_BYTES)  # without a byte on the disk
+        file.truncate(256 << 20)  # without a byte on the disk
     (item,) = planned_for(tmp_path, "model=mine")
 
     with pytest.raises(ConfigError, match=r"recipes/mine is too large to be copied .*data.path"):

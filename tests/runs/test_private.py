@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.commands.collect import begin_home
-from hpcml.commands.submit.work_tree import is_everything
+from hpcml.commands.submit.snapshot import is_everything
 from hpcml.errors import NotPrivateError
 from hpcml.paths import home_of_user, locate
 from hpcml.runs import private

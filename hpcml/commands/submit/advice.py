@@ -12,7 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from hpcml.commands.machine import Machine
-from hpcml.commands.submit import code, images, launch, packs
+from hpcml.commands.submit import images, launch, packs, snapshot
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.dependencies import with_jobs
 from hpcml.commands.submit.plan import Planned, absent_paths
@@ -62,7 +62,7 @@ def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -
     kind_of = functools.cache(file_system_of)  # asked once, for thousands of runs in one folder
     found = {text for item in planned for text in warnings(item, places, kind_of)}
     found |= {*_short_walltimes(planned, places, machine), *_unread_directives(planned)}
-    return sorted(found | set(packs.warnings(planned)) | set(code.warnings(planned)))
+    return sorted(found | set(packs.warnings(planned)) | set(snapshot.check(planned, places)))
 
 
 def warnings(item: Planned, places: Places, kind_of: Callable[[Path], str | None] = file_system_of) -> Iterator[str]:
@@ -241,7 +241,6 @@ def preview_submission(
     """
     if places.home.is_dir() and (shared := why_shared(places.home)):
         raise NotPrivateError(shared)
-    code.refuse(planned, places)
     planned, notes = with_jobs(planned, places)
     planned, lines = images.foreseen(planned, environ, project)
     submissions = launch.preview(planned, places, backends)
@@ -250,6 +249,6 @@ def preview_submission(
     return SubmissionPreview(
         runs=[(item.run, launch.plan_shown(item, places), item.overrides) for item in planned],
         submissions=submissions,
-        sources=[*code.foreseen(planned, places), *lines, *said.notes],
+        sources=[*snapshot.foreseen(planned, places), *lines, *said.notes],
         warnings=[*notes, *refused, *said.warnings, *all_warnings(planned, places, backends.machine())],
     )

@@ -7,8 +7,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,37 +51,26 @@ def keep(root: Path, files: Sequence[File], links: Sequence[Link] = ()) -> Path:
     Raises `ConfigError` where a file cannot be read or the copy cannot be written; nothing half-written stays then.
     """
     try:
-        entries = [(file, _digest_of(file.source)) for file in files]
-        kept = root / _name(entries, links)
+        kept = root / _name([(file, _digest_of(file.source)) for file in files], links)
         if is_there(kept):
             return kept
-        with new_folder(root) as fresh:
+        make_folder(root, parents=True)
+        clear_abandoned(root)
+        fresh = Path(tempfile.mkdtemp(prefix=_FRESH, dir=root))
+        try:
             copied = [(file, _copy(file, fresh / file.path)) for file in files]
             for link in links:
                 make_folder((fresh / link.path).parent, parents=True)
                 (fresh / link.path).symlink_to(link.target)
             have_on_disk(fresh / file.path for file in files)
             return put(fresh, root / _name(copied, links))  # as copied: a file may have changed since the first look
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
     except OSError as error:
         place = Path(str(error.filename2 or error.filename or root))
         is_ours = place.is_relative_to(root) or root.is_relative_to(place)
         remedy = "choose another HPCML_HOME" if is_ours else "or set schedule.snapshot=none"
         raise ConfigError(f"the code cannot be kept: {why_not(error, root)} ({remedy})") from error
-
-
-@contextmanager
-def new_folder(root: Path) -> Iterator[Path]:
-    """Yield a new folder in *root*, to be filled and `put` in its place; it is removed where that does not happen.
-
-    Folders that an interrupted copy left behind are removed first (`clear_abandoned`).
-    """
-    make_folder(root, parents=True)
-    clear_abandoned(root)
-    fresh = Path(tempfile.mkdtemp(prefix=_FRESH, dir=root))
-    try:
-        yield fresh
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def clear_abandoned(root: Path) -> int:

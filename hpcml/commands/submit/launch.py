@@ -17,9 +17,9 @@ from pathlib import Path
 
 from hpcml.commands.submit import packs, provenance
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.code import KeptCode, keep_code
 from hpcml.commands.submit.containers import put_inside
 from hpcml.commands.submit.plan import Planned
+from hpcml.commands.submit.snapshot import KeptCode, keep_code
 from hpcml.commands.submit.submission import (
     OpenSubmission,
     Phase,
@@ -207,7 +207,7 @@ def _prepare(
         submission=submission,
         submission_size=len(everything),
     )
-    keep, prepared = keep_code(places, codes), []
+    keep, prepared = keep_code(places), []
     for index, item in enumerate(everything):
         run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, index))
         code, kept = codes[item.code_folder], keep(item, run_dir)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import os
 import platform
 import re
 import socket
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,12 +15,12 @@ from importlib import metadata
 from pathlib import Path
 
 from hpcml import __version__
-from hpcml.commands.submit.work_tree import git
 from hpcml.model.secrets import masked
 from hpcml.runs.manifest import Provenance
 
 _NAME_OR_VERSION = re.compile(r"^(name|version):[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
 _DIFF_LIMIT_BYTES = 10 << 20
+_GIT_TIMEOUT_S = 60  # a file system that does not answer
 # Whatever the user's configuration says; the whole repository, wherever in it this is
 _AS_GIT_APPLY_READS_IT = (
     *("--no-color", "--no-ext-diff", "--no-textconv", "--no-relative", "--src-prefix=a/", "--dst-prefix=b/"),
@@ -37,28 +39,55 @@ class Code:
     commit: str | None
     dirty: bool | None
     diff: bytes
-    is_cut: bool = False  # the diff was too long, and is no patch any more
 
 
 NO_CODE = Code(commit=None, dirty=None, diff=b"")
+
+
+def git(folder: Path, *words: str) -> bytes | None:
+    """Run git in *folder* with the arguments *words*; return its standard output.
+
+    None where git fails (a status other than 0), is not installed, or takes longer than a minute.
+    """
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def top_of(folder: Path, *options: str) -> Path | None:
+    """Return the root of the working tree around *folder*; None where there is none, or no git."""
+    told = git(folder, *options, "rev-parse", "--show-toplevel")
+    return Path(os.fsdecode(told.rstrip(b"\n"))) if told else None
+
+
+def distrusted_by_git(folder: Path) -> str | None:
+    """Return the repository around *folder* of which git tells nothing, since it is another user's; None for none."""
+    top = top_of(folder, "-c", "safe.directory=*")
+    return None if top is None or top_of(folder) is not None else str(top)
 
 
 def describe_code(folder: Path) -> Code:
     """Return commit and uncommitted changes of the repository around *folder*.
 
     The diff is against HEAD, covers the whole repository and its submodules, and has binary files in it. It is cut at
-    10 MiB (`is_cut`) and is no patch any more then. `NO_CODE` where there is no commit, no git, or git does not answer
-    within a minute.
+    10 MiB and is no patch any more then. `NO_CODE` where there is no commit, no git, or git does not answer.
     """
     commit = git(folder, "rev-parse", "HEAD")
     if commit is None:
         return NO_CODE
     changes = git(folder, "status", "--porcelain") or b""
     diff = git(folder, "diff", "--binary", *_AS_GIT_APPLY_READS_IT, "HEAD") or b""
-    is_cut = len(diff) > _DIFF_LIMIT_BYTES
-    if is_cut:
+    if len(diff) > _DIFF_LIMIT_BYTES:
         diff = diff[:_DIFF_LIMIT_BYTES] + b"\n[cut by hpcml: the diff was %d bytes long]\n" % len(diff)
-    return Code(commit=commit.decode().strip(), dirty=bool(changes.strip()), diff=diff, is_cut=is_cut)
+    return Code(commit=commit.decode().strip(), dirty=bool(changes.strip()), diff=diff)
 
 
 def describe(

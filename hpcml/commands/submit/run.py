@@ -14,7 +14,7 @@ from typing import Protocol
 from hpcml.commands import repairs
 from hpcml.commands.collect import begin_home, claim, collect, opened
 from hpcml.commands.retry import is_going_on
-from hpcml.commands.submit import advice, code, dependencies, images, recover
+from hpcml.commands.submit import advice, dependencies, images, recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.plan import Planned
@@ -105,7 +105,6 @@ def _checked(planned: Sequence[Planned], places: Places, backends: Backends, rep
     chosen, notes = dependencies.with_jobs(planned, places)
     for line in advice.refusals(chosen):
         raise ConfigError(line)
-    code.refuse(chosen, places)
     answer = advice.rehearse(chosen, places, backends)
     answer.refuse()
     for warning in answer.warnings:
