@@ -21,7 +21,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import MissingMandatoryValue
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from hpcml.codec import decode, encode, flatten
 from hpcml.config import check, quoting, schema
@@ -206,7 +206,7 @@ class _Composer:
         except MissingMandatoryValue as error:
             key = error.full_key
             raise ConfigError(f"not decided: {key} (set {key}=...; hpcml run --help lists choices)") from error
-        except Exception as error:
+        except (OmegaConfBaseException, ValueError, TypeError, LookupError, RecursionError) as error:
             raise ConfigError(in_one_line(error)) from error
         if self._program is not None:
             values["workload"] = {**values["workload"], "command": self._program.command, "args": {}}
@@ -342,7 +342,7 @@ def _hydra(folders: Sequence[Path]) -> Iterator[None]:
     try:
         with initialize_config_dir(str(resource_dir("conf")), version_base="1.3", job_name="hpcml run"):
             yield
-    except ConfigError:
+    except (ConfigError, MemoryError):
         raise
     except UnicodeDecodeError as error:  # which does not say of which file
         odd = [str(path) for folder in folders for path in folder.rglob("*.yaml") if not _is_in_utf8(path)]

@@ -418,7 +418,9 @@ def test_runs_are_compared_though_each_writes_elsewhere_and_some_have_a_flag_tha
     assert [(row.level, row.n_units) for row in cell.rows] == [("--amp", 3), ("not set", 3)]
     assert not cell.confounders
     other = replace(runs[0], params={**runs[0].params, "workload.args.output_size": "64"})
-    assert len(compare([other, *runs[1:]], {}, ComparisonRequest(by="amp")).cells) == 2
+    apart = compare([other, *runs[1:]], {}, ComparisonRequest(by="amp"))
+    assert [len(each.rows) for each in apart.cells] == [2]
+    assert [each.uid for each in apart.excluded] == [other.uid]
 
 
 def test_what_runs_share_and_that_changed_meanwhile_is_a_flag_of_the_arm() -> None:
