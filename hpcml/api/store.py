@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from hpcml.commands.cancel import cancel_planned, plan_cancel
-from hpcml.commands.collect import answering, opened
+from hpcml.commands.collect import opened
 from hpcml.commands.curves import curves_of
 from hpcml.commands.query import ask_in_sql
 from hpcml.commands.runs import list_runs
@@ -389,7 +389,7 @@ class Store:
         Without *runs* these are all that have not ended now. Raises `TimeoutError` where some have not ended after
         *timeout_s* seconds; they go on, as they do where this is left early. *runs* are as for `status`.
         """
-        with answering(self._places) as store:
+        with opened(self._places) as store:
             waiting = Waiting(
                 store=store,
                 places=self._places,

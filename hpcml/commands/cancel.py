@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcml.commands.collect import answering, claim, collect, refuse_empty_home, refuse_read_only
+from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.ends import tell_of_end
 from hpcml.commands.follow import Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.status import ticket_of
 from hpcml.commands.submit.backends import Backends
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.model.records import Known, RunRecord
+from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import mark_cancelled
@@ -28,10 +28,8 @@ from hpcml.runs.manifest import home_of_original
 from hpcml.runs.private import check
 from hpcml.runs.state import EventName
 from hpcml.schedulers.contract import Submitter, Ticket
-from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.store.missing import runs_below
 from hpcml.store.query import open_runs
-from hpcml.store.scheduler_words import read_words
 from hpcml_client.journal import JournalWriter
 
 
@@ -45,7 +43,6 @@ class CancelPlan:
 
     wanted: Sequence[RunRecord]
     ended: Sequence[RunRecord]  # named, but had ended already
-    may_live: Sequence[RunRecord]  # ended too, but their schedulers may still have their jobs
     shared: frozenset[Ticket]
     broken: frozenset[tuple[str, str | None]]
 
@@ -54,9 +51,9 @@ class CancelPlan:
 class Stopped:
     """What became of the request to one run.
 
-    `was_open` False: it had ended already, and so has its job, as far as its scheduler says. `trouble` is one line if
-    its scheduler could not be told or asked; a run that had not ended is marked as cancelled all the same, and
-    `hpcml sync` repeats the request. `is_refused`: it could not even be marked, for `trouble`, and goes on.
+    `was_open` False: it had ended already. `trouble` is one line if its scheduler could not be told: the run is marked
+    as cancelled all the same, and `hpcml sync` repeats the request. `is_refused`: it could not even be marked, for
+    `trouble`, and goes on.
     """
 
     uid: str
@@ -78,15 +75,12 @@ def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
     that mean no run and for a store that is read-only, and `NotPrivateError` where another user could have written what
     says which jobs and processes these are.
     """
-    refuse_empty_home(places)
     claim(places)
-    with answering(places) as store:
-        refuse_read_only(store)
+    with opened(places, to_write=True) as store:
         collect(store, places)
         chosen = select(store, selection)
         unended = open_runs(store, places.runs)
         ours = runs_below(store, places.runs)
-        words = read_words(store, [record.uid for record in chosen])
     is_named = bool(selection.references)
     if is_named:
         _refuse_others([record for record in chosen if record.uid not in ours], places)
@@ -97,12 +91,10 @@ def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
         _check_directory(record, places)
     others = [record for record in unended if record.uid not in wanted_uids and record.job_id is not None]
     ended = [record for record in chosen if record.uid not in open_uids]
-    may_live = [one for one in ended if one.uid in ours and _may_have_job(one, words.get(one.uid), is_named=is_named)]
-    shared = {_job(record) for record in [*wanted, *may_live] if record.is_shared} & {_job(record) for record in others}
+    shared = {_job(record) for record in wanted if record.is_shared} & {_job(record) for record in others}
     return CancelPlan(
         wanted=wanted,
         ended=ended if is_named else [],
-        may_live=[record for record in may_live if _job(record) not in shared],
         shared=frozenset(shared),
         broken=frozenset((record.scheduler, record.job_id) for record in others),
     )
@@ -155,9 +147,7 @@ def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
             troubles = dict.fromkeys(by_uid, str(error))
         outcome |= {uid: Stopped(uid=uid, was_open=True, trouble=why) for uid, why in troubles.items()}
     yield from outcome.values()
-    told = _cancel_living(plan, backends)
-    yield from told.values()
-    yield from (Stopped(uid=record.uid, was_open=False) for record in plan.ended if record.uid not in told)
+    yield from (Stopped(uid=record.uid, was_open=False) for record in plan.ended)
 
 
 def _cancel_jobs(plan: CancelPlan, backend: Submitter, tickets: Mapping[str, Ticket]) -> dict[str, str]:
@@ -177,34 +167,6 @@ def _cancel_jobs(plan: CancelPlan, backend: Submitter, tickets: Mapping[str, Tic
     if whole:
         backend.cancel(list(dict.fromkeys(whole)))
     return {uid: answers.unanswered[ticket] for uid, ticket in tickets.items() if ticket in answers.unanswered}
-
-
-def _cancel_living(plan: CancelPlan, backends: Backends) -> dict[str, Stopped]:
-    """Ask for the jobs of runs that have ended, cancel those that live on, and return by uid what became of these.
-
-    Of a run whose scheduler gave no answer its job may live: the reason is its `Stopped.trouble`.
-    """
-    asked: defaultdict[str, dict[str, Ticket]] = defaultdict(dict)
-    for record in plan.may_live:
-        asked[record.scheduler][record.uid] = ticket_of(record)
-    outcome: dict[str, Stopped] = {}
-    for scheduler, tickets in asked.items():
-        backend, living = backends.by_name(scheduler), set[str]()
-        try:
-            answers = backend.query(list(dict.fromkeys(tickets.values())))
-            for uid, ticket in tickets.items():
-                known = answers.known.get(ticket)
-                if ticket in answers.unanswered:
-                    outcome[uid] = Stopped(uid=uid, was_open=False, trouble=answers.unanswered[ticket])
-                elif known is not None and not known.state.is_final:
-                    living.add(uid)
-            if living:
-                backend.cancel(list(dict.fromkeys(tickets[uid] for uid in living)))
-            outcome |= {uid: Stopped(uid=uid, was_open=True) for uid in tickets if uid in living}
-        except HpcmlError as error:
-            doubtful = living or set(tickets)
-            outcome |= {uid: Stopped(uid=uid, was_open=uid in living, trouble=str(error)) for uid in doubtful}
-    return outcome
 
 
 def cancel_run(run_dir: RunDir, *, is_local: bool = True, is_shared: bool = False) -> bool:
@@ -237,18 +199,6 @@ def cancel_run(run_dir: RunDir, *, is_local: bool = True, is_shared: bool = Fals
         ) as journal:
             journal.event(EventName.CANCELLED, {"reason": "cancelled before it started"})
     return True
-
-
-def _may_have_job(record: RunRecord, word: tuple[Known, float] | None, *, is_named: bool) -> bool:
-    """Tell whether the scheduler of a run that has ended may still have its job, by its last *word* and when it came.
-
-    Without a word of it: only where the run was named, since of a thousand that have ended hardly any has.
-    """
-    if record.job_id is None or record.scheduler == THIS_MACHINE:
-        return False
-    if word is None or (record.t_end is not None and word[1] < record.t_end):
-        return is_named
-    return not word[0].state.is_final
 
 
 def _tell_webhook(record: RunRecord) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from hpcml import __version__
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import ConfigError
 from hpcml.interop import (
@@ -79,7 +79,7 @@ def export(
     Raises `ConfigError` where no target is given and the format needs one, and where no run matches.
     """
     target = _target(wish, environ)
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         records = select(store, selection, refusal="no run matches: nothing was exported")
         zeros = clock_zeros(store, [record.uid for record in records])

@@ -22,7 +22,7 @@ from typing import Any
 from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.printed import StdoutScanner, problems_of
 from hpcml.codec import decode
-from hpcml.commands.collect import collect, opened, refuse_empty_home
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit.provenance import user_name
 from hpcml.commands.tag import writable
@@ -120,7 +120,6 @@ def read(places: Places, selection: Selection, sources: Sources) -> list[WasRead
     `ConfigError`, before anything is written, for a run that is another user's or read-only, and `HpcmlError` where the
     disk is full.
     """
-    refuse_empty_home(places)
     with opened(places, to_write=True) as store:
         collect(store, places)
         chosen = select(store, selection)
@@ -132,7 +131,6 @@ def read(places: Places, selection: Selection, sources: Sources) -> list[WasRead
 
 def forget(places: Places, selection: Selection) -> list[str]:
     """Take back what `read` has read of the selected runs; return the ids of those that had such."""
-    refuse_empty_home(places)
     with opened(places, to_write=True) as store:
         collect(store, places)
         found = [writable(record, _WHAT) for record in select(store, selection) if record.state.is_final]

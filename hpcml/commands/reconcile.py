@@ -12,7 +12,7 @@ from typing import Any
 from hpcml.model.failure_causes import Cause
 from hpcml.model.records import Known, RunRecord, spell_job
 from hpcml.model.state import State
-from hpcml.runs.state import RESTARTS_UNHEARD, EventName
+from hpcml.runs.state import EventName
 
 QUIET_S = 120.0  # a job that is not in the queue of *this* scheduler may run under another one: its journals would grow
 ACCOUNTED_WITHIN_S = 3600.0  # the end of a job, by an accounting that was behind
@@ -61,8 +61,6 @@ class MissingEvent:
 def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -> MissingEvent | None:
     """Return the event that a scheduler's fresh answer means for a run that has not ended, or not settled; None: wait.
 
-    Or for one that has ended and whose job `waits_again`.
-
     The run's own journals go first: they must have been read before. *known* None means that the scheduler has
     forgotten the job, which counts as lost only once the journals have been quiet for two minutes. A job that ended
     well, or whose state may be of an earlier start, is believed at the second answer, since its agent's last words may
@@ -84,27 +82,11 @@ def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -
 
 def _requeued(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent | None:
     """Tell whether a job that had started waits again: only the queue itself is trusted, the accounting is late."""
-    had_started = record.state is State.RUNNING or not record.is_settled or waits_again(record, known)
+    had_started = record.state is State.RUNNING or not record.is_settled
     if known.state is not State.PENDING or not known.is_live or not had_started or about.ran_as != record.job_id:
         return None
     details = {"why": f"requeued by {record.scheduler}", "by": "collect"}
     return MissingEvent(attempt=record.attempt + 1, name=EventName.SUBMITTED, details=details)
-
-
-def may_wait_again(record: RunRecord) -> bool:
-    """Tell whether the job of a run that has ended would carry it out once more, as another attempt, if requeued.
-
-    One that completed it leaves alone, and so do a job of several runs, and on PBS and LSF any job, whatever became of
-    the run; and who cancelled the run does not want that.
-    """
-    has_failed = record.state.is_final and record.state not in (State.COMPLETED, State.CANCELLED)
-    leaves_it = record.is_shared or record.scheduler in RESTARTS_UNHEARD
-    return has_failed and record.is_settled and not leaves_it
-
-
-def waits_again(record: RunRecord, known: Known) -> bool:
-    """Tell whether the job of a run that failed waits again, by the queue itself: somebody has requeued it."""
-    return may_wait_again(record) and known.state is State.PENDING and known.is_live
 
 
 def _may_yet_speak(record: RunRecord, known: Known, about: Circumstances) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.commands import external_runs, supervision
-from hpcml.commands.collect import claim, collect, opened, refuse_empty_home
+from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.follow import Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit import code_store
@@ -66,7 +66,6 @@ def plan_removal(places: Places, selection: Selection, *, gone: bool = False, fo
     Raises `ConfigError` if one of them must stay: it has not ended, its agent is at work, or it is not of this
     HPCML_HOME. No other is removed then.
     """
-    refuse_empty_home(places)
     claim(places)
     with opened(places, to_write=True) as store:
         collect(store, places)
@@ -282,7 +281,6 @@ def find_unused(places: Places, *, without: Collection[str] = ()) -> list[Copy]:
     with files of programs, which older versions of hpcml started in them. Raises `HpcmlError` where a file of a run
     cannot be read, for then nobody knows what it names.
     """
-    refuse_empty_home(places)
     claim(places)
     with opened(places) as store:
         collect(store, places)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpcml.commands import repairs
-from hpcml.commands.collect import begin_home, claim, collect, opened
+from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import is_going_on
 from hpcml.commands.submit import code, dependencies, images, preflight, recover, rehearse
 from hpcml.commands.submit.backends import Backends
@@ -84,7 +84,7 @@ def submit_points(
     `SubmissionError` where a scheduler refuses; up to the last nothing has been submitted, but for jobs that build
     images.
     """
-    _begin(places, reporter)
+    claim(places)
     if only_missing:
         recover.refuse_if_interrupted(places)
     for line in repairs.of_queues(places):
@@ -114,14 +114,6 @@ def submit_points(
         still = {id(item) for item in missing}
         chosen = [ready for item, ready in zip(wanted, chosen, strict=True) if id(item) in still]
         return launch(chosen, places, backends, command_line) if chosen else []
-
-
-def _begin(places: Places, reporter: RunReporter) -> None:
-    """Claim the home, made where it is absent; tell where it may be absent since its file system is away."""
-    new = begin_home(places)
-    claim(places)
-    if new is not None:
-        reporter.warn(new)
 
 
 def _rehearse(chosen: Sequence[Planned], places: Places, backends: Backends, reporter: RunReporter) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcml.commands import external_runs
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.follow import REQUEUE_S, Glimpse, Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.top.live_machine import Sampled
@@ -130,7 +130,7 @@ def find_runs(places: Places, references: Sequence[str], submission: str | None 
 
 def runs_under_way(places: Places) -> list[RunDir]:
     """Return the runs that run, and behind them those that wait."""
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         found = select(store, Selection(states=[State.RUNNING.name, State.PENDING.name]))
     return [RunDir(Path(record.path)) for record in sorted(found, key=lambda record: record.state is State.PENDING)]
