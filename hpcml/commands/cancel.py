@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcml.commands.collect import claim, collect, opened
-from hpcml.commands.ends import tell_of_end
+from hpcml.commands.ends.write import tell_of_end
 from hpcml.commands.follow import Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.status import ticket_of

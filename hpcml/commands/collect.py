@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.commands import external_runs
-from hpcml.commands.ends import record_unseen_ends
+from hpcml.commands.ends.write import record_unseen_ends
 from hpcml.errors import ConfigError, HpcmlError, NoSuchRunError, StoreError
 from hpcml.model.records import Known, RunRecord
 from hpcml.paths import Places

@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.commands import external_runs, supervision
+from hpcml.commands import external_runs
 from hpcml.commands.collect import claim, collect, opened
+from hpcml.commands.ends.look import agent_liveness
 from hpcml.commands.follow import Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit import code_store
@@ -233,8 +234,7 @@ def _at_work(run_dir: RunDir) -> str | None:
     seen = Watcher(run_dir).look()
     if not seen.is_over:
         return f"run {run_dir.uid} has begun again ({seen.state.value})"
-    started = supervision.last_start(run_dir)
-    if started is not None and supervision.agent_liveness(started) is Liveness.ALIVE:
+    if agent_liveness(run_dir) is Liveness.ALIVE:
         return f"run {run_dir.uid} has ended, but its agent is still at work: try again in a moment"
     journals = (path.stat().st_mtime for path in run_dir.journal_files())
     if seen.may_go_on and time.time() - max(journals, default=0.0) < _GOES_ON_S:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.reconcile import QUIET_S
+from hpcml.commands.ends.judge import QUIET_S
 from hpcml.commands.selection import Selection
 from hpcml.commands.status import SchedulersAsked, look, standing_of, standings
 from hpcml.commands.submit.backends import Backends

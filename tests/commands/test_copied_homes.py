@@ -58,11 +58,11 @@ def test_runs_of_a_copied_home_are_not_executed_again_by_whoever_looks_at_the_co
     assert hpcml("wait").returncode in {0, 1}  # 0: both had failed before it looked
     until(lambda: not any((hpcml.home / "submissions" / "queues").iterdir()))
 
-    looked, again = copy("status"), copy("status")
+    looked, again = copy("sync"), copy("sync")
     time.sleep(2.0)
 
-    assert f"its runs were made in {hpcml.home}, which their plans name" in looked.stderr
-    assert "were made in" not in again.stderr
+    assert f"its runs were made in {hpcml.home}, which their plans name" in looked.stdout + looked.stderr
+    assert "were made in" not in again.stdout + again.stderr
     assert starts(hpcml) == ["x", "x"]
     assert {run["state"] for run in hpcml.runs()} == {"FAILED"}
     assert {run["state"] for run in copy.runs()} == {"LOST"}
@@ -110,8 +110,8 @@ def test_a_home_that_was_moved_while_its_queue_was_dead_starts_nothing_where_it_
     hpcml.home.rename(moved)
     another.mkdir(mode=0o700)
 
-    looked = Hpcml(environ={**hpcml.environ, "HPCML_HOME": str(moved)}, cwd=hpcml.cwd)("status")
+    looked = Hpcml(environ={**hpcml.environ, "HPCML_HOME": str(moved)}, cwd=hpcml.cwd)("sync")
 
     assert looked.returncode == 0
-    assert f"its runs were made in {another}, which their plans name" in looked.stderr
+    assert f"its runs were made in {another}, which their plans name" in looked.stdout + looked.stderr
     assert list(another.iterdir()) == []
