@@ -103,11 +103,37 @@ class Glimpse:
 
 
 @dataclass(slots=True)
-class Watcher:
-    """Reads on in the journals of one run, from where it stopped in the last look.
+class JournalReader:
+    """Reads on in one journal that grows, from where it stopped in the last look."""
 
-    A file is opened in every look, even if nothing is new, because that is what makes an NFS client ask its server.
-    """
+    path: Path
+    header: Header
+    offset: int = 0
+
+    @classmethod
+    def begin(cls, path: Path, uid: str) -> JournalReader | None:
+        """Return the reader of the journal *path* of run *uid*; None where it has not begun yet, or is another run's.
+
+        Raises `HpcmlError` where it cannot be read, as does `read`.
+        """
+        header = find_header(path, uid)
+        return None if isinstance(header, str) else cls(path, header)
+
+    def read(self) -> Iterator[Sequence[Metrics | Event]]:
+        """Yield the records that are new since the last call, by pieces; a line that is being written waits."""
+        while True:  # opened even if it has not grown: that is what makes an NFS client ask its server
+            begin = self.offset
+            piece = read_piece(self.path, begin, _CHUNK_BYTES)
+            chunk = parse_piece(piece, offset=begin, journal=self.header.journal)
+            self.offset = chunk.end
+            yield chunk.records
+            if chunk.end == begin or len(piece.data) < _CHUNK_BYTES:
+                return
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Reads on in the journals of one run, from where it stopped in the last look."""
 
     run_dir: RunDir
     away_s: float = _AWAY_S
@@ -118,9 +144,9 @@ class Watcher:
     _touched: dict[str, None] = field(default_factory=dict)
     _left_behind: str | None = None
     _unread: dict[tuple[int, str], None] = field(default_factory=dict)  # by attempt
+    telemetry_lost: dict[tuple[int, int], str] = field(default_factory=dict)  # why, by attempt and node
     _away_since: float | None = None
-    _headers: dict[Path, Header] = field(default_factory=dict)
-    _offsets: dict[Path, int] = field(default_factory=dict)
+    _journals: dict[Path, JournalReader] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._uid = self.run_dir.uid
@@ -130,7 +156,7 @@ class Watcher:
     @property
     def has_read(self) -> bool:
         """Whether any journal was there."""
-        return bool(self._headers)
+        return bool(self._journals)
 
     def look(self) -> Glimpse:
         """Read what is new in all journals and return what is known now.
@@ -139,9 +165,11 @@ class Watcher:
         """
         try:
             for path in self.run_dir.journal_files():
-                header = self.header(path)
-                if isinstance(header, Header):
-                    self._read_on(path, header)
+                journal = self._journals.get(path) or JournalReader.begin(path, self._uid)
+                if journal is not None:
+                    self._journals[path] = journal
+                    for records in journal.read():
+                        self._take(journal.header, records)
         except HpcmlError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise error.__cause__ from None
@@ -162,20 +190,8 @@ class Watcher:
             return None
         return f"{folder_of_all(folder)} has not been there for {self.away_s:g} s, and nothing is seen of the run"
 
-    def header(self, path: Path) -> Header | str:
-        """Return the header of the journal *path*, or in words why it is left out: not begun yet, or another run's."""
-        if path not in self._headers:
-            found = find_header(path, self._uid)
-            if isinstance(found, str):
-                return found
-            self._headers[path] = found
-        return self._headers[path]
-
-    def take(self, header: Header, records: Sequence[Metrics | Event]) -> None:
-        """Take *records* of the journal that begins with *header* into account.
-
-        It is for callers that read the files themselves (`hpcml top`). Records of users (tags, notes) change no state.
-        """
+    def _take(self, header: Header, records: Sequence[Metrics | Event]) -> None:
+        """Take *records* of the journal that begins with *header* into account; those of users change no state."""
         self.told.begin(header.attempt, header.writer)
         self.reported.take(header.attempt, header.t0, records)
         for record in records:
@@ -186,6 +202,8 @@ class Watcher:
                     self._touched |= dict.fromkeys(paths_in(record.details))
                 if record.name == EventName.LEFT_BEHIND:
                     self._left_behind = left_words(record.details)
+                if record.name == "telemetry_lost" and isinstance(node := record.details.get("node"), int):
+                    self.telemetry_lost[header.attempt, node] = str(record.details.get("reason"))
                 if record.name == EventName.METRICS_TROUBLE:
                     self._unread[header.attempt, unread_words(record.details)] = None
                 self.told.take(RunEvent.of(record, header))
@@ -210,13 +228,3 @@ class Watcher:
             unread=tuple(dict.fromkeys(words for attempt, words in self._unread if attempt in counting)),
             may_go_on=self.told.may_go_on,
         )
-
-    def _read_on(self, path: Path, header: Header) -> None:
-        while True:  # opened even if it has not grown: that is what makes NFS ask its server
-            offset = self._offsets.get(path, 0)
-            piece = read_piece(path, offset, _CHUNK_BYTES)
-            chunk = parse_piece(piece, offset=offset, journal=header.journal)
-            self._offsets[path] = chunk.end
-            self.take(header, chunk.records)
-            if chunk.end == offset or len(piece.data) < _CHUNK_BYTES:
-                return
