@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcml.commands.collect import claim, collect, opened
-from hpcml.commands.image_uses import claim_all
 from hpcml.commands.retry_policy import Failure, NoRetry, Retry, decide
 from hpcml.commands.retryable import may_retry, retries_of
 from hpcml.commands.selection import Selection, done_since, select
@@ -279,7 +278,6 @@ def _queue(store: Database, places: Places, backends: Backends, together: Sequen
         if not jobs:
             return []
         attempt, why = together[0].record.attempt + 1, why_of(together[0])
-        claim_all([job.manifest.plan.image for job in jobs if job.manifest.plan.image is not None], places)
         tickets = submit_retries(jobs, places, backends, attempt=attempt, why=why)
         for job in jobs:
             ingest_run(store, job.run_dir)
