@@ -23,8 +23,6 @@ from hpcml.runs.run_json import IMPORTED
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 16
 _PERIOD_S = 0.5
-# Behind it, and a blank line, Lmod explains for lines what may help; it breaks its own at the width of a terminal
-_OF_LMOD = re.compile(r"^(Lmod has detected the following error:[ \t]*\S.*(?:\n\S.*){0,3})", re.MULTILINE)
 _COMPLAINT = re.compile(
     r"\b(error|not found|no such|denied|cannot|can't|failed|failure|unable|quota|no space|bad)\b", re.IGNORECASE
 )
@@ -126,9 +124,8 @@ def why_not_started(record: RunRecord, submissions: Path) -> str | None:
     if latest is None:
         return None
     printed = _tail(latest[1].parent, latest[1], _TAIL_BYTES)
-    of_lmod = [" ".join(said.split()) for said in _OF_LMOD.findall(printed)]
     complaints = [line for line in printed_lines(printed) if _COMPLAINT.search(line)]
-    return next(iter(of_lmod[-1:]), None) or last_exception(printed) or last_line("\n".join(complaints))
+    return last_exception(printed) or last_line("\n".join(complaints))
 
 
 def has_words(path: Path, folder: Path) -> bool:

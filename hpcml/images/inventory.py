@@ -11,14 +11,13 @@ import tarfile
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError, ImageError
 from hpcml.images.cache import Cache, remove_tree, sha256_of
 from hpcml.model.image import FORMAT, ImageRecord, ImageUse, key_of
-from hpcml.moments import local_time
 from hpcml.runs import lock as locks
 from hpcml.runs.atomic import creating
 from hpcml.runs.private import make_folder, make_home
@@ -209,7 +208,7 @@ def _unpack(
                 shutil.copyfileobj(_Counted(content, on_bytes), file, 4 << 20)
             if sha256_of(image) != record.sha256:
                 raise ImageError(f"the image in {source} has changed on its way: its SHA-256 is another; copy it again")
-            now = local_time().isoformat(timespec="seconds")
+            now = datetime.now(UTC).astimezone().isoformat(timespec="seconds")
             return cache.adopt(image, replace(record, imported_at=now))
         except KeyError:
             raise ImageError(f"{source} holds no image") from None

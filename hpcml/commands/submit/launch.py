@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hpcml.commands.submit import packing, provenance
@@ -21,7 +21,6 @@ from hpcml.commands.submit.planned import Planned
 from hpcml.commands.submit.submission_log import Intent, OpenIntent, Phase, open_intent, this_host
 from hpcml.errors import ConfigError, why_not
 from hpcml.model.cluster import SchedulerName
-from hpcml.moments import local_time
 from hpcml.paths import Places
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.layout import RunDir, new_submission_id, new_uid
@@ -71,7 +70,7 @@ def launch(
     """
     packs = packing.packs_of(planned)
     require_schedulers(planned)
-    now = local_time()
+    now = datetime.now(UTC).astimezone()
     submission = new_submission_id(now)
     everything = [item for pack in packs for item in pack]
     try:
@@ -125,7 +124,7 @@ def submit_retries(
     with *why* and *by*, or `submission_failed` where the scheduler refused, which raises `SubmissionError`. After
     `NoAnswerError` it is not known whether they were queued: they stay as they are until `recover` has found out.
     """
-    submission = new_submission_id(local_time())
+    submission = new_submission_id(datetime.now(UTC).astimezone())
     outgoing = batches_of([[job] for job in jobs], backends, submission)
     intent = Intent(
         submission=submission,
@@ -147,7 +146,7 @@ def preview(planned: Sequence[Planned], places: Places, backends: Backends) -> l
 
 def draft(planned: Sequence[Planned], places: Places, backends: Backends) -> list[Outgoing]:
     """Return the batches that `launch` would submit, under names that are not used; nothing is written."""
-    now = local_time()
+    now = datetime.now(UTC).astimezone()
     origin = provenance.describe([], Path.cwd(), provenance.NO_CODE, (), now)
     index, runs = iter(range(len(planned))), places.runs
 
