@@ -21,12 +21,11 @@ from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import mark_cancelled
-from hpcml.runs.journal import events, read_journal
 from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import ProcessIdentity, pid_here
 from hpcml.runs.manifest import home_of_original
 from hpcml.runs.private import check
-from hpcml.runs.state import EventName
+from hpcml.runs.state import EventName, read_fold
 from hpcml.schedulers.contract import Submitter, Ticket
 from hpcml.store.missing import runs_below
 from hpcml.store.query import open_runs
@@ -51,20 +50,13 @@ class CancelPlan:
 class Stopped:
     """What became of the request to one run.
 
-    `was_open` False: it had ended already. `trouble` is one line if its scheduler could not be told: the run is marked
-    as cancelled all the same, and `hpcml sync` repeats the request. `is_refused`: it could not even be marked, for
-    `trouble`, and goes on.
+    `trouble` is one line if it could not be marked ("not cancelled": it goes on), or its scheduler could not be told:
+    it is marked as cancelled all the same, and `hpcml sync` repeats the request.
     """
 
     uid: str
-    was_open: bool
+    word: str  # cancelling, had ended already, not cancelled
     trouble: str | None = None
-    is_refused: bool = False
-
-    @property
-    def word(self) -> str:
-        """What became of the request, in a word or two."""
-        return "not cancelled" if self.is_refused else "cancelling" if self.was_open else "had ended already"
 
 
 def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
@@ -126,16 +118,14 @@ def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
     tickets: defaultdict[str, dict[str, Ticket]] = defaultdict(dict)
     outcome: dict[str, Stopped] = {}
     for record in plan.wanted:
-        is_local = record.scheduler == "local"
+        run_dir, is_local = RunDir(Path(record.path)), record.scheduler == "local"
         is_part = record.job_id is not None and _job(record) in plan.shared
         try:
-            was_open = cancel_run(
-                RunDir(Path(record.path)), is_local=is_local, is_shared=is_part or (record.is_shared and not is_local)
-            )
+            was_open = cancel_run(run_dir, is_local=is_local, is_shared=is_part or (record.is_shared and not is_local))
         except HpcmlError as error:
-            outcome[record.uid] = Stopped(uid=record.uid, was_open=True, trouble=str(error), is_refused=True)
+            outcome[record.uid] = Stopped(uid=record.uid, word="not cancelled", trouble=str(error))
             continue
-        outcome[record.uid] = Stopped(uid=record.uid, was_open=was_open)
+        outcome[record.uid] = Stopped(uid=record.uid, word="cancelling" if was_open else "had ended already")
         if was_open and is_local and record.state is State.PENDING:
             _tell_webhook(record)
         if was_open and not is_local and not is_part and record.job_id is not None:
@@ -145,9 +135,9 @@ def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
             troubles = _cancel_jobs(plan, backends.by_name(scheduler), by_uid)
         except HpcmlError as error:
             troubles = dict.fromkeys(by_uid, str(error))
-        outcome |= {uid: Stopped(uid=uid, was_open=True, trouble=why) for uid, why in troubles.items()}
+        outcome |= {uid: replace(outcome[uid], trouble=why) for uid, why in troubles.items()}
     yield from outcome.values()
-    yield from (Stopped(uid=record.uid, was_open=False) for record in plan.ended)
+    yield from (Stopped(uid=record.uid, word="had ended already") for record in plan.ended)
 
 
 def _cancel_jobs(plan: CancelPlan, backend: Submitter, tickets: Mapping[str, Ticket]) -> dict[str, str]:
@@ -185,15 +175,12 @@ def cancel_run(run_dir: RunDir, *, is_local: bool = True, is_shared: bool = Fals
     mark_cancelled(run_dir)
     if is_shared:
         return True
-    told = False
-    for path in run_dir.journal_files():
-        for started in events([read_journal(path)], EventName.ATTEMPT_STARTED):
-            agent = ProcessIdentity.from_details(started.details)
-            pid = pid_here(agent) if agent is not None else None  # None too where it cannot be seen: it sees the mark
-            if pid is not None:
-                os.kill(pid, signal.SIGTERM)
-                told = True
-    if is_local and not told and seen.state is State.PENDING:
+    starts = [start for attempt in read_fold(run_dir) for start in attempt.starts]
+    agents = filter(None, (ProcessIdentity.from_details(start.details) for start in starts))
+    pids = {pid for agent in agents if (pid := pid_here(agent)) is not None}  # who cannot be seen sees the mark
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    if is_local and not pids and seen.state is State.PENDING:
         with JournalWriter.open(
             str(run_dir.journals), run=run_dir.uid, attempt=seen.attempt, writer="cancel"
         ) as journal:

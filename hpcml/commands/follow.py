@@ -18,26 +18,24 @@ from hpcml.model.state import State
 from hpcml.runs.event_words import counted, left_words, paths_in, unread_words
 from hpcml.runs.files import read_raw
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
-from hpcml.runs.layout import RunDir, folder_of_all, is_gone, is_removed
+from hpcml.runs.layout import RunDir, is_removed
 from hpcml.runs.state import EventName, RunEvent, RunFold
 from hpcml.store.journals import find_header
 
 _CHUNK_BYTES = 4 << 20
-_AWAY_S = 600.0  # for which the folder of all runs may be away: a file system that is mounted again
 REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
 
 
 def follow(
-    run_dirs: Sequence[RunDir], *, period_s: float, is_supervised: Callable[[], bool], away_s: float = _AWAY_S
+    run_dirs: Sequence[RunDir], *, period_s: float, is_supervised: Callable[[], bool]
 ) -> Iterator[list[Glimpse]]:
     """Yield a glimpse of every run once in *period_s* seconds, in the order of *run_dirs*.
 
     It ends when all have ended, or when *is_supervised* (asked each time) says that no queue is left to start those
     that wait. A run that left at a checkpoint is waited for a moment longer, since its agent may be queueing it again.
-    One whose directory was removed meanwhile is lost, and so are all after *away_s* seconds in which the folder of all
-    runs is not there.
+    One whose directory was removed meanwhile is lost.
     """
-    watchers = [Watcher(run_dir, away_s=away_s) for run_dir in run_dirs]
+    watchers = [Watcher(run_dir) for run_dir in run_dirs]
     over_since: float | None = None
     while True:
         supervised = is_supervised()  # asked first: what is written before the queue ends is seen by the look below
@@ -56,14 +54,15 @@ def follow(
 
 
 def look_unless_removed(watcher: Watcher) -> Glimpse:
-    """Return what *watcher* sees; a run whose directory was removed is lost, or whose home stays away too long."""
+    """Return what *watcher* sees; a run whose directory was removed is lost."""
     try:
         glimpse = watcher.look()
     except FileNotFoundError:
         glimpse = watcher.glimpse()
-    if glimpse.is_over or not watcher.has_read or (reason := watcher.why_gone()) is None:
+    folder = watcher.run_dir.path
+    if glimpse.is_over or not watcher.has_read or not is_removed(str(folder)):
         return glimpse
-    return replace(glimpse, state=State.LOST, is_settled=True, reason=reason)
+    return replace(glimpse, state=State.LOST, is_settled=True, reason=why_removed(folder))
 
 
 def why_removed(folder: os.PathLike[str] | str) -> str:
@@ -136,7 +135,6 @@ class Watcher:
     """Reads on in the journals of one run, from where it stopped in the last look."""
 
     run_dir: RunDir
-    away_s: float = _AWAY_S
     told: RunFold = field(default_factory=RunFold)
     reported: Reported = field(default_factory=Reported)
     _uid: str = field(init=False)  # which a folder that was copied need not be called
@@ -145,7 +143,6 @@ class Watcher:
     _left_behind: str | None = None
     _unread: dict[tuple[int, str], None] = field(default_factory=dict)  # by attempt
     telemetry_lost: dict[tuple[int, int], str] = field(default_factory=dict)  # why, by attempt and node
-    _away_since: float | None = None
     _journals: dict[Path, JournalReader] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -175,20 +172,6 @@ class Watcher:
                 raise error.__cause__ from None
             raise
         return self.glimpse()
-
-    def why_gone(self) -> str | None:
-        """Return why nothing more will be seen of the run, of which something was; None: something is, or may be."""
-        folder = str(self.run_dir.path)
-        if not is_gone(folder):
-            self._away_since = None
-            return None
-        if is_removed(folder):
-            return why_removed(folder)
-        now = time.monotonic()
-        self._away_since = now if self._away_since is None else self._away_since
-        if now - self._away_since < self.away_s:
-            return None
-        return f"{folder_of_all(folder)} has not been there for {self.away_s:g} s, and nothing is seen of the run"
 
     def _take(self, header: Header, records: Sequence[Metrics | Event]) -> None:
         """Take *records* of the journal that begins with *header* into account; those of users change no state."""

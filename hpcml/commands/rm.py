@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -277,9 +276,8 @@ class Copy:
 def find_unused(places: Places, *, without: Collection[str] = ()) -> list[Copy]:
     """Return the copies of code that no run names, but for runs whose uid is in *without*; nothing has happened yet.
 
-    Copies that were wanted in the last 24 hours are left out: a submission makes them before its runs. So are those
-    with files of programs, which older versions of hpcml started in them. Raises `HpcmlError` where a file of a run
-    cannot be read, for then nobody knows what it names.
+    Copies that were wanted in the last 24 hours are left out: a submission makes them before its runs. Raises
+    `HpcmlError` where a file of a run cannot be read, for then nobody knows what it names.
     """
     claim(places)
     with opened(places) as store:
@@ -293,7 +291,7 @@ def find_unused(places: Places, *, without: Collection[str] = ()) -> list[Copy]:
     return [
         Copy(path=path, size_bytes=size_of(path))
         for path in sorted(places.code.glob("*"))
-        if _NAME.fullmatch(path.name) and path.name not in used and not _is_wanted(path) and not _holds_results(path)
+        if _NAME.fullmatch(path.name) and path.name not in used and not _is_wanted(path)
     ]
 
 
@@ -320,24 +318,17 @@ def remove_unused(copies: Collection[Copy]) -> Iterator[tuple[Copy, str | None]]
             yield copy, delete_tree(aside)
 
 
-def _holds_results(copy: Path) -> bool:
-    """Tell whether a program has written into *copy*: what belongs there is read-only, in folders that are not."""
-    walked = ((parent, names) for parent, _, names in os.walk(copy) if Path(parent).name != "__pycache__")
-    files = (Path(parent, name).lstat() for parent, names in walked for name in names)
-    return any(stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IWUSR for status in files)
-
-
 def _is_wanted(copy: Path) -> bool:
     return time.time() - copy.stat().st_mtime < _DAY_S
 
 
 def _files_of(run_dir: RunDir) -> list[Path]:
     """Return all that may name a copy of code: what the agent reads, the scripts, and the links."""
-    links = (run_dir.code, run_dir.client_path, *run_dir.client_path.glob("*"))  # of older runs the latter are links
     return [
         run_dir.manifest,
         run_dir.script,
-        *links,
+        run_dir.code,
+        run_dir.client_path,
         *run_dir.path.glob("retries/*.json"),
         *run_dir.path.glob("retries/*.sh"),
     ]
