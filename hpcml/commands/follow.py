@@ -23,7 +23,7 @@ from hpcml.runs.state import EventName, RunEvent, RunFold
 from hpcml.store.journals import find_header
 
 _CHUNK_BYTES = 4 << 20
-REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
+_REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
 
 
 def follow(
@@ -36,21 +36,36 @@ def follow(
     One whose directory was removed meanwhile is lost.
     """
     watchers = [Watcher(run_dir) for run_dir in run_dirs]
-    over_since: float | None = None
+    has_ended = EndOfAll()
     while True:
         supervised = is_supervised()  # asked first: what is written before the queue ends is seen by the look below
         glimpses = [look_unless_removed(watcher) for watcher in watchers]
         yield glimpses
-        if all(glimpse.is_over for glimpse in glimpses):
-            now = time.monotonic()
-            over_since = now if over_since is None else over_since
-            if not any(glimpse.may_go_on for glimpse in glimpses) or now - over_since >= REQUEUE_S:
-                return
-        else:
-            over_since = None
-            if not supervised and not any(glimpse.state is State.RUNNING for glimpse in glimpses):
-                return
+        if has_ended.by(glimpses):
+            return
+        is_any_open = any(not glimpse.is_over for glimpse in glimpses)
+        if is_any_open and not supervised and not any(glimpse.state is State.RUNNING for glimpse in glimpses):
+            return
         time.sleep(period_s)
+
+
+class EndOfAll:
+    """Whether runs that are looked at again and again have all ended.
+
+    After one that left at a checkpoint that is so two seconds later, since its agent may be queueing it again.
+    """
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def by(self, glimpses: Sequence[Glimpse]) -> bool:
+        """Tell whether all have ended, by the latest *glimpses*."""
+        if not all(glimpse.is_over for glimpse in glimpses):
+            self._since = None
+            return False
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        return not any(glimpse.may_go_on for glimpse in glimpses) or now - self._since >= _REQUEUE_S
 
 
 def look_unless_removed(watcher: Watcher) -> Glimpse:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from hpcml.commands.follow import REQUEUE_S, Glimpse, Watcher, look_unless_removed
+from hpcml.commands.follow import EndOfAll, Glimpse, Watcher, look_unless_removed
 from hpcml.errors import ConfigError
 from hpcml.model.failure_causes import last_exception, last_line, printed_lines
 from hpcml.model.records import RunRecord
@@ -218,23 +218,17 @@ class _Life:
         self._watcher = watcher
         self._refresh = refresh
         self._refresh_at = time.monotonic() + _REFRESH_S
-        self._over_since: float | None = None
+        self._end = EndOfAll()
         self.has_ended = False
         self.why: str | None = None  # it waits, as far as is known
 
     def look(self) -> Glimpse:
         """Return what is known now, and remember whether it is the end."""
-        now = time.monotonic()
-        if now >= self._refresh_at:
+        if time.monotonic() >= self._refresh_at:
             self.why = self._refresh()
             self._refresh_at = time.monotonic() + _REFRESH_S
         seen = look_unless_removed(self._watcher)
-        if not seen.is_over:
-            self._over_since = None
-        elif self._over_since is None:
-            self._over_since = now
-        patience_s = REQUEUE_S if seen.may_go_on else 0.0
-        self.has_ended = self._over_since is not None and now - self._over_since >= patience_s
+        self.has_ended = self._end.by([seen])
         return seen
 
     def is_over(self, attempt: int) -> bool:

@@ -21,10 +21,11 @@ from hpcml.commands.ends.look import agent_liveness
 from hpcml.commands.follow import Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit import code_store
+from hpcml.commands.submit.submission_log import manifests_under_way
 from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
-from hpcml.runs.files import open_folders, read_whole
+from hpcml.runs.files import open_folders
 from hpcml.runs.layout import REMOVED, RunDir, find_run_dirs
 from hpcml.runs.liveness import Liveness
 from hpcml.store.database import Database
@@ -78,7 +79,7 @@ def plan_removal(places: Places, selection: Selection, *, gone: bool = False, fo
             ours=frozenset(runs_below(store, places.runs)),
             elsewhere={uid: root for root in external_runs.folders(places) for uid in runs_below(store, root)},
             unended=frozenset(record.uid for record in open_runs(store)),
-            submitted=_submissions_under_way(places),
+            submitted="\n".join(manifests_under_way(places.open_submissions)),
         )
         strangers = {record.uid for record in chosen if not stands.has_place(record)}
         removed = strangers - still_known(store, strangers)  # by another hpcml, since they were chosen
@@ -166,7 +167,7 @@ class _Standing:
     ours: Collection[str]  # in *runs*, of this home; the same path may be another folder, to others in a shared store
     elsewhere: Mapping[str, Path]  # in folders that are read besides
     unended: Collection[str]
-    submitted: str  # names what is being submitted, or retried, at this moment
+    submitted: str  # the manifests of what is being submitted, or retried, at this moment
 
     def has_place(self, record: RunRecord) -> bool:
         """Return whether *record* lies where runs are read from."""
@@ -200,24 +201,6 @@ class _Standing:
         if place is not None:
             return f"run {record.uid} lies in {place}, which is read again and again: hpcml ingest --forget {place}"
         return None
-
-
-def _submissions_under_way(places: Places) -> str:
-    """Return the texts of all open submissions, in which the uid of each of their runs can be found."""
-    texts: list[str] = []
-    for path in places.open_submissions.glob("*.json"):
-        with suppress(FileNotFoundError):  # finished at this moment
-            texts.append(_text_of(path))
-    return "\n".join(texts)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return read_whole(path).decode("utf-8", "replace")
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise HpcmlError(f"{path} cannot be read: {error.strerror}: what it submits is not known") from error
 
 
 def _who_is_at_work(run_dir: RunDir) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.follow import REQUEUE_S, Glimpse, JournalReader, Watcher
+from hpcml.commands.follow import EndOfAll, Glimpse, JournalReader, Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.top.live_machine import Sampled
 from hpcml.errors import HpcmlError
@@ -221,15 +221,11 @@ def follow(run_dirs: Sequence[RunDir], *, period_s: float) -> Iterator[list[RunN
     A run that left at a checkpoint is followed for two more seconds, since its agent may be queueing it again.
     """
     tops = [RunTop(run_dir) for run_dir in run_dirs]
-    over_since: float | None = None
+    has_ended = EndOfAll()
     while True:
         there = [top.run_dir.path.is_dir() for top in tops]  # asked first: a frame shall say that a run is gone
         looks = _look_at(tops)
         yield [run for run, _ in looks]
-        is_over = all(seen.is_over or not is_there for is_there, (_, seen) in zip(there, looks, strict=True))
-        now = time.monotonic()
-        over_since = (over_since if over_since is not None else now) if is_over else None
-        may_go_on = any(seen.may_go_on for _, seen in looks)
-        if over_since is not None and (not may_go_on or now - over_since >= REQUEUE_S):
+        if has_ended.by([seen for is_there, (_, seen) in zip(there, looks, strict=True) if is_there]):
             return
         time.sleep(period_s)
