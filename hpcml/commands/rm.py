@@ -29,7 +29,7 @@ from hpcml.runs.files import open_folders
 from hpcml.runs.layout import REMOVED, RunDir, find_run_dirs
 from hpcml.runs.liveness import Liveness
 from hpcml.store.database import Database
-from hpcml.store.missing import runs_below, still_known, without_directory
+from hpcml.store.missing import runs_below, without_directory
 from hpcml.store.query import open_runs
 from hpcml.store.rows import forget_runs
 
@@ -81,9 +81,6 @@ def plan_removal(places: Places, selection: Selection, *, gone: bool = False, fo
             unended=frozenset(record.uid for record in open_runs(store)),
             submitted="\n".join(manifests_under_way(places.open_submissions)),
         )
-        strangers = {record.uid for record in chosen if not stands.has_place(record)}
-        removed = strangers - still_known(store, strangers)  # by another hpcml, since they were chosen
-        chosen = [record for record in chosen if record.uid not in removed]
     refused = [
         reason
         for record in chosen
@@ -92,7 +89,15 @@ def plan_removal(places: Places, selection: Selection, *, gone: bool = False, fo
     if refused:
         more = f"; {len(refused) - 1} more must stay" if len(refused) > 1 else ""
         raise ConfigError(f"{refused[0]}{more}; nothing was removed")
-    return [_doomed(record, is_gone=gone or not _is_there(record), forget=forget) for record in chosen]
+    is_gone = {record.uid: gone or not os.path.lexists(record.path) for record in chosen}
+    return [
+        Doomed(
+            record=record,
+            size_bytes=None if forget or is_gone[record.uid] else size_of(Path(record.path)),
+            is_gone=is_gone[record.uid],
+        )
+        for record in chosen
+    ]
 
 
 def remove(places: Places, doomed: Sequence[Doomed]) -> Iterator[Removed]:
@@ -150,15 +155,6 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _doomed(record: RunRecord, *, is_gone: bool, forget: bool) -> Doomed:
-    size_bytes = None if is_gone or forget else size_of(Path(record.path))
-    return Doomed(record=record, size_bytes=size_bytes, is_gone=is_gone)
-
-
-def _is_there(record: RunRecord) -> bool:
-    return os.path.lexists(record.path)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Standing:
     """What decides whether a run may go: where it lies, for whom, and whether it has ended."""
@@ -169,16 +165,12 @@ class _Standing:
     unended: Collection[str]
     submitted: str  # the manifests of what is being submitted, or retried, at this moment
 
-    def has_place(self, record: RunRecord) -> bool:
-        """Return whether *record* lies where runs are read from."""
-        return record.uid in self.ours or record.uid in self.elsewhere
-
     def why_not(self, record: RunRecord, *, is_gone: bool) -> str | None:
         """Return why *record* and its directory must stay, None where they may go."""
         path = Path(record.path)
-        if not self.has_place(record):
+        if record.uid not in self.ours and record.uid not in self.elsewhere:
             return f"run {record.uid} lies in {path}, which is not read from here: --forget takes it out of the store"
-        if is_gone or not _is_there(record):
+        if is_gone or not os.path.lexists(record.path):
             return None
         if path.parent.parent != self.runs or path.is_symlink():
             return f"run {record.uid} lies in {path}: hpcml removes runs from {self.runs} alone"
@@ -196,7 +188,7 @@ class _Standing:
     def why_known(self, record: RunRecord) -> str | None:
         """Return why the store would not forget *record* for long, None where it would."""
         place = self.elsewhere.get(record.uid)
-        if record.uid in self.ours and _is_there(record):
+        if record.uid in self.ours and os.path.lexists(record.path):
             return f"run {record.uid} lies in {self.runs}, whose runs are always read: give no --forget"
         if place is not None:
             return f"run {record.uid} lies in {place}, which is read again and again: hpcml ingest --forget {place}"

@@ -294,16 +294,6 @@ def test_a_limit_that_the_store_is_far_from_is_not_told_as_the_reason(hpcml: Hpc
     assert "ulimit" not in done.stderr
 
 
-def test_a_pipe_that_somebody_put_beside_a_shared_store_lets_nobody_wait(hpcml: Hpcml, tmp_path: Path) -> None:
-    environ = {**hpcml.environ, "HPCML_STORE": str(tmp_path / "store.db")}
-    os.mkfifo(tmp_path / ".probe")
-
-    done = subprocess.run([*HPCML, "runs"], env=environ, cwd=hpcml.cwd, capture_output=True, check=False, timeout=60)
-
-    assert done.returncode == 0, done.stderr
-    assert not (tmp_path / ".probe").exists()
-
-
 def test_named_runs_must_meet_the_conditions_too(hpcml: Hpcml) -> None:
     both = hpcml("best", "--json", "aaaaaaaa", "bbbbbbbb", "--where", "tag=paper")
 
