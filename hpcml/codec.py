@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
@@ -65,7 +65,7 @@ def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, 
         return decode(_fitting(arguments, value), value, where=where)
     check_type(kind, value, where=where, is_deep=False)
     if origin in (list, tuple):
-        return origin(_decode_items(arguments[0], value, where))
+        return origin(decode(arguments[0], item, where=f"{where}[{at}]") for at, item in enumerate(value))
     if origin is dict:
         return {key: decode(arguments[1], item, where=f"{where}.{key}") for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -78,12 +78,6 @@ def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401, 
     if kind is float and isinstance(value, int):
         return float(value)  # JSON writes 1.0 as 1 in some tools
     return value
-
-
-def _decode_items(kind: Any, items: Sequence[Json], where: str) -> Iterable[Any]:  # noqa: ANN401
-    if kind is str and set(map(type, items)) == {str}:  # thousands of ids, of which nothing is to be made
-        return items
-    return (decode(kind, item, where=f"{where}[{at}]") for at, item in enumerate(items))
 
 
 _KINDS: Mapping[Any, tuple[tuple[type, ...], str]] = {
@@ -102,30 +96,26 @@ def check_type(kind: Any, value: Json, *, where: str, is_deep: bool = True) -> N
 
     Keys that a class does not know, or that are missing, are passed over, and so are names that an enum lacks.
     """
-    alternatives, plain, _ = _plain(kind)
-    if alternatives:
+    origin, arguments, is_class = get_origin(kind), get_args(kind), is_dataclass(kind)
+    if isinstance(kind, types.UnionType):
         if value is not None:
-            check_type(_fitting(alternatives, value), value, where=where, is_deep=is_deep)
+            check_type(_fitting(arguments, value), value, where=where, is_deep=is_deep)
         return
+    plain = list if origin in (list, tuple) else dict if origin is dict or is_class else kind
+    plain = str if isinstance(plain, type) and issubclass(plain, Enum) else plain
     if plain in _KINDS:
         _check_plain(plain, value, where)
-    if is_deep and plain in (list, dict):
-        for inner, item, place in _parts(kind, value, where):
-            check_type(inner, item, where=place)
-
-
-@functools.cache
-def _plain(kind: Any) -> tuple[tuple[Any, ...], Any, frozenset[type]]:  # noqa: ANN401
-    """Return of a type its alternatives, if it is a union; else what JSON has for it; and what needs no second look."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if isinstance(kind, types.UnionType):
-        some = [each for each in arguments if each is not type(None)]
-        certain = _plain(some[0])[2] | {type(None)} if len(some) == 1 else frozenset({type(None)})
-        return arguments, None, certain
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return (), str, frozenset({str})
-    plain = list if origin in (list, tuple) else dict if origin is dict or is_dataclass(kind) else kind
-    return (), plain, frozenset({plain} if plain in (str, float, bool) else ())
+    if not is_deep or plain not in (list, dict):
+        return
+    if is_class:
+        hints, _ = _shape(kind)
+        inside = [(hints[key], item, f".{key}") for key, item in value.items() if key in hints]
+    elif plain is list:
+        inside = [(arguments[0], item, f"[{at}]") for at, item in enumerate(value)]
+    else:
+        inside = [(arguments[1], item, f".{key}") for key, item in value.items()]
+    for inner, item, place in inside:
+        check_type(inner, item, where=f"{where}{place}".lstrip("."))
 
 
 def _check_plain(plain: Any, value: Json, where: str) -> None:  # noqa: ANN401
@@ -137,23 +127,6 @@ def _check_plain(plain: Any, value: Json, where: str) -> None:  # noqa: ANN401
         is_out_of_range = is_too_large and plain in (int, float)
         wrong = "is out of range: whole numbers lie between -2^63 and 2^63" if is_out_of_range else f"is no {word}"
         raise ConfigError(f"{where}={shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''} {wrong}")
-
-
-def _parts(kind: Any, value: Json, where: str) -> Iterator[tuple[Any, Json, str]]:  # noqa: ANN401
-    """Yield what is in a list, a table or a class and needs a look: its type, its value and its place."""
-    of: Any = kind  # which mypy would make narrower
-    if is_dataclass(kind):
-        hints, _ = _shape(of)
-        for key, item in value.items():
-            if key in hints and type(item) not in _plain(hints[key])[2]:
-                yield hints[key], item, f"{where}.{key}".lstrip(".")
-        return
-    inner = get_args(kind)[1 if isinstance(value, dict) else 0]
-    certain = _plain(inner)[2]
-    places = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, item in places:
-        if type(item) not in certain:
-            yield inner, item, f"{where}.{key}" if isinstance(value, dict) else f"{where}[{key}]"
 
 
 def _fitting(kinds: Sequence[Any], value: Json) -> Any:  # noqa: ANN401
@@ -178,12 +151,7 @@ def _decode_dataclass(kind: Any, value: dict[str, Json], where: str) -> Any:  # 
     if missing:
         raise ConfigError(f"missing key {where}{'.' if where else ''}{missing[0]}")
     return kind(
-        **{
-            name: item
-            if type(item) is hints[name] and is_dataclass(item)
-            else decode(hints[name], item, where=f"{where}.{name}".lstrip("."))
-            for name, item in value.items()
-        }
+        **{name: decode(hints[name], item, where=f"{where}.{name}".lstrip(".")) for name, item in value.items()}
     )
 
 

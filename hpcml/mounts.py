@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 MOUNTS = Path("/proc/self/mounts")
-FSTAB = Path("/etc/fstab")
 # What is not known to be local (nfs, lustre, gpfs, beegfs, cifs, fuse.*, 9p, afs, ceph ...) counts as a network.
 _LOCAL = frozenset(
     "bcachefs btrfs ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs tmpfs xfs zfs".split()  # noqa: SIM905 - a table
@@ -27,34 +26,16 @@ def file_system_of(path: Path, *, mounts: Path = MOUNTS) -> str | None:
 
     None where unknown. *path* need not exist; symbolic links are followed. *mounts* is a parameter for tests.
     """
-    found = _covering(path.resolve(), mounts)
-    return None if found is None else found[1]
-
-
-def unmounted_above(path: Path, *, mounts: Path = MOUNTS, table: Path = FSTAB) -> Path | None:
-    """Return the mount point that the machine's *table* (man fstab) has for *path* and on which nothing is mounted.
-
-    None where the table names none, or none that lies below what *path* is on now.
-    """
     place = path.resolve()
-    meant, now = _covering(place, table), _covering(place, mounts)
-    is_absent = meant is not None and now is not None and len(meant[0].parts) > len(now[0].parts)
-    return meant[0] if meant is not None and is_absent else None
-
-
-def _covering(place: Path, table: Path) -> tuple[Path, str] | None:
-    """Return the mount point that *place* lies below, by a table with the columns of fstab, and the type there."""
     try:
-        lines = table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
     found: tuple[Path, str] | None = None
     for line in lines:
-        _, mount_point, kind, *_ = (*re.split(r"[ \t]+", line), "", "", "")
-        if line.startswith("#") or not mount_point.startswith("/"):
-            continue
+        _, mount_point, kind, *_ = line.split(" ")
         point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount_point))  # \040 is a space
         # the last of several mounts on one point is the visible one
         if place.is_relative_to(point) and (found is None or len(point.parts) >= len(found[0].parts)):
             found = (point, kind)
-    return found
+    return None if found is None else found[1]

@@ -20,7 +20,6 @@ class Places:
 
     home: Path
     store_url: str
-    is_chosen: bool = False  # by HPCML_HOME or on the command line: else it is where hpcml keeps it by itself
 
     @property
     def runs(self) -> Path:
@@ -115,7 +114,7 @@ def locate(environ: Mapping[str, str], *, home: str | None = None, store: str | 
     root = Path(chosen).expanduser().absolute()
     check_text(root, "HPCML_HOME")
     store_url = store or environ.get("HPCML_STORE") or str(root / "store.db")
-    return Places(home=root, store_url=store_url, is_chosen=bool(home or environ.get("HPCML_HOME")))
+    return Places(home=root, store_url=store_url)
 
 
 def home_of_user() -> Path:

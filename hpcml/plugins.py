@@ -7,11 +7,9 @@ is broken breaks only what asks for it, in one line, and `hpcml doctor` lists al
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
 from typing import TypeVar
 
 from hpcml.errors import ConfigError
@@ -31,7 +29,6 @@ class Plugin:
     name: str
     package: str  # with its version
     entry: metadata.EntryPoint = field(repr=False)
-    folder: Path | None = field(repr=False)  # where the package says it is installed
 
     def __str__(self) -> str:
         return f"{_WORDS[self.group]} {self.name} of package {self.package}"
@@ -41,13 +38,9 @@ def installed(group: str) -> list[Plugin]:
     """Return what is installed in *group*, by name; of a package that is found twice on the path the first counts."""
     found: dict[tuple[str, str], Plugin] = {}
     for entry in metadata.entry_points(group=group):
-        package, folder = "unknown", None
-        if entry.dist is not None:
-            package = f"{entry.dist.name} {entry.dist.version}"
-            folder = Path(str(entry.dist.locate_file("")))
-        plugin = Plugin(group=group, name=entry.name, package=package, entry=entry, folder=folder)
-        name_of_package = package.partition(" ")[0]
-        found.setdefault((entry.name, name_of_package), plugin)
+        package = "unknown" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+        plugin = Plugin(group=group, name=entry.name, package=package, entry=entry)
+        found.setdefault((entry.name, package.partition(" ")[0]), plugin)
     return [found[key] for key in sorted(found)]
 
 
@@ -60,8 +53,8 @@ def load(group: str, name: str, kind: type[_T], *, ours: Collection[str]) -> _T:
     """Return what a package adds to *group* as *name*: an object of *kind*, whose ``contract`` is `CONTRACT`.
 
     *ours* are the names that hpcml has itself. Raises `ConfigError` in one line where nothing, or several packages, or
-    hpcml itself has that name, and where the package cannot be imported, is another's to change, or was written for
-    another version of the contract.
+    hpcml itself has that name, and where the package cannot be imported, or was written for another version of the
+    contract.
     """
     found = [plugin for plugin in installed(group) if plugin.name == name]
     if not found:
@@ -101,13 +94,4 @@ def _why_not(found: Sequence[Plugin], ours: Collection[str]) -> str | None:
     if len(found) > 1:
         packages = " and ".join(plugin.package for plugin in found)
         return f"{_WORDS[first.group]} {first.name}: {packages} both add one of that name: uninstall one"
-    if first.folder is not None and _is_anybodys(first.folder):
-        return f"{first} is not loaded: everybody may write to {first.folder} (chmod o-w ends that)"
     return None
-
-
-def _is_anybodys(folder: Path) -> bool:
-    try:
-        return bool(folder.stat().st_mode & stat.S_IWOTH)
-    except OSError:  # inside of an archive, say
-        return False

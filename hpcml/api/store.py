@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from hpcml.commands.cancel import cancel_planned, plan_cancel
-from hpcml.commands.collect import answering, opened
+from hpcml.commands.collect import opened
 from hpcml.commands.curves import curves_of
 from hpcml.commands.query import ask_in_sql
 from hpcml.commands.runs import list_runs
@@ -53,7 +53,31 @@ T = TypeVar("T")
 Named = str | RunRecord | Iterable[str | RunRecord]  # runs, as records, ids, unique ends of ids, or names
 
 
-class _Framed(Sequence[T]):
+class _Frame:
+    """What can be made a frame."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the columns of the frame by name, each as long as this list; a missing value is None."""
+
+    def to_pandas(self) -> Any:  # noqa: ANN401 - pandas.DataFrame, where it is installed
+        """Return a `pandas.DataFrame` with a row for each element; raise `ConfigError` where pandas is not installed.
+
+        Pandas chooses the types of the columns: numbers with missing values become floats with NaN.
+        """
+        return _library("pandas").DataFrame(self.columns())
+
+    def to_polars(self) -> Any:  # noqa: ANN401
+        """Return a `polars.DataFrame`; a column that holds values of several kinds has them as text.
+
+        A column of integers and floats stays a column of numbers. Missing values are null. Raises `ConfigError` where
+        polars is not installed.
+        """
+        polars = _library("polars")
+        return polars.DataFrame({name: _of_one_kind(column) for name, column in self.columns().items()}, strict=False)
+
+
+class _Framed(_Frame, Sequence[T]):
     """A list of things that can be made a frame.
 
     It behaves like a list: it has a length, can be indexed and sliced (a slice is a plain list), and is equal to a list
@@ -80,26 +104,6 @@ class _Framed(Sequence[T]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} {type(self).__name__.lower()}>"
-
-    @abstractmethod
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of the frame by name, each as long as this list; a missing value is None."""
-
-    def to_pandas(self) -> Any:  # noqa: ANN401 - pandas.DataFrame, where it is installed
-        """Return a `pandas.DataFrame` with a row for each element; raise `ConfigError` where pandas is not installed.
-
-        Pandas chooses the types of the columns: numbers with missing values become floats with NaN.
-        """
-        return _library("pandas").DataFrame(self.columns())
-
-    def to_polars(self) -> Any:  # noqa: ANN401
-        """Return a `polars.DataFrame`; a column that holds values of several kinds has them as text.
-
-        A column of integers and floats stays a column of numbers. Missing values are null. Raises `ConfigError` where
-        polars is not installed.
-        """
-        polars = _library("polars")
-        return polars.DataFrame({name: _of_one_kind(column) for name, column in self.columns().items()}, strict=False)
 
 
 class Runs(_Framed[RunRecord]):
@@ -128,7 +132,7 @@ class Runs(_Framed[RunRecord]):
         return [one for (one,) in found] if len(keys) == 1 else found
 
 
-class Curves(Mapping[str, Sequence[Point]]):
+class Curves(_Frame, Mapping[str, Sequence[Point]]):
     """Curves of one metric, by the uid of the run; as a frame a row for each point.
 
     The points of a run are ordered by step; there are none for a run that did not report the metric. `metric` is the
@@ -152,23 +156,10 @@ class Curves(Mapping[str, Sequence[Point]]):
     def __repr__(self) -> str:
         return f"<{self.metric} of {len(self)} runs>"
 
-    def _rows(self) -> Rows:
+    def columns(self) -> dict[str, list[Any]]:
+        """Return uid, step, t_s (seconds since the start of the run) and the metric, a row for each point."""
         listed = [(uid, p.step, p.t_s, p.value) for uid, points in self.items() for p in points]
-        return Rows(query_results.SqlRows(columns=("uid", "step", "t_s", self.metric), rows=listed))
-
-    def to_pandas(self) -> Any:  # noqa: ANN401
-        """Return a `pandas.DataFrame` with the columns uid, step, t_s and the metric.
-
-        t_s is in seconds since the start of the run. Raises `ConfigError` where pandas is not installed.
-        """
-        return self._rows().to_pandas()
-
-    def to_polars(self) -> Any:  # noqa: ANN401
-        """Return a `polars.DataFrame` with the columns uid, step, t_s and the metric.
-
-        t_s is in seconds since the start of the run. Raises `ConfigError` where polars is not installed.
-        """
-        return self._rows().to_polars()
+        return _transposed(("uid", "step", "t_s", self.metric), listed)
 
 
 class Rows(_Framed[dict[str, Any]]):
@@ -184,7 +175,7 @@ class Rows(_Framed[dict[str, Any]]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ShownComparison(Comparison):
+class ShownComparison(_Frame, Comparison):
     """A comparison, whose text is what ``hpcml compare --md`` prints; a notebook shows it so."""
 
     def __repr__(self) -> str:
@@ -196,20 +187,10 @@ class ShownComparison(Comparison):
     def _repr_markdown_(self) -> str:
         return str(self)
 
-    def _rows(self) -> Rows:
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the columns of ``hpcml compare --csv``, a row for each arm of each table."""
         lines = comparison_document(self).lines
-        return Rows(query_results.SqlRows(columns=tuple(lines[0]), rows=[tuple(line.values()) for line in lines]))
-
-    def to_pandas(self) -> Any:  # noqa: ANN401
-        """Return a `pandas.DataFrame` with a row for each arm of each table, as ``hpcml compare --csv`` has them.
-
-        Raises `ConfigError` where pandas is not installed.
-        """
-        return self._rows().to_pandas()
-
-    def to_polars(self) -> Any:  # noqa: ANN401
-        """Return a `polars.DataFrame` with the same rows; raises `ConfigError` where polars is not installed."""
-        return self._rows().to_polars()
+        return _transposed(tuple(lines[0]), [tuple(line.values()) for line in lines])
 
 
 class Store:
@@ -389,7 +370,7 @@ class Store:
         Without *runs* these are all that have not ended now. Raises `TimeoutError` where some have not ended after
         *timeout_s* seconds; they go on, as they do where this is left early. *runs* are as for `status`.
         """
-        with answering(self._places) as store:
+        with opened(self._places) as store:
             waiting = Waiting(
                 store=store,
                 places=self._places,

@@ -17,7 +17,6 @@ _TROUBLES = {  # by what became of the request
     "cancelling": (
         "{of_runs} of them could not be told to end: {trouble}; they are marked, and hpcml sync tells again"
     ),
-    "had ended already": "{of_runs} of them had ended, and whether their jobs have is not known: {trouble}",
 }
 
 
@@ -53,6 +52,6 @@ def cancel(places: Places, /, *, yes: bool, **selection: object) -> int:
             troubles[stopped.trouble, stopped.word] += 1
     for (trouble, word), of_runs in troubles.items():
         warn(_TROUBLES[word].format(of_runs=of_runs, trouble=trouble))
-    if not (plan.wanted or plan.ended or plan.may_live):
+    if not (plan.wanted or plan.ended):
         say("no run that waits or runs matches", err=True)
     return 3 if troubles else 0

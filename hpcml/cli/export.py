@@ -38,7 +38,7 @@ def export(
     from hpcml.commands import export as exchange
     from hpcml.commands.selection import Selection
 
-    wish = exchange.ExportRequest(form=exchange.form_of(form), out=out, with_artifacts=with_artifacts, license=license_)
+    wish = exchange.ExportRequest(form=form, out=out, with_artifacts=with_artifacts, license=license_)
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     done = exchange.export(places, wanted, wish, os.environ, sys.stdout)
     for remark in done.remarks:

@@ -71,15 +71,14 @@ _WhereAndPlaces = tuple[_Where, Places]
 @images.command()
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Also what runs of other people, which cannot be read, may need.")
 @click.pass_obj
-def rm(given: _WhereAndPlaces, keys: tuple[str, ...], *, yes: bool, force: bool) -> int:
+def rm(given: _WhereAndPlaces, keys: tuple[str, ...], *, yes: bool) -> int:
     """Remove images; never one that a run needs which has not ended."""
     from hpcml.commands import images as act
 
     where, places = given
     cache = where.cache()
-    return 0 if _remove(cache, act.choose(act.stock(cache, places), keys), yes=yes, force=force) else 1
+    return 0 if _remove(cache, act.choose(act.stock(cache, places), keys), yes=yes) else 1
 
 
 @images.command()
@@ -98,8 +97,6 @@ def prune(given: _WhereAndPlaces, older_than: str, *, dry_run: bool, yes: bool) 
     cache = where.cache()
     stocked, now = act.stock(cache, places), time.time()
     chosen = act.may_go(stocked, older_than, now=now)
-    for line in act.kept_for_others(stocked, older_than, now=now):
-        say(f"kept: {line}", err=True)
     if dry_run:
         _tell(chosen)
         return 0
@@ -149,17 +146,17 @@ def import_(given: _WhereAndPlaces, file: Path) -> None:
     say(f"{record.key[:12]}  {record.base}  {record.path}")
 
 
-def _remove(cache: Cache, chosen: list[Stocked], *, yes: bool, force: bool = False) -> bool:
+def _remove(cache: Cache, chosen: list[Stocked], *, yes: bool) -> bool:
     from hpcml.cli.terminal import confirm
     from hpcml.commands import images as act
 
-    act.refuse_needed(chosen, force=force)  # before a question is asked
+    act.refuse_needed(chosen)  # before a question is asked
     _tell(chosen)
     count = f"{len(chosen)} image{'s' if len(chosen) != 1 else ''}"
     if not yes and not confirm(f"Remove {count}?", otherwise="-y removes without a question"):
         say("nothing was removed", err=True)
         return False
-    act.remove(cache, chosen, force=force)
+    act.remove(cache, chosen)
     return True
 
 

@@ -17,11 +17,11 @@ from hpcml.cli.terminal import console as terminal
 from hpcml.cli.terminal import warn
 from hpcml.commands.cancel import cancel_run
 from hpcml.commands.collect import collect, effective_precisions, opened
+from hpcml.commands.ends.look import has_live_queue
 from hpcml.commands.follow import Glimpse, follow
 from hpcml.commands.logs import last_words
 from hpcml.commands.not_copied import not_copied
 from hpcml.commands.submit.launch import Launched
-from hpcml.commands.supervision import has_live_queue
 from hpcml.commands.unread_metrics import advice
 from hpcml.errors import StoreError
 from hpcml.model.failure_causes import without_numbers

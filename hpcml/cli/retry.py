@@ -58,7 +58,7 @@ def retry(
     backends = Backends.here(places, os.environ)
     if not dry_run:
         operation.finish_interrupted(places, backends)
-    found = operation.candidates(places, backends, wanted, cause=cause, overrides=overrides)
+    found = operation.candidates(places, wanted, cause=cause, overrides=overrides)
     decided = [(one.record, one.cause.value, one.decision.why, one.manifest is not None) for one in found]
     is_about_all = wanted.is_empty and cause is None
     for line in retry_lines([entry for entry in decided if entry[-1]] if is_about_all else decided):

@@ -66,13 +66,13 @@ def status(places: Places, /, *, is_watched: bool, form: str | None, **selection
 
 def watch_to_the_end(places: Places, selection: Selection, backends: Backends, interval_s: float) -> int:
     """Show where the runs stand until all have ended; return 0 if all completed, 1 if not, 130 after Ctrl-C."""
-    from hpcml.commands.collect import answering
+    from hpcml.commands.collect import opened
     from hpcml.commands.wait import Waiting, watch  # loads Hydra, which status alone does without
 
     screen = console()
     last: list[Standing] = []
     try:
-        with answering(places) as store:
+        with opened(places) as store:
             waiting = Waiting(store=store, places=places, backends=backends, interval_s=interval_s)
             if screen.is_terminal:
                 with Live(console=screen, auto_refresh=False, transient=False) as live:

@@ -23,7 +23,7 @@ _INTERRUPTED = 130
 def wait(places: Places, /, timeout: str | None, **selection: object) -> int:
     """Wait until runs have ended: those named or selected, or all that have not. Exit code 0 if all completed."""
     from hpcml.cli.terminal import warn
-    from hpcml.commands.collect import answering
+    from hpcml.commands.collect import opened
     from hpcml.commands.selection import Selection
     from hpcml.commands.status import poll_interval_s
     from hpcml.commands.submit.backends import Backends
@@ -39,7 +39,7 @@ def wait(places: Places, /, timeout: str | None, **selection: object) -> int:
     wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     ends: list[State] = []
     try:
-        with answering(places) as store:
+        with opened(places) as store:
             waiting = Waiting(store=store, places=places, backends=backends, interval_s=interval_s)
             for news in wait_for(waiting, wanted, timeout_s=timeout_s):
                 if isinstance(news, EndedRun):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from hpcml.analysis.ranking import At, rank
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.model.query_results import Ranking
 from hpcml.paths import Places
@@ -29,7 +29,7 @@ def best_runs(
     run's curve counts. Raises `StoreError` for a name in *by* that no run has, and `ComparisonError` where the runs'
     objectives differ and no metric is given.
     """
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         query.check_keys(store, by)
         runs = select(store, selection, refusal="no run matches: none is the best")

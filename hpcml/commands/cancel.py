@@ -10,28 +10,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcml.commands.collect import answering, claim, collect, refuse_empty_home, refuse_read_only
-from hpcml.commands.ends import tell_of_end
+from hpcml.commands.collect import claim, collect, opened
+from hpcml.commands.ends.write import tell_of_end
 from hpcml.commands.follow import Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.status import ticket_of
 from hpcml.commands.submit.backends import Backends
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.model.records import Known, RunRecord
+from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import mark_cancelled
-from hpcml.runs.journal import events, read_journal
 from hpcml.runs.layout import RunDir
 from hpcml.runs.liveness import ProcessIdentity, pid_here
 from hpcml.runs.manifest import home_of_original
 from hpcml.runs.private import check
-from hpcml.runs.state import EventName
+from hpcml.runs.state import EventName, read_fold
 from hpcml.schedulers.contract import Submitter, Ticket
-from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.store.missing import runs_below
 from hpcml.store.query import open_runs
-from hpcml.store.scheduler_words import read_words
 from hpcml_client.journal import JournalWriter
 
 
@@ -45,7 +42,6 @@ class CancelPlan:
 
     wanted: Sequence[RunRecord]
     ended: Sequence[RunRecord]  # named, but had ended already
-    may_live: Sequence[RunRecord]  # ended too, but their schedulers may still have their jobs
     shared: frozenset[Ticket]
     broken: frozenset[tuple[str, str | None]]
 
@@ -54,20 +50,13 @@ class CancelPlan:
 class Stopped:
     """What became of the request to one run.
 
-    `was_open` False: it had ended already, and so has its job, as far as its scheduler says. `trouble` is one line if
-    its scheduler could not be told or asked; a run that had not ended is marked as cancelled all the same, and
-    `hpcml sync` repeats the request. `is_refused`: it could not even be marked, for `trouble`, and goes on.
+    `trouble` is one line if it could not be marked ("not cancelled": it goes on), or its scheduler could not be told:
+    it is marked as cancelled all the same, and `hpcml sync` repeats the request.
     """
 
     uid: str
-    was_open: bool
+    word: str  # cancelling, had ended already, not cancelled
     trouble: str | None = None
-    is_refused: bool = False
-
-    @property
-    def word(self) -> str:
-        """What became of the request, in a word or two."""
-        return "not cancelled" if self.is_refused else "cancelling" if self.was_open else "had ended already"
 
 
 def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
@@ -78,15 +67,12 @@ def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
     that mean no run and for a store that is read-only, and `NotPrivateError` where another user could have written what
     says which jobs and processes these are.
     """
-    refuse_empty_home(places)
     claim(places)
-    with answering(places) as store:
-        refuse_read_only(store)
+    with opened(places, to_write=True) as store:
         collect(store, places)
         chosen = select(store, selection)
         unended = open_runs(store, places.runs)
         ours = runs_below(store, places.runs)
-        words = read_words(store, [record.uid for record in chosen])
     is_named = bool(selection.references)
     if is_named:
         _refuse_others([record for record in chosen if record.uid not in ours], places)
@@ -97,12 +83,10 @@ def plan_cancel(places: Places, selection: Selection) -> CancelPlan:
         _check_directory(record, places)
     others = [record for record in unended if record.uid not in wanted_uids and record.job_id is not None]
     ended = [record for record in chosen if record.uid not in open_uids]
-    may_live = [one for one in ended if one.uid in ours and _may_have_job(one, words.get(one.uid), is_named=is_named)]
-    shared = {_job(record) for record in [*wanted, *may_live] if record.is_shared} & {_job(record) for record in others}
+    shared = {_job(record) for record in wanted if record.is_shared} & {_job(record) for record in others}
     return CancelPlan(
         wanted=wanted,
         ended=ended if is_named else [],
-        may_live=[record for record in may_live if _job(record) not in shared],
         shared=frozenset(shared),
         broken=frozenset((record.scheduler, record.job_id) for record in others),
     )
@@ -134,16 +118,14 @@ def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
     tickets: defaultdict[str, dict[str, Ticket]] = defaultdict(dict)
     outcome: dict[str, Stopped] = {}
     for record in plan.wanted:
-        is_local = record.scheduler == "local"
+        run_dir, is_local = RunDir(Path(record.path)), record.scheduler == "local"
         is_part = record.job_id is not None and _job(record) in plan.shared
         try:
-            was_open = cancel_run(
-                RunDir(Path(record.path)), is_local=is_local, is_shared=is_part or (record.is_shared and not is_local)
-            )
+            was_open = cancel_run(run_dir, is_local=is_local, is_shared=is_part or (record.is_shared and not is_local))
         except HpcmlError as error:
-            outcome[record.uid] = Stopped(uid=record.uid, was_open=True, trouble=str(error), is_refused=True)
+            outcome[record.uid] = Stopped(uid=record.uid, word="not cancelled", trouble=str(error))
             continue
-        outcome[record.uid] = Stopped(uid=record.uid, was_open=was_open)
+        outcome[record.uid] = Stopped(uid=record.uid, word="cancelling" if was_open else "had ended already")
         if was_open and is_local and record.state is State.PENDING:
             _tell_webhook(record)
         if was_open and not is_local and not is_part and record.job_id is not None:
@@ -153,11 +135,9 @@ def cancel_planned(plan: CancelPlan, backends: Backends) -> Iterator[Stopped]:
             troubles = _cancel_jobs(plan, backends.by_name(scheduler), by_uid)
         except HpcmlError as error:
             troubles = dict.fromkeys(by_uid, str(error))
-        outcome |= {uid: Stopped(uid=uid, was_open=True, trouble=why) for uid, why in troubles.items()}
+        outcome |= {uid: replace(outcome[uid], trouble=why) for uid, why in troubles.items()}
     yield from outcome.values()
-    told = _cancel_living(plan, backends)
-    yield from told.values()
-    yield from (Stopped(uid=record.uid, was_open=False) for record in plan.ended if record.uid not in told)
+    yield from (Stopped(uid=record.uid, word="had ended already") for record in plan.ended)
 
 
 def _cancel_jobs(plan: CancelPlan, backend: Submitter, tickets: Mapping[str, Ticket]) -> dict[str, str]:
@@ -179,34 +159,6 @@ def _cancel_jobs(plan: CancelPlan, backend: Submitter, tickets: Mapping[str, Tic
     return {uid: answers.unanswered[ticket] for uid, ticket in tickets.items() if ticket in answers.unanswered}
 
 
-def _cancel_living(plan: CancelPlan, backends: Backends) -> dict[str, Stopped]:
-    """Ask for the jobs of runs that have ended, cancel those that live on, and return by uid what became of these.
-
-    Of a run whose scheduler gave no answer its job may live: the reason is its `Stopped.trouble`.
-    """
-    asked: defaultdict[str, dict[str, Ticket]] = defaultdict(dict)
-    for record in plan.may_live:
-        asked[record.scheduler][record.uid] = ticket_of(record)
-    outcome: dict[str, Stopped] = {}
-    for scheduler, tickets in asked.items():
-        backend, living = backends.by_name(scheduler), set[str]()
-        try:
-            answers = backend.query(list(dict.fromkeys(tickets.values())))
-            for uid, ticket in tickets.items():
-                known = answers.known.get(ticket)
-                if ticket in answers.unanswered:
-                    outcome[uid] = Stopped(uid=uid, was_open=False, trouble=answers.unanswered[ticket])
-                elif known is not None and not known.state.is_final:
-                    living.add(uid)
-            if living:
-                backend.cancel(list(dict.fromkeys(tickets[uid] for uid in living)))
-            outcome |= {uid: Stopped(uid=uid, was_open=True) for uid in tickets if uid in living}
-        except HpcmlError as error:
-            doubtful = living or set(tickets)
-            outcome |= {uid: Stopped(uid=uid, was_open=uid in living, trouble=str(error)) for uid in doubtful}
-    return outcome
-
-
 def cancel_run(run_dir: RunDir, *, is_local: bool = True, is_shared: bool = False) -> bool:
     """Ask a run to stop, whether it runs or waits; return False if it had ended already.
 
@@ -223,32 +175,17 @@ def cancel_run(run_dir: RunDir, *, is_local: bool = True, is_shared: bool = Fals
     mark_cancelled(run_dir)
     if is_shared:
         return True
-    told = False
-    for path in run_dir.journal_files():
-        for started in events([read_journal(path)], EventName.ATTEMPT_STARTED):
-            agent = ProcessIdentity.from_details(started.details)
-            pid = pid_here(agent) if agent is not None else None  # None too where it cannot be seen: it sees the mark
-            if pid is not None:
-                os.kill(pid, signal.SIGTERM)
-                told = True
-    if is_local and not told and seen.state is State.PENDING:
+    starts = [start for attempt in read_fold(run_dir) for start in attempt.starts]
+    agents = filter(None, (ProcessIdentity.from_details(start.details) for start in starts))
+    pids = {pid for agent in agents if (pid := pid_here(agent)) is not None}  # who cannot be seen sees the mark
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    if is_local and not pids and seen.state is State.PENDING:
         with JournalWriter.open(
             str(run_dir.journals), run=run_dir.uid, attempt=seen.attempt, writer="cancel"
         ) as journal:
             journal.event(EventName.CANCELLED, {"reason": "cancelled before it started"})
     return True
-
-
-def _may_have_job(record: RunRecord, word: tuple[Known, float] | None, *, is_named: bool) -> bool:
-    """Tell whether the scheduler of a run that has ended may still have its job, by its last *word* and when it came.
-
-    Without a word of it: only where the run was named, since of a thousand that have ended hardly any has.
-    """
-    if record.job_id is None or record.scheduler == THIS_MACHINE:
-        return False
-    if word is None or (record.t_end is not None and word[1] < record.t_end):
-        return is_named
-    return not word[0].state.is_final
 
 
 def _tell_webhook(record: RunRecord) -> None:

@@ -9,26 +9,23 @@ processes may do this at once: an end is the same whoever finds it, and so is wh
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from hpcml.commands import external_runs
-from hpcml.commands.ends import record_unseen_ends
-from hpcml.errors import ComparisonError, ConfigError, HpcmlError, NoSuchRunError, StoreError
+from hpcml.commands.ends.write import record_unseen_ends
+from hpcml.errors import ConfigError, HpcmlError, NoSuchRunError, StoreError
 from hpcml.model.records import Known, RunRecord
-from hpcml.mounts import file_system_of, is_local, unmounted_above
-from hpcml.paths import Places, home_of_user
+from hpcml.paths import Places
 from hpcml.runs.layout import find_run_dirs, is_removed
 from hpcml.runs.private import check_lone, claim_home, make_home, no_home
 from hpcml.store import origin
 from hpcml.store.database import Database
 from hpcml.store.manifest_rows import describe
 from hpcml.store.news import UNLISTED, IngestReport, find_news
-from hpcml.store.opening import open_store, place_of, why_not_kept
+from hpcml.store.opening import open_store, place_of
 from hpcml.store.query import get_runs, open_runs
 from hpcml.store.scheduler_words import read_words
 from hpcml.store.sqlite.location import only_read
@@ -39,7 +36,7 @@ _MANY = 1000  # run directories, which take seconds to read
 _YOUR_OWN = "choose one of your own (--store, HPCML_STORE)"
 
 # For each run that was asked about: what its scheduler knows, or None if it has forgotten it. A run whose scheduler
-# gave no answer, or was not asked, is left out; one that has ended and whose job waits again is there, too.
+# gave no answer, or was not asked, is left out.
 Ask = Callable[[Sequence[RunRecord]], Mapping[str, Known | None]]
 
 
@@ -57,9 +54,9 @@ def opened(places: Places, *, to_write: bool = False) -> Iterator[Database]:
             raise ConfigError(no_home(places.home, error, "made")) from error
     store = open_store(places.store_url)
     try:
-        if to_write:
-            refuse_read_only(store)
-        elif store.is_read_only:
+        if to_write and store.is_read_only:
+            raise StoreError(f"{store.read_only}: {_YOUR_OWN}")
+        if store.is_read_only:
             log.warning("%s: it is shown as it was at its last ingest", store.read_only)
         with _telling_absent_from_damaged(places):
             yield store
@@ -89,104 +86,6 @@ def _damage_of(places: Places, reference: str) -> str | None:
     return None
 
 
-@contextmanager
-def answering(places: Places) -> Iterator[Database]:
-    """Open the store as `opened` does, for a command that answers; where it can keep nothing, one made for this answer.
-
-    That one is a temporary file elsewhere, to be filled from the run directories by `collect`: the store is only an
-    index of them. A warning in the log says so. Where nothing is in the home, which may lie on a file system that is
-    away, an empty one is opened so, and nothing is made there.
-    """
-    if holds_nothing(places):
-        with _telling_of_empty_home(places), _made_for_this_answer() as store:
-            yield store
-        return
-    why_not = why_not_kept(places.store_url)
-    if why_not is None:
-        with opened(places) as store:
-            yield store
-        return
-    log.warning("%s: this answer is read from the run directories and not kept", why_not)
-    with _made_for_this_answer() as store, _telling_absent_from_damaged(places):
-        yield store
-
-
-@contextmanager
-def _made_for_this_answer() -> Iterator[Database]:
-    with TemporaryDirectory(prefix="hpcml-") as folder:
-        store = open_store(str(Path(folder) / "store.db"))
-        try:
-            yield store
-        finally:
-            store.close()
-
-
-@contextmanager
-def _telling_of_empty_home(places: Places) -> Iterator[None]:
-    """Say that nothing is in a home that was chosen: in the error with which the answer ends, else in a warning."""
-    told = in_empty_home(places)
-    try:
-        yield
-    except ComparisonError as error:
-        first, *below = error.lines
-        raise ComparisonError(f"{first}; {told}" if places.is_chosen else first, *below) from error
-    except HpcmlError as error:
-        if places.is_chosen:
-            error.args = (f"{error}; {told}",)
-        raise
-    if places.is_chosen:
-        log.warning("%s", told)
-
-
-def in_empty_home(places: Places) -> str:
-    """Return what is said of a home that was chosen and in which nothing is (`holds_nothing`)."""
-    return f"nothing is in HPCML_HOME={places.home}: is that the place, and is its file system mounted?"
-
-
-def refuse_empty_home(places: Places) -> None:
-    """Raise `ConfigError` where nothing is in a home that was chosen, before one is made where its disk is mounted."""
-    if places.is_chosen and holds_nothing(places):
-        raise ConfigError(in_empty_home(places))
-
-
-def begin_home(places: Places) -> str | None:
-    """Return what is to be said of a home that was chosen and is made now, perhaps since its file system is away.
-
-    That is where a folder that is there and empty would hold it, as an unmounted one's does; that of a new user is
-    empty, too, which says nothing. None: nothing is. Raises `ConfigError` where the machine's table of file systems
-    (fstab) says that it is away.
-    """
-    if not places.is_chosen or not holds_nothing(places):
-        return None
-    if (away := unmounted_above(places.home)) is not None:
-        raise ConfigError(f"nothing is in HPCML_HOME={places.home}: {away} is not mounted (/etc/fstab has it)")
-    try:
-        above = next((folder for folder in (places.home, *places.home.parents) if folder.is_dir()), places.home)
-        is_bare = above != home_of_user() and is_local(file_system_of(above)) and not any(above.iterdir())
-    except OSError:  # of one that may be entered and not listed; whether a home can be made there shows when it is
-        return None
-    return f"{in_empty_home(places)} A new home is made there" if is_bare else None
-
-
-def holds_nothing(places: Places) -> bool:
-    """Tell whether the home, in which the store would be, is absent or empty."""
-    if places.store_url != str(places.home / "store.db"):
-        return False
-    try:
-        with os.scandir(places.home) as entries:
-            return next(entries, None) is None
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False  # which opening it says
-
-
-def refuse_read_only(store: Database) -> None:
-    """Raise `StoreError` where this user can only read the store."""
-    if store.is_read_only:
-        raise StoreError(f"{store.read_only}: {_YOUR_OWN}")
-
-
 def claim(places: Places) -> None:
     """Make sure that HPCML_HOME is this user's alone, before anything in it is executed, cancelled or removed.
 
@@ -203,8 +102,6 @@ def claim(places: Places) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
     """What there was to read, and the runs that had not ended, or not settled, before, with their state after it.
-
-    Runs that had ended and whose jobs wait again are among them.
 
     `removed` are those of them whose directories are gone: nobody will ever tell their ends.
     """
@@ -249,8 +146,7 @@ def collect(
         tell_left_out(report.problems)
     unfinished = open_runs(store, places.runs)  # what others have in the store is theirs to find out
     before = read_words(store, [record.uid for record in unfinished]) if ask is not None else {}
-    known = ask(unfinished) if ask is not None else {}  # also without one: jobs may live of which no run does
-    unfinished = _with_requeued(store, unfinished, known)
+    known = ask(unfinished) if ask is not None else {}
     removed = _removed(unfinished, places.runs)
     if removed and not is_silent:
         them = "it" if len(removed) == 1 else "them"
@@ -266,14 +162,6 @@ def collect(
 def effective_precisions(store: Database, uids: Sequence[str]) -> dict[str, str | None]:
     """Return what the runs with these uids computed in, as far as the store knows; None where nothing tells it."""
     return {run.uid: run.precision_effective for run in get_runs(store, uids)}
-
-
-def _with_requeued(
-    store: Database, unfinished: Sequence[RunRecord], known: Mapping[str, Known | None]
-) -> list[RunRecord]:
-    """Return *unfinished*, and the runs that had ended and of whose jobs *known* says that they wait again."""
-    again = set(known) - {record.uid for record in unfinished}
-    return [*unfinished, *(get_runs(store, sorted(again)) if again else ())]
 
 
 def _removed(unfinished: Sequence[RunRecord], runs: Path) -> list[RunRecord]:

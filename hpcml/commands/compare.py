@@ -11,7 +11,7 @@ from hpcml.analysis.compare.checklist import check
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
 from hpcml.analysis.compare.factor import with_distinct_settings
 from hpcml.analysis.compare.objective import find_yardstick
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import HpcmlError
 from hpcml.model.checklist import Checklist
@@ -35,7 +35,7 @@ def compare_runs(places: Places, selection: Selection, request: ComparisonReques
 
     Raises `ComparisonError` where it would not be fair: the runs differ in more than the compared setting, for example.
     """
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         runs = select(store, selection, refusal="no run matches: nothing to compare")
         return compare_selected(store, runs, request, step_curves(store, runs))
@@ -43,7 +43,7 @@ def compare_runs(places: Places, selection: Selection, request: ComparisonReques
 
 def check_runs(places: Places, selection: Selection, request: ComparisonRequest) -> tuple[Comparison, Checklist]:
     """Return the comparison of the selected runs, and what a reviewer would ask of it with the records' answers."""
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         runs = select(store, selection, refusal="no run matches: nothing to compare")
         comparison = compare_selected(store, runs, request, step_curves(store, runs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcml.analysis.compare.objective import find_yardstick
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import ConfigError
 from hpcml.model.query_results import Curves
@@ -19,7 +19,7 @@ def curves_of(places: Places, selection: Selection, *, metric: str | None, point
     """
     if selection.is_empty:
         raise ConfigError("curves of which runs? name them, or choose them with --where or --experiment")
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         runs = select(store, selection, refusal="no run matches: nothing to draw")
         name = find_yardstick(runs, metric, None).metric

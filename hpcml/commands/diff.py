@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcml.analysis.run_diff import contrast
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.model.query_results import RunDiff
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
@@ -19,7 +19,7 @@ def diff_runs(places: Places, first: str, second: str, *, everything: bool) -> R
     *first* and *second* are ids, ends of ids or names; `StoreError` where one means no run or several. *everything*
     also lists the settings and facts in which they agree.
     """
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         left, right = query.get_run(store, first), query.get_run(store, second)
     return contrast(left, right, codes=(_code(left), _code(right)), everything=everything)

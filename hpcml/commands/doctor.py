@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcml import plugins
 from hpcml.agent.telemetry.others import NodeSampler
 from hpcml.commands.collect import opened
-from hpcml.commands.export import ExportFormat
+from hpcml.commands.export import FORMS
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.advice import warnings
 from hpcml.commands.submit.backends import Backends
@@ -134,7 +134,7 @@ def _plugins() -> Iterator[Check]:
     kinds: dict[str, tuple[type[object], Collection[str]]] = {
         plugins.SCHEDULERS: (Backend, BACKENDS),
         plugins.SAMPLERS: (NodeSampler, ()),
-        plugins.EXPORTERS: (Exporter, [form.value for form in ExportFormat]),
+        plugins.EXPORTERS: (Exporter, FORMS),
     }
     for group, (kind, ours) in kinds.items():
         for plugin in plugins.installed(group):

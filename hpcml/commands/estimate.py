@@ -12,7 +12,7 @@ from dataclasses import replace
 from hpcml.agent import host
 from hpcml.analysis.planning import duration
 from hpcml.analysis.planning.duration import Precedents, find_precedents
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.plan import Planned
 from hpcml.model.asked_used import asked_and_used
@@ -37,7 +37,7 @@ def estimate_runs(planned: Sequence[Planned], places: Places, machine: Machine) 
     The store is brought up to date before. At most the 300 newest completed runs of each model on each cluster are
     used.
     """
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         return _asked(store, planned, machine)
 

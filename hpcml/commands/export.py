@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from hpcml import __version__
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import ConfigError
 from hpcml.interop import (
@@ -36,24 +36,15 @@ from hpcml.store.loading import clock_zeros
 
 _AT_ONCE = 200_000  # points that are in memory together, unless one run has more
 STDOUT = "-"
-
-
-class ExportFormat(Enum):
-    """The formats that runs can be exported to, named as on the command line."""
-
-    csv = "csv"
-    json = "json"
-    parquet = "parquet"
-    mlflow = "mlflow"
-    tensorboard = "tensorboard"
-    rocrate = "rocrate"
+_MLFLOW = "mlflow"
+FORMS = ("csv", "json", "parquet", _MLFLOW, "tensorboard", "rocrate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
     """What is to be exported where."""
 
-    form: ExportFormat | str  # a text: what a package adds
+    form: str  # one of `FORMS`, or what a package adds
     out: str | None = None  # a folder, a file or MLflow's URI; None: standard output, or what MLFLOW_TRACKING_URI says
     with_artifacts: bool = False  # logs and what runs reported as artifacts go along
     license: str | None = None  # of a crate
@@ -78,8 +69,9 @@ def export(
 
     Raises `ConfigError` where no target is given and the format needs one, and where no run matches.
     """
-    target = _target(wish, environ)
-    with answering(places) as store:
+    exporter = None if wish.form == _MLFLOW else _exporter_of(wish)
+    target = _target(wish, exporter, environ)
+    with opened(places) as store:
         collect(store, places)
         records = select(store, selection, refusal="no run matches: nothing was exported")
         zeros = clock_zeros(store, [record.uid for record in records])
@@ -89,96 +81,60 @@ def export(
             runs=_whole_runs(store, records, zeros),
             not_finite=_not_finite(store, records),
         )
-        if wish.form is ExportFormat.mlflow:
+        if exporter is None:
             with _alone(places):
                 return _to_mlflow(runs, target, wish)
-        if (writes := _file_of(wish.form)) is not None:
-            _to_file(runs, writes, target, stdout)
-        else:
-            _to_folder(runs, wish, Path(target))
+        _write(runs, exporter, target, wish.form, stdout)
     counted = _count(len(records), "run")
     return Exported(line=f"{counted} exported" if target == STDOUT else f"{counted} exported to {target}")
 
 
-WritesFile = tuple[Callable[[Export, IO[str]], None], Callable[[bytes], bool]]
-_FILES: Mapping[ExportFormat, WritesFile] = {
-    ExportFormat.json: (json_export.write_json, json_export.is_json_export),
-}
-_FOLDERS: Mapping[ExportFormat, Callable[[Export, Path], None]] = {
-    ExportFormat.csv: csv_export.write_csv,
-    ExportFormat.parquet: parquet_export.write_parquet,
-    ExportFormat.tensorboard: tensorboard_export.write_tensorboard,
-}
+def _exporter_of(wish: ExportRequest) -> Exporter:
+    """Return what writes the format: one of hpcml's own, or a package's."""
+    own = {
+        "csv": Exporter(write_folder=csv_export.write_csv),
+        "json": Exporter(write_file=json_export.write_json, is_ours=json_export.is_json_export),
+        "parquet": Exporter(write_folder=parquet_export.write_parquet),
+        "tensorboard": Exporter(write_folder=tensorboard_export.write_tensorboard),
+        "rocrate": Exporter(write_folder=partial(_write_crate, wish=wish)),
+    }
+    return own.get(wish.form) or exporter_of(wish.form, ours=FORMS)
 
 
-def form_of(name: str) -> ExportFormat | str:
-    """Return the format called *name*: one of hpcml's own, or a package's, by its name.
-
-    Raises `ConfigError`, in one line, where there is none or the package cannot be used.
-    """
-    ours = {form.value: form for form in ExportFormat}
-    if name not in ours:
-        exporter_of(name, ours=ours)
-    return ours.get(name, name)
-
-
-def _exporter(form: str) -> Exporter:
-    return exporter_of(form, ours=[own.value for own in ExportFormat])
+def _write_crate(runs: Export, folder: Path, wish: ExportRequest) -> None:
+    about = crate_export.About(
+        made_at=datetime.now(UTC),
+        hpcml_version=__version__,
+        license=wish.license,
+        with_artifacts=wish.with_artifacts,
+    )
+    crate_export.write_crate(runs, folder, about)
 
 
-def _file_of(form: ExportFormat | str) -> WritesFile | None:
-    """Return how *form* is written where it is a file, and how it knows its own; None: a folder, or MLflow."""
-    if isinstance(form, ExportFormat):
-        return _FILES.get(form)
-    other = _exporter(form)
-    return None if other.write_file is None or other.is_ours is None else (other.write_file, other.is_ours)
-
-
-def _target(wish: ExportRequest, environ: Mapping[str, str]) -> str:
+def _target(wish: ExportRequest, exporter: Exporter | None, environ: Mapping[str, str]) -> str:
     """Return where the export goes: what was asked for, else the format's own default."""
-    is_file = _file_of(wish.form) is not None
+    is_file = exporter is not None and exporter.write_file is not None
     if wish.out is not None and (wish.out != STDOUT or is_file):
         return wish.out
     if is_file:
         return STDOUT
-    if wish.form is ExportFormat.mlflow:
-        if uri := environ.get("MLFLOW_TRACKING_URI"):
-            return uri
-        raise ConfigError(
-            "say where MLflow is: -o sqlite:////path/to/mlflow.db, -o https://..., or MLFLOW_TRACKING_URI"
-        )
-    raise ConfigError(f"--to {_name(wish.form)} writes a folder: say which with -o FOLDER")
+    if exporter is not None:
+        raise ConfigError(f"--to {wish.form} writes a folder: say which with -o FOLDER")
+    if uri := environ.get("MLFLOW_TRACKING_URI"):
+        return uri
+    raise ConfigError("say where MLflow is: -o sqlite:////path/to/mlflow.db, -o https://..., or MLFLOW_TRACKING_URI")
 
 
-def _name(form: ExportFormat | str) -> str:
-    return form.value if isinstance(form, ExportFormat) else form
-
-
-def _to_file(runs: Export, writes: WritesFile, target: str, stdout: IO[str]) -> None:
-    write, is_ours = writes
-    if target == STDOUT:
-        write(runs, stdout)
-        return
-    with output.new_file(Path(target).absolute(), is_ours=is_ours) as file:
-        write(runs, file)
-
-
-def _to_folder(runs: Export, wish: ExportRequest, target: Path) -> None:
-    with output.new_folder(target.absolute(), _name(wish.form)) as folder:
-        if not isinstance(wish.form, ExportFormat):
-            write = _exporter(wish.form).write_folder
-            assert write is not None  # else it writes a file
-            write(runs, folder)
-        elif wish.form is ExportFormat.rocrate:
-            about = crate_export.About(
-                made_at=datetime.now(UTC),
-                hpcml_version=__version__,
-                license=wish.license,
-                with_artifacts=wish.with_artifacts,
-            )
-            crate_export.write_crate(runs, folder, about)
-        else:
-            _FOLDERS[wish.form](runs, folder)
+def _write(runs: Export, exporter: Exporter, target: str, form: str, stdout: IO[str]) -> None:
+    place = Path(target).absolute()
+    if exporter.write_folder is not None:
+        with output.new_folder(place, form) as folder:
+            exporter.write_folder(runs, folder)
+    elif exporter.write_file is not None and target == STDOUT:
+        exporter.write_file(runs, stdout)
+    elif exporter.write_file is not None and exporter.is_ours is not None:
+        with output.new_file(place, is_ours=exporter.is_ours) as file:
+            exporter.write_file(runs, file)
 
 
 def _to_mlflow(runs: Export, uri: str, wish: ExportRequest) -> Exported:

@@ -18,52 +18,66 @@ from hpcml.model.state import State
 from hpcml.runs.event_words import counted, left_words, paths_in, unread_words
 from hpcml.runs.files import read_raw
 from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
-from hpcml.runs.layout import RunDir, folder_of_all, is_gone, is_removed
+from hpcml.runs.layout import RunDir, is_removed
 from hpcml.runs.state import EventName, RunEvent, RunFold
 from hpcml.store.journals import find_header
 
 _CHUNK_BYTES = 4 << 20
-_AWAY_S = 600.0  # for which the folder of all runs may be away: a file system that is mounted again
-REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
+_REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
 
 
 def follow(
-    run_dirs: Sequence[RunDir], *, period_s: float, is_supervised: Callable[[], bool], away_s: float = _AWAY_S
+    run_dirs: Sequence[RunDir], *, period_s: float, is_supervised: Callable[[], bool]
 ) -> Iterator[list[Glimpse]]:
     """Yield a glimpse of every run once in *period_s* seconds, in the order of *run_dirs*.
 
     It ends when all have ended, or when *is_supervised* (asked each time) says that no queue is left to start those
     that wait. A run that left at a checkpoint is waited for a moment longer, since its agent may be queueing it again.
-    One whose directory was removed meanwhile is lost, and so are all after *away_s* seconds in which the folder of all
-    runs is not there.
+    One whose directory was removed meanwhile is lost.
     """
-    watchers = [Watcher(run_dir, away_s=away_s) for run_dir in run_dirs]
-    over_since: float | None = None
+    watchers = [Watcher(run_dir) for run_dir in run_dirs]
+    has_ended = EndOfAll()
     while True:
         supervised = is_supervised()  # asked first: what is written before the queue ends is seen by the look below
         glimpses = [look_unless_removed(watcher) for watcher in watchers]
         yield glimpses
-        if all(glimpse.is_over for glimpse in glimpses):
-            now = time.monotonic()
-            over_since = now if over_since is None else over_since
-            if not any(glimpse.may_go_on for glimpse in glimpses) or now - over_since >= REQUEUE_S:
-                return
-        else:
-            over_since = None
-            if not supervised and not any(glimpse.state is State.RUNNING for glimpse in glimpses):
-                return
+        if has_ended.by(glimpses):
+            return
+        is_any_open = any(not glimpse.is_over for glimpse in glimpses)
+        if is_any_open and not supervised and not any(glimpse.state is State.RUNNING for glimpse in glimpses):
+            return
         time.sleep(period_s)
 
 
+class EndOfAll:
+    """Whether runs that are looked at again and again have all ended.
+
+    After one that left at a checkpoint that is so two seconds later, since its agent may be queueing it again.
+    """
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def by(self, glimpses: Sequence[Glimpse]) -> bool:
+        """Tell whether all have ended, by the latest *glimpses*."""
+        if not all(glimpse.is_over for glimpse in glimpses):
+            self._since = None
+            return False
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        return not any(glimpse.may_go_on for glimpse in glimpses) or now - self._since >= _REQUEUE_S
+
+
 def look_unless_removed(watcher: Watcher) -> Glimpse:
-    """Return what *watcher* sees; a run whose directory was removed is lost, or whose home stays away too long."""
+    """Return what *watcher* sees; a run whose directory was removed is lost."""
     try:
         glimpse = watcher.look()
     except FileNotFoundError:
         glimpse = watcher.glimpse()
-    if glimpse.is_over or not watcher.has_read or (reason := watcher.why_gone()) is None:
+    folder = watcher.run_dir.path
+    if glimpse.is_over or not watcher.has_read or not is_removed(str(folder)):
         return glimpse
-    return replace(glimpse, state=State.LOST, is_settled=True, reason=reason)
+    return replace(glimpse, state=State.LOST, is_settled=True, reason=why_removed(folder))
 
 
 def why_removed(folder: os.PathLike[str] | str) -> str:
@@ -103,14 +117,39 @@ class Glimpse:
 
 
 @dataclass(slots=True)
-class Watcher:
-    """Reads on in the journals of one run, from where it stopped in the last look.
+class JournalReader:
+    """Reads on in one journal that grows, from where it stopped in the last look."""
 
-    A file is opened in every look, even if nothing is new, because that is what makes an NFS client ask its server.
-    """
+    path: Path
+    header: Header
+    offset: int = 0
+
+    @classmethod
+    def begin(cls, path: Path, uid: str) -> JournalReader | None:
+        """Return the reader of the journal *path* of run *uid*; None where it has not begun yet, or is another run's.
+
+        Raises `HpcmlError` where it cannot be read, as does `read`.
+        """
+        header = find_header(path, uid)
+        return None if isinstance(header, str) else cls(path, header)
+
+    def read(self) -> Iterator[Sequence[Metrics | Event]]:
+        """Yield the records that are new since the last call, by pieces; a line that is being written waits."""
+        while True:  # opened even if it has not grown: that is what makes an NFS client ask its server
+            begin = self.offset
+            piece = read_piece(self.path, begin, _CHUNK_BYTES)
+            chunk = parse_piece(piece, offset=begin, journal=self.header.journal)
+            self.offset = chunk.end
+            yield chunk.records
+            if chunk.end == begin or len(piece.data) < _CHUNK_BYTES:
+                return
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Reads on in the journals of one run, from where it stopped in the last look."""
 
     run_dir: RunDir
-    away_s: float = _AWAY_S
     told: RunFold = field(default_factory=RunFold)
     reported: Reported = field(default_factory=Reported)
     _uid: str = field(init=False)  # which a folder that was copied need not be called
@@ -118,9 +157,8 @@ class Watcher:
     _touched: dict[str, None] = field(default_factory=dict)
     _left_behind: str | None = None
     _unread: dict[tuple[int, str], None] = field(default_factory=dict)  # by attempt
-    _away_since: float | None = None
-    _headers: dict[Path, Header] = field(default_factory=dict)
-    _offsets: dict[Path, int] = field(default_factory=dict)
+    telemetry_lost: dict[tuple[int, int], str] = field(default_factory=dict)  # why, by attempt and node
+    _journals: dict[Path, JournalReader] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._uid = self.run_dir.uid
@@ -130,7 +168,7 @@ class Watcher:
     @property
     def has_read(self) -> bool:
         """Whether any journal was there."""
-        return bool(self._headers)
+        return bool(self._journals)
 
     def look(self) -> Glimpse:
         """Read what is new in all journals and return what is known now.
@@ -139,43 +177,19 @@ class Watcher:
         """
         try:
             for path in self.run_dir.journal_files():
-                header = self.header(path)
-                if isinstance(header, Header):
-                    self._read_on(path, header)
+                journal = self._journals.get(path) or JournalReader.begin(path, self._uid)
+                if journal is not None:
+                    self._journals[path] = journal
+                    for records in journal.read():
+                        self._take(journal.header, records)
         except HpcmlError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise error.__cause__ from None
             raise
         return self.glimpse()
 
-    def why_gone(self) -> str | None:
-        """Return why nothing more will be seen of the run, of which something was; None: something is, or may be."""
-        folder = str(self.run_dir.path)
-        if not is_gone(folder):
-            self._away_since = None
-            return None
-        if is_removed(folder):
-            return why_removed(folder)
-        now = time.monotonic()
-        self._away_since = now if self._away_since is None else self._away_since
-        if now - self._away_since < self.away_s:
-            return None
-        return f"{folder_of_all(folder)} has not been there for {self.away_s:g} s, and nothing is seen of the run"
-
-    def header(self, path: Path) -> Header | str:
-        """Return the header of the journal *path*, or in words why it is left out: not begun yet, or another run's."""
-        if path not in self._headers:
-            found = find_header(path, self._uid)
-            if isinstance(found, str):
-                return found
-            self._headers[path] = found
-        return self._headers[path]
-
-    def take(self, header: Header, records: Sequence[Metrics | Event]) -> None:
-        """Take *records* of the journal that begins with *header* into account.
-
-        It is for callers that read the files themselves (`hpcml top`). Records of users (tags, notes) change no state.
-        """
+    def _take(self, header: Header, records: Sequence[Metrics | Event]) -> None:
+        """Take *records* of the journal that begins with *header* into account; those of users change no state."""
         self.told.begin(header.attempt, header.writer)
         self.reported.take(header.attempt, header.t0, records)
         for record in records:
@@ -186,6 +200,8 @@ class Watcher:
                     self._touched |= dict.fromkeys(paths_in(record.details))
                 if record.name == EventName.LEFT_BEHIND:
                     self._left_behind = left_words(record.details)
+                if record.name == "telemetry_lost" and isinstance(node := record.details.get("node"), int):
+                    self.telemetry_lost[header.attempt, node] = str(record.details.get("reason"))
                 if record.name == EventName.METRICS_TROUBLE:
                     self._unread[header.attempt, unread_words(record.details)] = None
                 self.told.take(RunEvent.of(record, header))
@@ -210,13 +226,3 @@ class Watcher:
             unread=tuple(dict.fromkeys(words for attempt, words in self._unread if attempt in counting)),
             may_go_on=self.told.may_go_on,
         )
-
-    def _read_on(self, path: Path, header: Header) -> None:
-        while True:  # opened even if it has not grown: that is what makes NFS ask its server
-            offset = self._offsets.get(path, 0)
-            piece = read_piece(path, offset, _CHUNK_BYTES)
-            chunk = parse_piece(piece, offset=offset, journal=header.journal)
-            self._offsets[path] = chunk.end
-            self.take(header, chunk.records)
-            if chunk.end == offset or len(piece.data) < _CHUNK_BYTES:
-                return

@@ -1,33 +1,34 @@
-"""The cache of container images: finding, building, listing, removing; for ``hpcml build`` and ``hpcml images``.
-
-Which runs use an image is found here too, those of other users included as far as their directories can be read.
-"""
+"""The cache of container images: finding, building, listing, removing; for ``hpcml build`` and ``hpcml images``."""
 
 from __future__ import annotations
 
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.commands.image_uses import uses
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.submit.containers import with_tag
 from hpcml.config import profiles
-from hpcml.errors import ConfigError, ImageError
+from hpcml.errors import ConfigError, HpcmlError, ImageError
 from hpcml.images import build as builder
 from hpcml.images import cache as caches
 from hpcml.images import definition as definitions
 from hpcml.images import inventory, registry
 from hpcml.images.cache import Cache, Checksums
-from hpcml.images.inventory import Stocked, claims_in
+from hpcml.images.inventory import Stocked
 from hpcml.images.packing import Packing, processors_on
 from hpcml.images.runtime import find_builder, require_whole
 from hpcml.images.sources import path_of_base
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Container, ContainerKind
-from hpcml.model.image import BaseSettings, Definition, ImageRecord
+from hpcml.model.image import BaseSettings, Definition, ImageRecord, ImageUse
+from hpcml.model.record_keys import begun_at
 from hpcml.model.run import Run
 from hpcml.paths import Places, resource_dir
+from hpcml.runs.files import read_raw
+from hpcml.runs.layout import find_run_dirs
+from hpcml.store import query
 from hpcml.units import parse_walltime_s
 
 
@@ -264,22 +265,38 @@ def cache_at(environ: Mapping[str, str], project: Path, *, folder: str | None, c
 
 
 def stock(cache: Cache, places: Places) -> list[Stocked]:
-    """Return all images, and the runs that use them, here and in other homes."""
-    claims = claims_in(cache)
-    return inventory.stock(cache, uses(cache, places), claims)
+    """Return all images, and the runs of this home that use them."""
+    return inventory.stock(cache, list(_uses(places)))
 
 
-def refuse_needed(chosen: Sequence[Stocked], *, force: bool = False) -> None:
+def _uses(places: Places) -> Iterator[ImageUse]:
+    """Yield the runs of this home that use images, as they say in their run.json."""
+    with opened(places) as store:
+        collect(store, places)
+        still_open = {record.uid for record in query.open_runs(store)}
+        records = {record.uid: record for record in query.find_runs(store)}
+    for run_dir in find_run_dirs(places.runs):
+        try:
+            plan = read_raw(run_dir.manifest).get("plan")
+        except HpcmlError:
+            continue  # torn: `hpcml sync` says so
+        image = plan.get("image") if isinstance(plan, dict) else None
+        if not isinstance(image, dict) or not isinstance(image.get("key"), str):
+            continue
+        record = records.get(run_dir.uid)  # None: of a store that could not take it, better kept than gone
+        at = None if record is None else record.t_end or begun_at(record.submitted_at, record.t_start)
+        has_ended = record is not None and record.uid not in still_open
+        yield ImageUse(uid=run_dir.uid, key=image["key"], has_ended=has_ended, at=at)
+
+
+def refuse_needed(chosen: Sequence[Stocked]) -> None:
     """Raise `ImageError` if a run that has not ended needs one of the images."""
-    inventory.refuse_needed(chosen, force=force)
+    inventory.refuse_needed(chosen)
 
 
-def remove(cache: Cache, chosen: Sequence[Stocked], *, force: bool = False) -> None:
-    """Remove images; refused whole with `ImageError` if a run that has not ended needs one of them.
-
-    With *force* also what may be needed by homes that cannot be read.
-    """
-    inventory.remove(cache, chosen, force=force)
+def remove(cache: Cache, chosen: Sequence[Stocked]) -> None:
+    """Remove images; refused whole with `ImageError` if a run that has not ended needs one of them."""
+    inventory.remove(cache, chosen)
 
 
 def choose(stocked: Sequence[Stocked], references: Sequence[str]) -> list[Stocked]:
@@ -312,13 +329,6 @@ def may_go(stocked: Sequence[Stocked], older_than: str, *, now: float) -> list[S
 def sweep(cache: Cache) -> int:
     """Remove what dead builds left and what was only downloaded; return the bytes that this freed."""
     return inventory.sweep(cache)
-
-
-def kept_for_others(stocked: Sequence[Stocked], older_than: str, *, now: float) -> list[str]:
-    """Return a line for each image that would go, but that homes which cannot be read may need."""
-    free = [replace(item, uses=[use for use in item.uses if use.uid is not None]) for item in stocked]
-    old = {item.record.key for item in may_go(free, older_than, now=now)}
-    return [why for item in stocked if item.record.key in old and (why := inventory.why_needed(item))]
 
 
 def verify(cache: Cache, references: Sequence[str], places: Places) -> Iterator[tuple[ImageRecord, str | None]]:

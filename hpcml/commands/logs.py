@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from hpcml.commands.follow import REQUEUE_S, Glimpse, Watcher, look_unless_removed
+from hpcml.commands.follow import EndOfAll, Glimpse, Watcher, look_unless_removed
 from hpcml.errors import ConfigError
 from hpcml.model.failure_causes import last_exception, last_line, printed_lines
 from hpcml.model.records import RunRecord
@@ -23,8 +23,6 @@ from hpcml.runs.run_json import IMPORTED
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 16
 _PERIOD_S = 0.5
-# Behind it, and a blank line, Lmod explains for lines what may help; it breaks its own at the width of a terminal
-_OF_LMOD = re.compile(r"^(Lmod has detected the following error:[ \t]*\S.*(?:\n\S.*){0,3})", re.MULTILINE)
 _COMPLAINT = re.compile(
     r"\b(error|not found|no such|denied|cannot|can't|failed|failure|unable|quota|no space|bad)\b", re.IGNORECASE
 )
@@ -126,9 +124,8 @@ def why_not_started(record: RunRecord, submissions: Path) -> str | None:
     if latest is None:
         return None
     printed = _tail(latest[1].parent, latest[1], _TAIL_BYTES)
-    of_lmod = [" ".join(said.split()) for said in _OF_LMOD.findall(printed)]
     complaints = [line for line in printed_lines(printed) if _COMPLAINT.search(line)]
-    return next(iter(of_lmod[-1:]), None) or last_exception(printed) or last_line("\n".join(complaints))
+    return last_exception(printed) or last_line("\n".join(complaints))
 
 
 def has_words(path: Path, folder: Path) -> bool:
@@ -221,23 +218,17 @@ class _Life:
         self._watcher = watcher
         self._refresh = refresh
         self._refresh_at = time.monotonic() + _REFRESH_S
-        self._over_since: float | None = None
+        self._end = EndOfAll()
         self.has_ended = False
         self.why: str | None = None  # it waits, as far as is known
 
     def look(self) -> Glimpse:
         """Return what is known now, and remember whether it is the end."""
-        now = time.monotonic()
-        if now >= self._refresh_at:
+        if time.monotonic() >= self._refresh_at:
             self.why = self._refresh()
             self._refresh_at = time.monotonic() + _REFRESH_S
         seen = look_unless_removed(self._watcher)
-        if not seen.is_over:
-            self._over_since = None
-        elif self._over_since is None:
-            self._over_since = now
-        patience_s = REQUEUE_S if seen.may_go_on else 0.0
-        self.has_ended = self._over_since is not None and now - self._over_since >= patience_s
+        self.has_ended = self._end.by([seen])
         return seen
 
     def is_over(self, attempt: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcml.analysis.planning.seeds import plan_seeds
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.model.planning import PowerPlan, WantedVerdict
 from hpcml.paths import Places
@@ -27,7 +27,7 @@ def seeds_for(  # noqa: PLR0913 - what can be asked
     is the difference that matters, *power* the wanted probability (0 to 1) to find it, and *comparisons* by how many
     tests the error is shared. Raises `ComparisonError` where the runs do not tell.
     """
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         return plan_seeds(
             select(store, selection, refusal="no run matches: nothing to plan from"),

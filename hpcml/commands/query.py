@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.model.query_results import SqlRows
 from hpcml.paths import Places
 from hpcml.store.sql import ask
@@ -16,7 +16,7 @@ def ask_in_sql(places: Places, sql: str, *, limit_s: float) -> SqlRows:
 
     It is stopped after *limit_s* seconds. Raises `StoreError` for a statement that is wrong, writes, or takes too long.
     """
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         return ask(store, sql, limit_s=limit_s)
 

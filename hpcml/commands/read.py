@@ -6,11 +6,8 @@ journal of their own. When each was printed nobody knows any more, and a fact sa
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import stat
-import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +19,7 @@ from typing import Any
 from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.printed import StdoutScanner, problems_of
 from hpcml.codec import decode
-from hpcml.commands.collect import collect, opened, refuse_empty_home
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit.provenance import user_name
 from hpcml.commands.tag import writable
@@ -49,8 +46,6 @@ RULES, FILES = "workload.metrics", "workload.metrics_from"
 _OURS = f"*-{READ}*.jsonl"
 _WHAT = "metrics"
 _DRAFTS = ".read-"  # how a folder of journals begins that are not whole yet
-_LEFT_AFTER_S = 3600.0  # nobody reads a run for so long
-_MOST_ALIKE = 1000  # journals of processes with one number: in containers all may have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +115,6 @@ def read(places: Places, selection: Selection, sources: Sources) -> list[WasRead
     `ConfigError`, before anything is written, for a run that is another user's or read-only, and `HpcmlError` where the
     disk is full.
     """
-    refuse_empty_home(places)
     with opened(places, to_write=True) as store:
         collect(store, places)
         chosen = select(store, selection)
@@ -132,7 +126,6 @@ def read(places: Places, selection: Selection, sources: Sources) -> list[WasRead
 
 def forget(places: Places, selection: Selection) -> list[str]:
     """Take back what `read` has read of the selected runs; return the ids of those that had such."""
-    refuse_empty_home(places)
     with opened(places, to_write=True) as store:
         collect(store, places)
         found = [writable(record, _WHAT) for record in select(store, selection) if record.state.is_final]
@@ -241,31 +234,14 @@ def _write(record: RunRecord, run_dir: RunDir, by_attempt: Mapping[int, _Found],
     """Write a journal of what was found of each attempt; they appear once all are whole, however this ends."""
     try:
         run_dir.journals.mkdir(mode=FOLDER, exist_ok=True)
-        _clear_drafts(run_dir.path)
         with TemporaryDirectory(prefix=_DRAFTS, dir=run_dir.path) as drafts:
             for attempt, found in by_attempt.items():
                 if found.rows:
                     _write_draft(drafts, record, run_dir, attempt, found, sources)
             for draft in sorted(Path(drafts).iterdir()):
-                _publish(draft, run_dir.journals)
+                appear(draft, run_dir.journals / draft.name)
     except OSError as error:
         raise HpcmlError(f"run {record.uid}: {why_not(error, run_dir.journals)}") from error
-
-
-def _clear_drafts(folder: Path) -> None:
-    """Remove what one that was killed has left."""
-    for left in folder.glob(f"{_DRAFTS}*"):
-        if time.time() - left.lstat().st_mtime > _LEFT_AFTER_S:
-            shutil.rmtree(left)
-
-
-def _publish(draft: Path, journals: Path) -> None:
-    """Give *draft* its name in *journals*, or the next that is free."""
-    for name in (draft.name, *(f"{draft.stem}-{n}{draft.suffix}" for n in range(1, _MOST_ALIKE))):
-        with suppress(FileExistsError):
-            appear(draft, journals / name)
-            return
-    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(journals / draft.name))
 
 
 def _write_draft(

@@ -18,7 +18,7 @@ from hpcml.analysis.scaling.points import StepCurves
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.analysis.statistics import Track, band
 from hpcml.analysis.utilization.study import attain
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.compare import checklist_of, compare_selected, curves_of, step_curves
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError
@@ -67,7 +67,7 @@ def publish(places: Places, selection: Selection, wish: Wish) -> Publication:
     Raises `ConfigError` where no run is selected, or none has a metric that was wished for, and `ComparisonError` where
     the comparison is not possible although options of it were given.
     """
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         runs = select(store, selection, refusal=_NOTHING)
         return gather(store, runs, wish)

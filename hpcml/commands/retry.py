@@ -11,14 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcml.commands.collect import claim, collect, opened, refuse_empty_home
-from hpcml.commands.ends import record_unseen_ends
-from hpcml.commands.image_uses import claim_all
-from hpcml.commands.reconcile import may_wait_again, waits_again
+from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry_policy import Failure, NoRetry, Retry, decide
 from hpcml.commands.retryable import may_retry, retries_of
 from hpcml.commands.selection import Selection, done_since, select
-from hpcml.commands.status import ticket_of
 from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.dependencies import resolve
@@ -28,7 +24,7 @@ from hpcml.commands.submit.submission import deciding_alone, manifests_under_way
 from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.model.cluster import Resources
 from hpcml.model.failure_causes import Cause
-from hpcml.model.records import Known, RunRecord
+from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import unmark
@@ -37,8 +33,7 @@ from hpcml.runs.manifest import Manifest, home_of_original, read_to_execute, wri
 from hpcml.runs.private import make_folder, write_file
 from hpcml.runs.run_json import IMPORTED
 from hpcml.runs.state import RunFold, told_by
-from hpcml.schedulers.contract import Answers, Job
-from hpcml.schedulers.names import THIS_MACHINE
+from hpcml.schedulers.contract import Job
 from hpcml.store.database import Database
 from hpcml.store.missing import runs_below
 from hpcml.store.query import events, get_run
@@ -46,7 +41,6 @@ from hpcml.store.query import events, get_run
 log = logging.getLogger(__name__)
 
 _LOCAL_PATIENCE_S = 5.0  # for an agent that left at a checkpoint to queue its run again
-_MAY_BE_REQUEUED_S = 2 * 86400.0  # after its end: Slurm forgets a job in minutes (MinJobAge), a site's in hours
 _PATIENCE_S = 90.0  # the same where its journals come over a network file system
 
 
@@ -81,12 +75,9 @@ def finish_interrupted(places: Places, backends: Backends) -> None:
 
 
 def candidates(
-    places: Places, backends: Backends, selection: Selection, *, cause: str | None, overrides: Mapping[str, str]
+    places: Places, selection: Selection, *, cause: str | None, overrides: Mapping[str, str]
 ) -> list[Candidate]:
     """Return what could be done about the selected runs, in their order; nothing has happened yet.
-
-    Schedulers are asked about those that may be retried: a job that somebody has requeued carries its run out again,
-    which waits then, and needs no second one.
 
     *cause* keeps only runs that ended by it, and retries them even where the policy would not, as it does runs that are
     named one by one. *overrides* are fields
@@ -98,13 +89,12 @@ def candidates(
     """
     named_cause = None if cause is None else _cause(cause)
     Resources(**dict[str, Any](overrides))  # a walltime that is none is refused before anything is looked at
-    refuse_empty_home(places)
     claim(places)
     with opened(places, to_write=True) as store:
         collect(store, places)
         found: list[Candidate] = []
         ours = runs_below(store, places.runs)
-        chosen = _with_requeued(store, places, backends, select(store, selection))
+        chosen = select(store, selection)
         is_named = len(chosen) <= len(selection.references)  # and not by a word for several, such as @-1
         done = {} if selection.references else done_since(store, chosen)
         if selection.is_empty and named_cause is None:
@@ -127,40 +117,6 @@ def candidates(
             is_wanted = is_named or named_cause is not None or bool(overrides)
             found.append(_candidate(store, record, its_cause, overrides, is_wanted=is_wanted))
         return found
-
-
-def _with_requeued(
-    store: Database, places: Places, backends: Backends, records: Sequence[RunRecord]
-) -> list[RunRecord]:
-    """Return *records*, of those that failed and whose jobs wait again as runs that wait: journalled, and read in.
-
-    A scheduler that does not answer is passed over, with a warning in the log.
-    """
-    since = time.time() - _MAY_BE_REQUEUED_S
-    failed = {
-        record.uid: record
-        for record in records
-        if may_wait_again(record) and record.job_id is not None and places.tends(record.path)
-        if record.t_end is None or record.t_end > since
-    }
-    waiting: dict[str, Known | None] = {}
-    for scheduler in {record.scheduler for record in failed.values()} - {THIS_MACHINE}:
-        asked = {uid: ticket_of(record) for uid, record in failed.items() if record.scheduler == scheduler}
-        try:
-            answers = backends.by_name(scheduler).query(list(dict.fromkeys(asked.values())))
-            silence = answers.trouble
-        except HpcmlError as error:
-            answers, silence = Answers(known={}), str(error)
-        if silence:
-            log.warning("whether jobs of these runs wait again is not known: %s", silence)
-        said = {uid: answers.known.get(ticket) for uid, ticket in asked.items()}
-        waiting |= {uid: word for uid, word in said.items() if word is not None and waits_again(failed[uid], word)}
-    again = record_unseen_ends(store, places, [failed[uid] for uid in waiting], waiting, {}) if waiting else []
-    for record in again:
-        if record.state is State.PENDING:
-            log.warning("run %s waits again, since %s requeued its job", record.uid, record.scheduler)
-    now = {record.uid: record for record in again}
-    return [now.get(record.uid, record) for record in records]
 
 
 def _done_again(record: RunRecord, cause: Cause, later: str, state: State) -> Candidate:
@@ -321,7 +277,6 @@ def _queue(store: Database, places: Places, backends: Backends, together: Sequen
         if not jobs:
             return []
         attempt, why = together[0].record.attempt + 1, why_of(together[0])
-        claim_all([job.manifest.plan.image for job in jobs if job.manifest.plan.image is not None], places)
         tickets = submit_retries(jobs, places, backends, attempt=attempt, why=why)
         for job in jobs:
             ingest_run(store, job.run_dir)

@@ -9,26 +9,27 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.commands import external_runs, supervision
-from hpcml.commands.collect import claim, collect, opened, refuse_empty_home
+from hpcml.commands import external_runs
+from hpcml.commands.collect import claim, collect, opened
+from hpcml.commands.ends.look import agent_liveness
 from hpcml.commands.follow import Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit import code_store
+from hpcml.commands.submit.submission import manifests_under_way
 from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
-from hpcml.runs.files import open_folders, read_whole
+from hpcml.runs.files import open_folders
 from hpcml.runs.layout import REMOVED, RunDir, find_run_dirs
 from hpcml.runs.liveness import Liveness
 from hpcml.store.database import Database
-from hpcml.store.missing import runs_below, still_known, without_directory
+from hpcml.store.missing import runs_below, without_directory
 from hpcml.store.query import open_runs
 from hpcml.store.rows import forget_runs
 
@@ -66,7 +67,6 @@ def plan_removal(places: Places, selection: Selection, *, gone: bool = False, fo
     Raises `ConfigError` if one of them must stay: it has not ended, its agent is at work, or it is not of this
     HPCML_HOME. No other is removed then.
     """
-    refuse_empty_home(places)
     claim(places)
     with opened(places, to_write=True) as store:
         collect(store, places)
@@ -79,11 +79,8 @@ def plan_removal(places: Places, selection: Selection, *, gone: bool = False, fo
             ours=frozenset(runs_below(store, places.runs)),
             elsewhere={uid: root for root in external_runs.folders(places) for uid in runs_below(store, root)},
             unended=frozenset(record.uid for record in open_runs(store)),
-            submitted=_submissions_under_way(places),
+            submitted="\n".join(manifests_under_way(places.open_submissions)),
         )
-        strangers = {record.uid for record in chosen if not stands.has_place(record)}
-        removed = strangers - still_known(store, strangers)  # by another hpcml, since they were chosen
-        chosen = [record for record in chosen if record.uid not in removed]
     refused = [
         reason
         for record in chosen
@@ -92,7 +89,15 @@ def plan_removal(places: Places, selection: Selection, *, gone: bool = False, fo
     if refused:
         more = f"; {len(refused) - 1} more must stay" if len(refused) > 1 else ""
         raise ConfigError(f"{refused[0]}{more}; nothing was removed")
-    return [_doomed(record, is_gone=gone or not _is_there(record), forget=forget) for record in chosen]
+    is_gone = {record.uid: gone or not os.path.lexists(record.path) for record in chosen}
+    return [
+        Doomed(
+            record=record,
+            size_bytes=None if forget or is_gone[record.uid] else size_of(Path(record.path)),
+            is_gone=is_gone[record.uid],
+        )
+        for record in chosen
+    ]
 
 
 def remove(places: Places, doomed: Sequence[Doomed]) -> Iterator[Removed]:
@@ -150,15 +155,6 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def _doomed(record: RunRecord, *, is_gone: bool, forget: bool) -> Doomed:
-    size_bytes = None if is_gone or forget else size_of(Path(record.path))
-    return Doomed(record=record, size_bytes=size_bytes, is_gone=is_gone)
-
-
-def _is_there(record: RunRecord) -> bool:
-    return os.path.lexists(record.path)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Standing:
     """What decides whether a run may go: where it lies, for whom, and whether it has ended."""
@@ -167,18 +163,14 @@ class _Standing:
     ours: Collection[str]  # in *runs*, of this home; the same path may be another folder, to others in a shared store
     elsewhere: Mapping[str, Path]  # in folders that are read besides
     unended: Collection[str]
-    submitted: str  # names what is being submitted, or retried, at this moment
-
-    def has_place(self, record: RunRecord) -> bool:
-        """Return whether *record* lies where runs are read from."""
-        return record.uid in self.ours or record.uid in self.elsewhere
+    submitted: str  # the manifests of what is being submitted, or retried, at this moment
 
     def why_not(self, record: RunRecord, *, is_gone: bool) -> str | None:
         """Return why *record* and its directory must stay, None where they may go."""
         path = Path(record.path)
-        if not self.has_place(record):
+        if record.uid not in self.ours and record.uid not in self.elsewhere:
             return f"run {record.uid} lies in {path}, which is not read from here: --forget takes it out of the store"
-        if is_gone or not _is_there(record):
+        if is_gone or not os.path.lexists(record.path):
             return None
         if path.parent.parent != self.runs or path.is_symlink():
             return f"run {record.uid} lies in {path}: hpcml removes runs from {self.runs} alone"
@@ -196,29 +188,11 @@ class _Standing:
     def why_known(self, record: RunRecord) -> str | None:
         """Return why the store would not forget *record* for long, None where it would."""
         place = self.elsewhere.get(record.uid)
-        if record.uid in self.ours and _is_there(record):
+        if record.uid in self.ours and os.path.lexists(record.path):
             return f"run {record.uid} lies in {self.runs}, whose runs are always read: give no --forget"
         if place is not None:
             return f"run {record.uid} lies in {place}, which is read again and again: hpcml ingest --forget {place}"
         return None
-
-
-def _submissions_under_way(places: Places) -> str:
-    """Return the texts of all open submissions, in which the uid of each of their runs can be found."""
-    texts: list[str] = []
-    for path in places.open_submissions.glob("*.json"):
-        with suppress(FileNotFoundError):  # finished at this moment
-            texts.append(_text_of(path))
-    return "\n".join(texts)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return read_whole(path).decode("utf-8", "replace")
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise HpcmlError(f"{path} cannot be read: {error.strerror}: what it submits is not known") from error
 
 
 def _who_is_at_work(run_dir: RunDir) -> str | None:
@@ -234,8 +208,7 @@ def _at_work(run_dir: RunDir) -> str | None:
     seen = Watcher(run_dir).look()
     if not seen.is_over:
         return f"run {run_dir.uid} has begun again ({seen.state.value})"
-    started = supervision.last_start(run_dir)
-    if started is not None and supervision.agent_liveness(started) is Liveness.ALIVE:
+    if agent_liveness(run_dir) is Liveness.ALIVE:
         return f"run {run_dir.uid} has ended, but its agent is still at work: try again in a moment"
     journals = (path.stat().st_mtime for path in run_dir.journal_files())
     if seen.may_go_on and time.time() - max(journals, default=0.0) < _GOES_ON_S:
@@ -278,11 +251,9 @@ class Copy:
 def find_unused(places: Places, *, without: Collection[str] = ()) -> list[Copy]:
     """Return the copies of code that no run names, but for runs whose uid is in *without*; nothing has happened yet.
 
-    Copies that were wanted in the last 24 hours are left out: a submission makes them before its runs. So are those
-    with files of programs, which older versions of hpcml started in them. Raises `HpcmlError` where a file of a run
-    cannot be read, for then nobody knows what it names.
+    Copies that were wanted in the last 24 hours are left out: a submission makes them before its runs. Raises
+    `HpcmlError` where a file of a run cannot be read, for then nobody knows what it names.
     """
-    refuse_empty_home(places)
     claim(places)
     with opened(places) as store:
         collect(store, places)
@@ -295,7 +266,7 @@ def find_unused(places: Places, *, without: Collection[str] = ()) -> list[Copy]:
     return [
         Copy(path=path, size_bytes=size_of(path))
         for path in sorted(places.code.glob("*"))
-        if _NAME.fullmatch(path.name) and path.name not in used and not _is_wanted(path) and not _holds_results(path)
+        if _NAME.fullmatch(path.name) and path.name not in used and not _is_wanted(path)
     ]
 
 
@@ -322,24 +293,17 @@ def remove_unused(copies: Collection[Copy]) -> Iterator[tuple[Copy, str | None]]
             yield copy, delete_tree(aside)
 
 
-def _holds_results(copy: Path) -> bool:
-    """Tell whether a program has written into *copy*: what belongs there is read-only, in folders that are not."""
-    walked = ((parent, names) for parent, _, names in os.walk(copy) if Path(parent).name != "__pycache__")
-    files = (Path(parent, name).lstat() for parent, names in walked for name in names)
-    return any(stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IWUSR for status in files)
-
-
 def _is_wanted(copy: Path) -> bool:
     return time.time() - copy.stat().st_mtime < _DAY_S
 
 
 def _files_of(run_dir: RunDir) -> list[Path]:
     """Return all that may name a copy of code: what the agent reads, the scripts, and the links."""
-    links = (run_dir.code, run_dir.client_path, *run_dir.client_path.glob("*"))  # of older runs the latter are links
     return [
         run_dir.manifest,
         run_dir.script,
-        *links,
+        run_dir.code,
+        run_dir.client_path,
         *run_dir.path.glob("retries/*.json"),
         *run_dir.path.glob("retries/*.sh"),
     ]

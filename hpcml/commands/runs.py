@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import swept_settings
@@ -21,7 +21,7 @@ def list_runs(
     a list has a use for, which then has only them of each run and what may tell the runs apart, for `what_differs`
     (`hpcml.store.query.find_runs`); None: everything.
     """
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         query.check_keys(store, columns)
         if settings is not None:

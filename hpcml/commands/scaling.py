@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from hpcml.analysis.scaling.points import StepCurves
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.model.records import RunRecord
 from hpcml.model.scaling import Scaling
@@ -27,7 +27,7 @@ def scale_runs(places: Places, selection: Selection, question: ScalingRequest) -
 @contextmanager
 def with_steps(places: Places, selection: Selection) -> Iterator[tuple[list[RunRecord], StepCurves]]:
     """Yield the selected runs, and by uid the times of their steps in seconds (empty where none were reported)."""
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         runs = select(store, selection, refusal="no run matches: nothing to look at")
         uids = [run.uid for run in runs]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.errors import ConfigError, StoreError
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
@@ -50,7 +50,7 @@ def find(places: Places, references: Sequence[str]) -> list[tuple[RunRecord, Run
 
     Raises `StoreError` for a reference that means no run or several. The directories need not exist.
     """
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         records = select(store, Selection(references=references))
     return [(record, RunDir(Path(record.path))) for record in records]

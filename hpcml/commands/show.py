@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.errors import HpcmlError
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Known, RunRecord, StoredEvent
@@ -41,7 +41,7 @@ class Shown:
 
 def show_run(places: Places, reference: str) -> Shown:
     """Return everything recorded of the run that *reference* means; `StoreError` where it means none or several."""
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         record = query.get_run(store, reference)
         code = RunDir(Path(record.path)).code
@@ -76,6 +76,6 @@ def _asked(record: RunRecord) -> tuple[list[str] | None, list[str] | None, str |
 
 def events_of(places: Places, reference: str) -> list[StoredEvent]:
     """Return the events of a run, in the order of their times; `StoreError` as in `show_run`."""
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         return query.events(store, query.get_run(store, reference).uid)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpcml.commands import repairs
-from hpcml.commands.collect import answering, collect
-from hpcml.commands.reconcile import FORGOTTEN, waits_again
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.retryable import to_retry
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit.backends import Backends
@@ -20,25 +19,21 @@ from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
-from hpcml.schedulers.names import THIS_MACHINE, cluster_schedulers
+from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.store import origin
 from hpcml.store.database import Database
-from hpcml.store.query import open_runs
-from hpcml.store.scheduler_words import ended_with_jobs, read_words
+from hpcml.store.scheduler_words import read_words
 
 POLL_INTERVAL_S = 60.0
 _HURRY_S = 10.0  # instead, while only a scheduler can say why a run ended, or why a new one waits
 _HURRIES_FOR_S = 300.0  # after that end, or that submission
-_LEAVES_S = 15.0  # which a job takes to end after its run
-_ASKED_AT_ONCE = 25  # of ended runs: one call of qstat, and none of squeue
-_MAY_LIVE_S = 2 * 86400.0  # the job of a run that ended, and was never asked about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """A run, what its scheduler said of it last, and when (unix seconds).
 
-    Both are None where it was never asked, and for a run that has ended, unless its job was seen to live on.
+    Both are None where it was never asked, and for a run that has ended.
     """
 
     record: RunRecord
@@ -82,15 +77,11 @@ class SchedulersAsked:
     def __call__(self, records: Sequence[RunRecord]) -> Mapping[str, Known | None]:
         """Return, by uid, what was said just now of the jobs on clusters; None for one that is forgotten.
 
-        Asked about are, besides *records*, some runs that ended and whose jobs may live: those answers are kept, and
-        returned where the job waits again.
         A run whose scheduler was not asked, because it was a moment ago, or did not answer is left out; `problems` has
         a line for each scheduler that did not answer. Nothing is raised for that.
         """
         tickets: defaultdict[str, dict[str, Ticket]] = defaultdict(dict)
-        wanted = {record.uid for record in records}
-        ended = [record for record in self._ended_with_jobs() if record.uid not in wanted]
-        for record in [*records, *ended]:
+        for record in records:
             if record.scheduler != THIS_MACHINE and record.job_id is not None:
                 tickets[record.scheduler][record.uid] = ticket_of(record)
         self.problems = []
@@ -104,19 +95,12 @@ class SchedulersAsked:
             interval_s = self._interval_s([record for record in records if record.uid in asked])
             if polls.claim_poll(self.store, desk, now=self.now(), interval_s=interval_s):
                 fresh |= self._ask(scheduler, asked, interval_s)
-                # what its scheduler only cleans up after lives no more: there is nothing left to be cancelled
-                told = {record.uid: fresh[record.uid] for record in ended if record.uid in fresh}
-                gone = [uid for uid, known in told.items() if known is None or known.is_ending]
-                polls.keep_words(self.store, dict.fromkeys(gone, FORGOTTEN), at=self.now())
             poll = polls.last_poll(self.store, desk)
             if poll is not None and poll.problem is not None:
                 next_at = max(poll.next_at, poll.asked_at + polls.wait_s(1, poll.failures, interval_s))
                 left_s = max(0.0, next_at - self.now())
                 self.problems.append(f"{poll.problem}; asked again in {left_s:.0f} s at the earliest")
-        wanted |= {
-            record.uid for record in ended if (word := fresh.get(record.uid)) is not None and waits_again(record, word)
-        }
-        return {uid: known for uid, known in fresh.items() if uid in wanted}
+        return fresh
 
     def _interval_s(self, records: Sequence[RunRecord]) -> float:
         """Return the least time between two questions about *records*.
@@ -134,12 +118,6 @@ class SchedulersAsked:
 
     def _is_recent(self, at: float | None) -> bool:
         return at is not None and abs(self.now() - at) < _HURRIES_FOR_S
-
-    def _ended_with_jobs(self) -> list[RunRecord]:
-        """Return runs that ended and whose jobs may live; the same call asks about some of them, the latest first."""
-        since = self.now() - _MAY_LIVE_S
-        root = self.backends.places.runs
-        return ended_with_jobs(self.store, cluster_schedulers(), since=since, limit=_ASKED_AT_ONCE, roots=[root])
 
     def _ask(self, scheduler: str, asked: Mapping[str, Ticket], interval_s: float) -> dict[str, Known | None]:
         from hpcml.store import scheduler_polls as polls  # noqa: PLC0415 - as above
@@ -176,20 +154,6 @@ class SchedulersAsked:
         return scheduler if home is None else f"{scheduler} for {home}"
 
 
-def has_living_job(record: RunRecord, known: Known, said_at: float) -> bool:
-    """Tell whether the job of a run that has ended lives on, by the queue's last word and when that was said.
-
-    The accounting alone, while the queue is silent, hears of an end later than anybody.
-    """
-    is_after = record.t_end is None or said_at > record.t_end + _LEAVES_S
-    lives = known.is_live and not known.state.is_final
-    return record.state.is_final and record.scheduler != THIS_MACHINE and is_after and lives
-
-
-def _job_of(record: RunRecord) -> tuple[str, str | None, int | None]:
-    return record.scheduler, record.job_id, record.array_index
-
-
 def ticket_of(record: RunRecord) -> Ticket:
     """Return the ticket that *record* was submitted under; it must have one."""
     assert record.job_id is not None
@@ -212,7 +176,7 @@ def standings(
     Schedulers are asked if *interval_s* seconds have passed since the last question. Raises `StoreError` for a
     reference that means no run or several, and where the store is read-only.
     """
-    with answering(places) as store:
+    with opened(places) as store:
         asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
         found = look(store, places, selection, asked)
         lines = [f"{line}; what is shown is what was known before" for line in asked.problems]
@@ -225,10 +189,7 @@ def look(store: Database, places: Places, selection: Selection, asked: Scheduler
     runs = collect(store, places, asked).runs
     if not selection.is_empty:
         return with_waits(standing_of(store, select(store, selection)), places)
-    shown = {record.uid for record in runs}
-    ended = ended_with_jobs(store, cluster_schedulers(), since=float("inf"), limit=_ASKED_AT_ONCE, roots=[places.runs])
-    others = standing_of(store, [record for record in reversed(ended) if record.uid not in shown])
-    return with_waits([*standing_of(store, runs), *(one for one in others if one.known is not None)], places)
+    return with_waits(standing_of(store, runs), places)
 
 
 def with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
@@ -246,24 +207,9 @@ def with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
 
 
 def standing_of(store: Database, records: Sequence[RunRecord]) -> list[Standing]:
-    """Return *records*, in order, each with its scheduler's last answer as the store has it; nobody is asked.
-
-    The job of a run that has ended has no word while it carries out others.
-    """
-    words = read_words(store, [record.uid for record in records])
-    has_shared = any(record.is_shared and record.state.is_final for record in records)
-    at_work = {_job_of(record) for record in open_runs(store)} if has_shared else frozenset()
-    standings: list[Standing] = []
-    for record in records:
-        known, said_at = words.get(record.uid, (None, None))
-        is_open = record.state in (State.PENDING, State.RUNNING) or not record.is_settled
-        has_word = is_open or (
-            known is not None
-            and said_at is not None
-            and _job_of(record) not in at_work
-            and has_living_job(record, known, said_at)
-        )
-        standings.append(
-            Standing(record=record, known=known if has_word else None, said_at=said_at if has_word else None)
-        )
-    return standings
+    """Return *records*, in order, each with its scheduler's last answer as the store has it; nobody is asked."""
+    words = read_words(store, [record.uid for record in records if not (record.state.is_final and record.is_settled)])
+    answers = [words.get(record.uid, (None, None)) for record in records]
+    return [
+        Standing(record=record, known=known, said_at=at) for record, (known, at) in zip(records, answers, strict=True)
+    ]

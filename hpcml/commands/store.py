@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.commands import external_runs
-from hpcml.commands.collect import opened, refuse_empty_home
+from hpcml.commands.collect import opened
 from hpcml.errors import HpcmlError
 from hpcml.paths import Places
 from hpcml.runs.layout import find_run_dirs
@@ -39,7 +39,6 @@ class StoreRewrite:
 
 def look(places: Places) -> StoreSummary:
     """Return where and how the store is kept, how many runs and metric points are in it, and its size."""
-    refuse_empty_home(places)
     with opened(places) as store:
         runs, points = admin.counts(store)
         return StoreSummary(name=store.name, used=store.used, size_bytes=admin.size_of(store), runs=runs, points=points)
@@ -59,7 +58,6 @@ def check(places: Places) -> StoreCheck:
 
     Nothing is read in before, so that a damaged store is looked at as it is.
     """
-    refuse_empty_home(places)
     unreadable = list(_unreadable(places))
     if torn := admin.torn_parts(places.store_url):
         return StoreCheck(name=places.store_url, faults=torn, unreadable=unreadable)
@@ -83,7 +81,6 @@ def vacuum(places: Places) -> StoreRewrite:
 
     Raises `StoreError` where the store is read-only for this user.
     """
-    refuse_empty_home(places)
     with opened(places, to_write=True) as store:
         before = admin.size_of(store) or 0
         admin.vacuum(store)
@@ -92,7 +89,6 @@ def vacuum(places: Places) -> StoreRewrite:
 
 def compact(places: Places) -> StoreRewrite:
     """Make the store as small as it can be without losing a value; `StoreError` where it is read-only."""
-    refuse_empty_home(places)
     with opened(places, to_write=True) as store:
         before = admin.size_of(store) or 0
         removed = admin.compact(store)
@@ -101,7 +97,6 @@ def compact(places: Places) -> StoreRewrite:
 
 def back_up(places: Places, target: Path | None) -> tuple[Path, int]:
     """Copy the store into the new file *target*, or one beside it where that is None; return the file and its bytes."""
-    refuse_empty_home(places)
     with opened(places) as store:
         written = admin.back_up(store, target)
     return written, written.stat().st_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.commands import external_runs, repairs
-from hpcml.commands.collect import claim, collect, holds_nothing, in_empty_home, opened
+from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import retry_automatically
 from hpcml.commands.retryable import to_retry
 from hpcml.commands.rm import finish_removals
@@ -26,18 +25,13 @@ from hpcml.paths import Places
 from hpcml.runs.atomic import forgotten_drafts
 from hpcml.runs.cancellation import mark_cancelled
 from hpcml.runs.layout import RunDir, run_paths
-from hpcml.schedulers.registry import BACKENDS
 from hpcml.store.database import Database
 from hpcml.store.missing import Damage, damage, runs_below, without_directory
 from hpcml.store.news import IngestReport
-from hpcml.store.query import find_runs
 
 _WATCH_PERIOD_S = 5.0
 _SHARE = 4.0  # so many times longer than looking takes is slept
-_KEPT_S = 86_400.0  # for which files of a job stay that has ended, as its run says
 _SHOWN = 3  # runs in one line
-_TELLS_JOB = re.compile(r"\.\d+\S*\.")  # the number of a job, in what jobs leave: their scheduler knows it for certain
-_Entries = tuple[str, Sequence[str]]  # a folder, and the names in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,24 +56,18 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     Retried are the runs that the cluster failed, as far as ``schedule.retry`` allows. Schedulers are asked only if
     *interval_s* seconds have passed since the last question. Unfinished files of processes that were killed are removed
     from HPCML_HOME and the run directories. *is_anew* reads every journal from its beginning, as after
-    the store was deleted. What cannot be done now is reported in `warnings`, not raised. In a home that was chosen and
-    in which nothing is, since its file system may be away, nothing is done or made.
+    the store was deleted. What cannot be done now is reported in `warnings`, not raised.
     """
-    if places.is_chosen and holds_nothing(places):
-        return Synchronised(report=IngestReport(), lines=[], warnings=[in_empty_home(places)], waiting=0)
     claim(places)
     finished, waiting = _finish_submissions(places, backends)
     queues = start_queues_again(backends)
     with opened(places) as store:
-        folders = list(_entries(places))
-        cleared = _clear(places, folders)
-        beside_scripts = [(folder, names) for folder, names in folders if folder != str(places.home)]
+        cleared = _clear(places)
         removed = finish_removals(places, store)
         asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
         collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
         repaired, not_now = _cancel_again(places, backends, store)
         retried, not_retried = _retry(places, backends, store)
-        cleared += _clear_files_of_jobs(beside_scripts, store, time.time())
         missing = [_in_words(damage(store)), *_gone(store, places)]
     lines = [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
     lines += [f"{removed} interrupted removal{'s' if removed != 1 else ''} finished"] if removed else []
@@ -145,45 +133,18 @@ def keep_synchronised(
         time.sleep(max(_WATCH_PERIOD_S, _SHARE * (time.monotonic() - began)))
 
 
-def _clear(places: Places, folders: Sequence[_Entries]) -> int:
+def _clear(places: Places) -> int:
     """Remove the unfinished files that dead processes left, and return how many."""
     count = clear_abandoned(places.code)
-    for draft in (draft for folder, names in folders for draft in forgotten_drafts(folder, names)):
+    for draft in (draft for folder, names in _entries(places) for draft in forgotten_drafts(folder, names)):
         with suppress(OSError):  # somebody else was quicker, or it is not ours to remove
             draft.unlink()
             count += 1
     return count
 
 
-def _clear_files_of_jobs(folders: Sequence[_Entries], store: Database, now: float) -> int:
-    """Remove what killed jobs left beside their scripts, and return how many files.
-
-    They stay for a day after the last of the job's runs has ended; the number of a job comes round again.
-    """
-    told = [(folder, names) for folder, names in folders if any(_TELLS_JOB.search(name) for name in names)]
-    if not told:
-        return 0
-    ways = [backend.files_of_jobs for backend in BACKENDS.values() if backend.files_of_jobs is not None]
-    found = [one for folder, names in told for way in ways for one in way(folder, names)]
-    if not found:
-        return 0
-    kept = {
-        job[0]
-        for run in find_runs(store)
-        if not (run.state.is_final and run.is_settled) or (run.t_end or 0.0) > now - _KEPT_S
-        if (job := re.match(r"\d+", run.job_id or "")) is not None
-    }
-    count = 0
-    for path, number in found:
-        with suppress(OSError):
-            if number not in kept and path.lstat().st_mtime < now - _KEPT_S:
-                path.unlink()
-                count += 1
-    return count
-
-
-def _entries(places: Places) -> Iterator[_Entries]:
-    """Yield the folders in which processes and jobs write beside what is there, each listed once.
+def _entries(places: Places) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the folders in which processes write beside what is there, each with the names in it.
 
     As texts: there are several for each run.
     """

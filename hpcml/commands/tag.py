@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.commands.collect import collect, opened, refuse_empty_home
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit.provenance import user_name
 from hpcml.errors import HpcmlError, require
@@ -56,7 +56,6 @@ def tag(places: Places, selection: Selection, changes: Sequence[TagChange]) -> l
     Runs that are gone, read-only or another user's raise `ConfigError`, and nothing is written to any. Where a change
     would change nothing, nothing is written. Raises `HpcmlError` where the disk is full.
     """
-    refuse_empty_home(places)
     with opened(places, to_write=True) as store:
         collect(store, places)
         chosen = select(store, selection)
@@ -77,7 +76,6 @@ def note(places: Places, reference: str, text: str) -> RunRecord:
     """
     require(text.strip() != "", "a note says something: hpcml note RUN 'what is to be remembered'")
     require(len(text) <= _LONGEST_NOTE, f"a note has {_LONGEST_NOTE} characters at most, this one {len(text)}")
-    refuse_empty_home(places)
     with opened(places, to_write=True) as store:
         collect(store, places)
         record = get_run(store, reference)

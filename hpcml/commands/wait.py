@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hpcml.commands import repairs
 from hpcml.commands.collect import collect
@@ -59,10 +58,6 @@ class Waiting:
     backends: Backends
     interval_s: float  # of one call of a scheduler's program
 
-    def asked(self) -> SchedulersAsked:
-        """Return a new `SchedulersAsked` over the same store."""
-        return SchedulersAsked(store=self.store, backends=self.backends, interval_s=self.interval_s)
-
 
 def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> Iterator[EndedRun | Silent]:
     """Yield each end of the selected runs as it happens, each scheduler that stops answering, and what wants repair.
@@ -76,67 +71,76 @@ def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> 
     for ever.
     """
     until = None if timeout_s is None else time.monotonic() + timeout_s
-    following, patience, said = _Following(waiting, selection), _Patience(), ""
+    ended: set[str] = set()
+    told: list[str] = []  # at the last look, without what changes all the time
+    told_stuck: set[tuple[str, str]] = set()  # runs, and why they wait
+    for look in _looks(waiting, selection, period_s=WAIT_PERIOD_S, until=until):
+        yield from (Silent(problem=note) for note in look.notes if note.partition(";")[0] not in told)
+        told = [note.partition(";")[0] for note in look.notes]
+        stuck = [one for one in look.stuck.items() if one not in told_stuck]
+        told_stuck.update(stuck)
+        for why in dict.fromkeys(why for _, why in stuck):
+            uids = [uid for uid, its in stuck if its == why]
+            yield Silent(problem=f"{repairs.which(uids)} {'waits' if len(uids) == 1 else 'wait'}: {why}")
+        new = sorted((record for record in look.over if record.uid not in ended), key=lambda record: record.uid)
+        ended.update(record.uid for record in new)
+        yield from (EndedRun(record=record) for record in new)
+        yield from (Silent(problem=line) for line in repairs.of_failed(waiting.places, new))
+
+
+def watch(waiting: Waiting, selection: Selection) -> Iterator[tuple[list[Standing], list[str]]]:
+    """Yield the standing of the selected runs every few seconds, until all have ended.
+
+    Of an empty selection these are all runs that have not ended, and those that are submitted meanwhile. With each
+    comes a list of lines for the user: who gave no answer, and what `hpcml sync` would repair.
+    """
+    for look in _looks(waiting, selection, period_s=WATCH_PERIOD_S, takes_new=selection.is_empty):
+        yield look.standings, [*look.notes, *repairs.of_failed(waiting.places, look.over)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """How the runs stand, in the order in which they came."""
+
+    standings: list[Standing]
+    over: Sequence[RunRecord]  # those that have ended for good
+    stuck: Mapping[str, str]  # by uid, why others wait that do not start by themselves
+    notes: Sequence[str]
+
+
+def _looks(
+    waiting: Waiting, selection: Selection, *, period_s: float, takes_new: bool = False, until: float | None = None
+) -> Iterator[_Look]:
+    """Yield how the selected runs stand, again and again until all have ended, or until *until* (monotonic)."""
+    store, last, patience = waiting.store, None, _Patience()
+    asked = SchedulersAsked(store=store, backends=waiting.backends, interval_s=waiting.interval_s)
+    uids: dict[str, None] = {}
     while True:
         began = time.monotonic()
         try:
-            yield from following.look()
+            now, notes = _look(waiting, asked)
+            if takes_new or last is None:
+                uids |= dict.fromkeys(
+                    sorted(now) if selection.is_empty else [record.uid for record in select(store, selection)]
+                )
+            records = [now.get(uid) or get_run(store, uid) for uid in uids]
+            over = [record for record in records if _is_over(store, record)]
+            left = uids.keys() - {record.uid for record in over}
+            stuck = {uid: why for uid, why in asked.stuck.items() if uid in left}
+            last = _Look(standings=standing_of(store, records), over=over, stuck=stuck, notes=notes)
             patience = _Patience()
-            said = ""
         except (StoreError, OSError) as error:
-            if following.left is None:
+            if last is None:
                 raise
-            if (line := patience.after(error)) != said:
-                yield Silent(problem=line)
-            said = line
-        if following.left is not None and not following.left:
+            last = replace(last, notes=[patience.after(error)])
+        yield last
+        count = len(last.standings) - len(last.over)
+        if not count:
             return
         if until is not None and time.monotonic() >= until:
-            raise TimeIsUpError(len(following.left or ()))
-        _sleep(began, WAIT_PERIOD_S, until)
-
-
-@dataclass(slots=True)
-class _Following:
-    """The runs that are waited for: those that have not ended are in `left`, which is None before the first look."""
-
-    waiting: Waiting
-    selection: Selection
-    left: dict[str, None] | None = None
-    _told: list[str] = field(default_factory=list)
-    _told_stuck: set[tuple[str, str]] = field(default_factory=set)  # runs, and why they wait
-    _asked: SchedulersAsked = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._asked = self.waiting.asked()
-
-    def look(self) -> Iterator[EndedRun | Silent]:
-        """Yield what happened since the last look; raises `StoreError` and `OSError`, and is then called again."""
-        store = self.waiting.store
-        now, problems = _look(self.waiting, self._asked)
-        open_now = {uid for uid, record in now.items() if not _is_over(store, record)}
-        if self.left is None:
-            chosen = now if self.selection.is_empty else {record.uid for record in select(store, self.selection)}
-            self.left = dict.fromkeys(sorted(chosen))
-        yield from (Silent(problem=problem) for problem in problems if problem.partition(";")[0] not in self._told)
-        self._told = [problem.partition(";")[0] for problem in problems]
-        yield from (Silent(problem=line) for line in self._stuck(open_now))
-        ended = [now.get(uid) or get_run(store, uid) for uid in self.left if uid not in open_now]
-        ended = [record for record in ended if _is_over(store, record)]
-        for record in ended:
-            del self.left[record.uid]
-            yield EndedRun(record=record)
-        yield from (Silent(problem=line) for line in repairs.of_failed(self.waiting.places, ended))
-
-    def _stuck(self, open_now: Collection[str]) -> Iterator[str]:
-        """Yield a line for each reason, not told yet, for which runs wait that do not start by themselves."""
-        of_why: defaultdict[str, list[str]] = defaultdict(list)
-        for uid, why in self._asked.stuck.items():
-            if uid in open_now and uid in (self.left or ()) and (uid, why) not in self._told_stuck:
-                self._told_stuck.add((uid, why))
-                of_why[why].append(uid)
-        for why, uids in of_why.items():
-            yield f"{repairs.which(uids)} {'waits' if len(uids) == 1 else 'wait'}: {why}"
+            raise TimeIsUpError(count)
+        pause_s = max(period_s, _SHARE * (time.monotonic() - began))
+        time.sleep(pause_s if until is None else max(0.0, min(pause_s, until - time.monotonic())))
 
 
 @dataclass(slots=True)
@@ -156,56 +160,6 @@ class _Patience:
         return f"{told}; it is tried again for ten minutes"
 
 
-def watch(waiting: Waiting, selection: Selection) -> Iterator[tuple[list[Standing], list[str]]]:
-    """Yield the standing of the selected runs every few seconds, until all have ended.
-
-    Of an empty selection these are all runs that have not ended, and those that are submitted meanwhile. With each
-    comes a list of lines for the user: who gave no answer, and what `hpcml sync` would repair.
-    """
-    watching, patience = _Watching(waiting, selection), _Patience()
-    last: list[Standing] | None = None
-    while True:
-        began = time.monotonic()
-        try:
-            last, notes, is_over = watching.look()
-            patience = _Patience()
-        except (StoreError, OSError) as error:
-            if last is None:
-                raise
-            notes, is_over = [patience.after(error)], False
-        yield last, notes
-        if is_over:
-            return
-        _sleep(began, WATCH_PERIOD_S, None)
-
-
-@dataclass(slots=True)
-class _Watching:
-    """The runs that are watched, in the order in which they came."""
-
-    waiting: Waiting
-    selection: Selection
-    _asked: SchedulersAsked = field(init=False)
-    _shown: dict[str, None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._asked, store = self.waiting.asked(), self.waiting.store
-        if not self.selection.is_empty:
-            collect(store, self.waiting.places)
-            self._shown = {record.uid: None for record in select(store, self.selection)}
-
-    def look(self) -> tuple[list[Standing], list[str], bool]:
-        """Return how the runs stand, lines for the user, and whether all have ended for good."""
-        store = self.waiting.store
-        now, notes = _look(self.waiting, self._asked)
-        if self.selection.is_empty:
-            self._shown |= dict.fromkeys(sorted(now))
-        records = [now.get(uid) or get_run(store, uid) for uid in self._shown]
-        ended = [record for record in records if _is_over(store, record)]
-        notes += repairs.of_failed(self.waiting.places, ended)
-        return standing_of(store, records), notes, len(ended) == len(records)
-
-
 def _look(waiting: Waiting, asked: SchedulersAsked) -> tuple[dict[str, RunRecord], list[str]]:
     """Return the runs that had not ended before, by uid, and lines about silent schedulers and what wants repair.
 
@@ -221,8 +175,3 @@ def _look(waiting: Waiting, asked: SchedulersAsked) -> tuple[dict[str, RunRecord
 
 def _is_over(store: Database, record: RunRecord) -> bool:
     return record.state.is_final and record.is_settled and not is_going_on(store, record, time.time())
-
-
-def _sleep(began: float, period_s: float, until: float | None, now: Callable[[], float] = time.monotonic) -> None:
-    pause_s = max(period_s, _SHARE * (now() - began))
-    time.sleep(pause_s if until is None else max(0.0, min(pause_s, until - now())))

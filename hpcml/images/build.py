@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -41,7 +42,6 @@ from hpcml.images.runtime import (
 from hpcml.images.sections import last_stage, pieces_of, section_name
 from hpcml.model.failure_causes import without_colours
 from hpcml.model.image import Definition, ImageRecord
-from hpcml.moments import local_time
 from hpcml.runs import lock as locks
 from hpcml.runs.atomic import draft_of
 from hpcml.runs.private import is_ours, make_folder, make_home, open_file, user_name
@@ -396,7 +396,7 @@ def _describe(
         base_digest=definition.base_digest,
         architecture=definition.architecture,
         builder=user_name(os.geteuid()),
-        built_at=local_time().isoformat(timespec="seconds"),
+        built_at=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
         built_on=socket.gethostname(),
         build_s=round(build_s, 1),
         runtime=str(runtime),

@@ -27,7 +27,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from hpcml.errors import ConfigError, ImageError
 from hpcml.model.image import FORMAT, ImageRecord, key_of
 from hpcml.model.record_keys import unix_time
 from hpcml.runs import lock as locks
-from hpcml.runs.atomic import draft_of, is_forgotten, sync, write_text
+from hpcml.runs.atomic import is_forgotten, sync, write_text
 from hpcml.runs.files import open_folders, read_json
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import make_folder
@@ -86,11 +86,6 @@ class Cache:
     def locks(self) -> Path:
         """The locks of builds in progress."""
         return self.root / "locks"
-
-    @property
-    def claims(self) -> Path:
-        """Records of which home directories use which images."""
-        return self.root / "uses"
 
     @property
     def layers(self) -> Path:
@@ -213,35 +208,16 @@ class Cache:
         self._write_record(final)
         return final
 
-    @contextmanager
-    def hidden(self, key: str) -> Iterator[None]:
-        """Hide an image from others within the block; an exception makes it visible again.
-
-        Without one its record is deleted at the end of the block, and with it the image counts as absent.
-        """
-        record = self.record(key)
-        away = draft_of(record)  # a record taken away for a moment: what `replacing` does, backwards
-        record.rename(away)
-        try:
-            yield
-        except BaseException:
-            away.rename(record)
-            raise
-        away.unlink(missing_ok=True)
-
     def remove(self, key: str) -> None:
         """Remove an image and its records; the record goes first, so that nobody sees it half removed.
 
-        Files that are absent already are no error. Claims of other users that cannot be removed stay. Raises `OSError`.
+        Files that are absent already are no error. Raises `OSError`.
         """
         self.record(key).unlink(missing_ok=True)
         self.image(key).unlink(missing_ok=True)
         self.definition(key).unlink(missing_ok=True)
         self.failure(key).unlink(missing_ok=True)
         self.log(key).unlink(missing_ok=True)
-        for path in self.claims.glob(f"{key}.*.json"):
-            with suppress(OSError):  # somebody else's, in a folder where each removes their own
-                path.unlink(missing_ok=True)
 
     def leftovers(self, elsewhere: Path | None = None) -> Iterator[Path]:
         """Yield what builds that died have left: their folders, and image files without a record.

@@ -1,35 +1,26 @@
-"""The stock of images: who uses them, which may be removed, and how they are exported and imported.
-
-The folder of images may be shared by several people. A claim (`ImageClaim`) is a small file that says which home
-directory uses an image; only its owner knows when those runs have ended, and only the owner withdraws it. `hpcml
-images` uses this module.
-"""
+"""The stock of images: which runs of this home use them, which may go, and how they are exported and imported."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import json
 import os
 import shutil
-import stat
 import tarfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError, ImageError
 from hpcml.images.cache import Cache, remove_tree, sha256_of
 from hpcml.model.image import FORMAT, ImageRecord, ImageUse, key_of
-from hpcml.moments import local_time
 from hpcml.runs import lock as locks
-from hpcml.runs.atomic import creating, write_text
-from hpcml.runs.files import read_json
-from hpcml.runs.private import make_folder, make_home, user_name
+from hpcml.runs.atomic import creating
+from hpcml.runs.private import make_folder, make_home
 
 _RECORD, _IMAGE = "record.json", "image.sif"  # the members of an exported image, in this order
 _MOST_RECORD_BYTES = 4 << 20
@@ -42,11 +33,10 @@ class Stocked:
     record: ImageRecord
     uses: Sequence[ImageUse]
     is_whole: bool  # whether the file is as it was recorded, by its size and date
-    claims: Collection[ImageClaim] = ()  # as they were when this was found out
 
     @property
     def needed(self) -> list[ImageUse]:
-        """The uses that have not ended, or are not known to have."""
+        """The uses that have not ended."""
         return [use for use in self.uses if not use.has_ended]
 
     @property
@@ -61,73 +51,39 @@ class Stocked:
         return max(came, self.last_used_at or came)
 
 
-def stock(cache: Cache, uses: Collection[ImageUse], claims: Collection[ImageClaim] = ()) -> list[Stocked]:
-    """Return all images, oldest first; *claims* must have been read before *uses* were determined.
-
-    Otherwise a run that is submitted in between would be in neither. The images are looked at, not read: `Cache.verify`
-    computes their sums.
-    """
+def stock(cache: Cache, uses: Collection[ImageUse]) -> list[Stocked]:
+    """Return all images, oldest first; they are looked at, not read: `Cache.verify` computes their sums."""
     return [
         Stocked(
             record=record,
             uses=[use for use in uses if use.key == record.key],
             is_whole=_looks_whole(record),
-            claims=[claim for claim in claims if claim.key == record.key],
         )
         for record in cache.records()
     ]
 
 
-def why_needed(item: Stocked) -> str | None:
-    """Return in words who needs the image, or None if nobody does; certain uses are named first.
-
-    Certain are the runs of this home that have not ended, then those of others; uncertain is what cannot be read from
-    here, since it belongs to another user.
-    """
-    needed = sorted(item.needed, key=lambda use: (use.uid is None, use.home is not None))
-    if not needed:
-        return None
-    first, more = needed[0], f" and {len(needed) - 1} more" if len(needed) > 1 else ""
-    name = f"image {item.record.key[:12]}"
-    if first.uid is not None:
-        where, then = (f" of {first.home}", "") if first.home else ("", ": hpcml cancel it first")
-        return f"{name} is needed by run {first.uid}{where}{more}, which has not ended{then}"
-    if first.home is None:
-        return f"{name} is needed by what is being submitted at this moment{more}"
-    return (
-        f"{name} may be needed by runs of {first.home}{more} (user {first.user}), which cannot be read: ask for "
-        "hpcml images there, or use --force"
-    )
-
-
-def refuse_needed(chosen: Sequence[Stocked], *, force: bool = False) -> None:
-    """Raise `ImageError` if one of the images is needed.
-
-    With *force*, uses by homes that cannot be read do not count: a home that no longer exists would keep its images
-    forever.
-    """
+def refuse_needed(chosen: Sequence[Stocked]) -> None:
+    """Raise `ImageError` if a run that has not ended needs one of the images."""
     for item in chosen:
-        asked = item if not force else replace(item, uses=[use for use in item.uses if use.uid is not None])
-        if why := why_needed(asked):
-            raise ImageError(f"{why}; nothing was removed")
+        if item.needed:
+            more = f" and {len(item.needed) - 1} more" if len(item.needed) > 1 else ""
+            raise ImageError(
+                f"image {item.record.key[:12]} is needed by run {item.needed[0].uid}{more}, which has not ended: "
+                "hpcml cancel it first; nothing was removed"
+            )
 
 
-def remove(cache: Cache, chosen: Sequence[Stocked], *, force: bool = False) -> None:
+def remove(cache: Cache, chosen: Sequence[Stocked]) -> None:
     """Remove images; raise `ImageError`, before any is removed, if one is needed.
 
-    Also raises it for an image that is being built, or that a run claims at this moment, and where a file cannot be
-    removed; then the images before it in *chosen* are gone already. *force* is that of `refuse_needed`.
+    Also raises it for an image that is being built, and where a file cannot be removed; then the images before it in
+    *chosen* are gone already.
     """
-    refuse_needed(chosen, force=force)
+    refuse_needed(chosen)
     for item in chosen:
         held = _locked(cache, item.record.key)
         try:
-            with cache.hidden(item.record.key):  # who claims it from now on sees that it is gone
-                if _keys_of(claims_in(cache, item.record.key)) != _keys_of(item.claims):
-                    raise ImageError(
-                        f"image {item.record.key[:12]}: a run that uses it is being submitted at this moment; "
-                        "it was not removed"
-                    )
             cache.remove(item.record.key)
         except OSError as error:
             raise ImageError(f"{error.filename} cannot be removed: {error.strerror} (whose is it?)") from error
@@ -221,10 +177,6 @@ def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> 
         raise ImageError(f"{error.filename or cache.root}: {error.strerror}; nothing was imported") from error
 
 
-def _keys_of(claims: Collection[ImageClaim]) -> set[tuple[str, float]]:
-    return {(claim.home, claim.at) for claim in claims}
-
-
 def _locked(cache: Cache, key: str) -> locks.Lock:
     try:
         make_home(cache.root)
@@ -256,7 +208,7 @@ def _unpack(
                 shutil.copyfileobj(_Counted(content, on_bytes), file, 4 << 20)
             if sha256_of(image) != record.sha256:
                 raise ImageError(f"the image in {source} has changed on its way: its SHA-256 is another; copy it again")
-            now = local_time().isoformat(timespec="seconds")
+            now = datetime.now(UTC).astimezone().isoformat(timespec="seconds")
             return cache.adopt(image, replace(record, imported_at=now))
         except KeyError:
             raise ImageError(f"{source} holds no image") from None
@@ -312,71 +264,3 @@ def _looks_whole(record: ImageRecord) -> bool:
 
 def _nearest(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.exists())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageClaim:
-    """The statement of a home directory that it uses an image: a file in the cache's folder ``uses``."""
-
-    key: str
-    home: str
-    user: str
-    at: float  # unix seconds: when it last submitted a run that uses it
-    has_ended: bool = False  # its owner has looked since, and all of its runs had ended
-
-
-def claims_in(cache: Cache, key: str = "*") -> list[ImageClaim]:
-    """Return the claims on the image *key*, by default on all images.
-
-    A claim that we may not read counts, with its file as the home: nobody here can say that its runs have ended. Files
-    that are no claims are left out.
-    """
-    return list(_read_all(cache, key))
-
-
-def claim(cache: Cache, key: str, home: Path, *, at: float, has_ended: bool = False) -> None:
-    """Write that runs of *home* use the image *key*; raise `OSError` where that is not possible.
-
-    *at* is in unix seconds. An earlier claim of the same home on the same image is replaced.
-    """
-    words = asdict(ImageClaim(key=key, home=name_of(home), user=user_name(os.geteuid()), at=at, has_ended=has_ended))
-    path = cache.claims / f"{key}.{hashlib.sha256(os.fsencode(name_of(home))).hexdigest()[:16]}.json"
-    if not cache.claims.is_dir():
-        make_home(cache.root)
-        cache.claims.mkdir(exist_ok=True)
-        with suppress(OSError):  # whoever may put images there, may say so: whatever the umask of the first was
-            cache.claims.chmod(stat.S_IMODE(cache.root.stat().st_mode))
-    write_text(path, json.dumps(words) + "\n", permissions=0o644)
-
-
-def name_of(home: Path) -> str:
-    """Return the real path of a home, by whatever links it was named; claims are compared by it."""
-    return os.path.realpath(home)
-
-
-def _read_all(cache: Cache, key: str) -> Iterator[ImageClaim]:
-    try:
-        paths = sorted(cache.claims.iterdir())
-    except FileNotFoundError:
-        return
-    except OSError:  # any image may be claimed there
-        yield from (_untold(record.stem, cache.claims) for record in cache.root.glob(f"{key}.json"))
-        return
-    for path in paths:
-        if path.name.startswith(".") or not path.match(f"{key}.*.json"):
-            continue
-        try:
-            words = read_json(path)
-            found = ImageClaim(**words)
-        except PermissionError:
-            yield _untold(path.name.partition(".")[0], path)
-        except (OSError, ValueError, TypeError):
-            continue
-        else:
-            if isinstance(found.home, str) and isinstance(found.at, int | float):
-                yield found
-
-
-def _untold(key: str, closed: Path) -> ImageClaim:
-    status = closed.lstat()
-    return ImageClaim(key=key, home=str(closed), user=user_name(status.st_uid), at=status.st_mtime)

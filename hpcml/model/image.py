@@ -103,11 +103,9 @@ class ImageRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageUse:
-    """A run that uses an image, or used it; or a home directory of which no more can be found out."""
+    """A run that uses an image, or used it."""
 
-    uid: str | None  # None: what is there cannot be read from here, or is being submitted
+    uid: str
     key: str
     has_ended: bool
     at: float | None  # unix seconds: when it ended, began, or was submitted, whichever is known and last
-    home: str | None = None  # HPCML_HOME of others; None: this one
-    user: str | None = None  # whose that is

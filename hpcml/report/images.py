@@ -35,9 +35,8 @@ def images_table(listed: Sequence[ListedImage], *, console: Console, now: float)
     for record, uses, is_whole in listed:
         built = datetime.fromisoformat(record.built_at).timestamp()
         used = _last_use(uses)
-        known = [use for use in uses if use.uid is not None]
-        notes = [*_counted(sum(not use.has_ended for use in known), "open"), *_others(uses)]
-        runs = f"{len(known)} ({', '.join(notes)})" if notes else str(len(known))
+        open_runs = sum(not use.has_ended for use in uses)
+        runs = f"{len(uses)} ({open_runs} open)" if open_runs else str(len(uses))
         cells = (
             record.key[:_SHORT_KEY],
             record.base,
@@ -55,8 +54,7 @@ def images_json(listed: Sequence[ListedImage]) -> str:
     """Return a JSON list; its keys do not change between versions.
 
     An image has the fields of its record, `log` (the file of all that its build printed; null where it is not here),
-    `is_whole`, `last_used_at` (ISO 8601 in UTC, or null), the uids of its `runs` and `open_runs`, and the `homes` of
-    others whose runs cannot be read from here.
+    `is_whole`, `last_used_at` (ISO 8601 in UTC, or null), and the uids of its `runs` and `open_runs`.
     """
     return json_text([_as_json(*one) for one in listed])
 
@@ -85,20 +83,9 @@ def _as_json(record: ImageRecord, uses: Sequence[ImageUse], is_whole: bool) -> J
         "log": log_of(record),
         "is_whole": is_whole,
         "last_used_at": None if used is None else datetime.fromtimestamp(used, tz=UTC).isoformat(timespec="seconds"),
-        "runs": [use.uid for use in uses if use.uid is not None],
-        "open_runs": [use.uid for use in uses if use.uid is not None and not use.has_ended],
-        "homes": [encode(use) for use in uses if use.uid is None and use.home is not None],
+        "runs": [use.uid for use in uses],
+        "open_runs": [use.uid for use in uses if not use.has_ended],
     }
-
-
-def _counted(count: int, what: str) -> list[str]:
-    return [f"{count} {what}"] if count else []
-
-
-def _others(uses: Sequence[ImageUse]) -> list[str]:
-    """Name whose runs may be open where nobody can look."""
-    users = sorted({use.user or "?" for use in uses if use.uid is None and use.home is not None and not use.has_ended})
-    return [f"of {', '.join(users)}: unknown"] if users else []
 
 
 def _last_use(uses: Sequence[ImageUse]) -> float | None:

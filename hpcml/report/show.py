@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -21,7 +21,6 @@ from hpcml.model.query_results import Timeline
 from hpcml.model.record_keys import unix_time
 from hpcml.model.records import Known, Note, RunRecord, StoredEvent, spell_job
 from hpcml.model.state import State
-from hpcml.moments import local_time
 from hpcml.report.asked_used import used_line
 from hpcml.report.files import written_words
 from hpcml.report.precision import precision_words
@@ -248,7 +247,7 @@ def _said(word: tuple[Known, float] | None, zone: tzinfo | None) -> str | None:
 
 
 def _moment(at: float, zone: tzinfo | None) -> str:
-    moment = local_time(at) if zone is None else datetime.fromtimestamp(at, tz=zone)
+    moment = datetime.fromtimestamp(at, UTC).astimezone(zone)
     return moment.isoformat(sep=" ", timespec="seconds")
 
 

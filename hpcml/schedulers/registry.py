@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -85,8 +85,6 @@ class Backend:
     look_at_site: Callable[[Callable[[Sequence[str]], Answer]], Site] | None = None
     gpu_request: str | None = None  # how GPUs are asked for: a template of `Cluster.gpu_request`
     typed_gpu_request: str | None = None  # the same with their type; None: it has no word for it
-    # what killed jobs left beside a script, among the entries of a folder
-    files_of_jobs: Callable[[str, Iterable[str]], Iterable[tuple[Path, str]]] | None = None
     rehearse: Rehearse | None = None  # what is asked before a submission; None: nothing
     avoids_nodes: bool = False  # whether it can be told where a job must not run
     limits_arrays: bool = True  # whether it can be told how many jobs of an array may run at once
@@ -123,7 +121,6 @@ BACKENDS: Mapping[str, Backend] = {
         site_programs=("pbsnodes", "qstat"),
         look_at_site=pbs_site.look,
         gpu_request=pbs_script.GPU_REQUEST,
-        files_of_jobs=pbs_script.files_of_jobs,
         rehearse=pbs_rehearsal.rehearse,
         job=re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?"),  # 4711.server and 4711[].server (man qsub)
         waits_for_elements=False,
@@ -137,7 +134,6 @@ BACKENDS: Mapping[str, Backend] = {
         site_programs=("bqueues", "bhosts", "lsid"),
         look_at_site=lsf_site.look,
         gpu_request=lsf_script.GPU_REQUEST,
-        files_of_jobs=lsf_script.files_of_jobs,
         avoids_nodes=True,
         job=re.compile(r"\d+(\[\d*\])?"),
     ),

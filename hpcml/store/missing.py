@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,12 +52,6 @@ def runs_below(store: Database, *roots: Path) -> dict[str, Path]:
     with store.reading() as reading:
         rows = reading.rows(f"SELECT uid, path FROM run WHERE {below.sql} ORDER BY uid", **below.values)  # noqa: S608
     return {uid: Path(path) for uid, path in rows}
-
-
-def still_known(store: Database, uids: Collection[str]) -> set[str]:
-    """Return those of *uids* that are in the store now."""
-    with store.reading() as reading:
-        return set(reading.column("SELECT uid FROM run WHERE uid IN :uids", uids=uids))
 
 
 def without_directory(store: Database, roots: Sequence[Path]) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcml.errors import TAKES_NOTHING, StoreError
 from hpcml.runs import private
 from hpcml.store.database import Database
-from hpcml.store.sqlite.file import SqliteFile, SqliteStore, used_up
+from hpcml.store.sqlite.file import SqliteFile, SqliteStore
 from hpcml.store.sqlite.location import (
     VARIABLE,
     Mode,
@@ -87,23 +87,6 @@ def open_file(url: str, wanted: str | None) -> SqliteFile:
         return PublishedStore.open(placement)
     PublishedStore(placement).hand_over()
     return SqliteStore.open(placement)
-
-
-def why_not_kept(url: str) -> str | None:
-    """Return why nothing new can be kept in the store at *url* at this moment; None where it can, as far as is seen.
-
-    That is a full disk, a quota that is used up, and a file system that became read-only; a server sees to that itself.
-    What this user may only read is not looked at.
-    """
-    placement = place_of(url)
-    if placement is None or only_read(placement.path):
-        return None
-    folder = placement.path.parent
-    if (lacking := used_up(folder)) is not None:
-        return f"the disk of {url} {'is full' if lacking == 'space' else 'takes no more files (df -i counts them)'}"
-    if (why := refusal_of(folder)) is not None:
-        return f"nothing can be written to {folder} ({why})"
-    return None
 
 
 def refusal_of(folder: Path) -> str | None:

@@ -115,14 +115,3 @@ def test_everything_that_is_started_by_itself_begins_in_utf8() -> None:
     assert len(starts) > len(without)
     # They write no name of a file down; cli/main.py begins in it itself.
     assert without == {"__main__.py"}
-
-
-@pytest.mark.parametrize("zone", ["XXX-24:59:59", "XXX+24", "/no/such/zone"])
-def test_a_time_zone_of_a_day_and_more_runs_shows_and_compares_as_any(hpcml: Hpcml, zone: str) -> None:
-    odd = replace(hpcml, environ={**hpcml.environ, "TZ": zone})
-    ran = odd("run", "-m", program("print('loss=1')"), "seed=0,1")
-
-    assert (ran.returncode, ran.stderr.count("Traceback")) == (0, 0), ran.stderr
-    for words in (["show", "@1"], ["runs", "--columns", "uid,t_start,t_end"], ["compare", "--by", "seed"], ["status"]):
-        assert "Traceback" not in odd(*words).stderr
-    assert {run["state"] for run in odd.runs()} == {"COMPLETED"}

@@ -82,68 +82,6 @@ def test_where_no_run_matches_it_is_not_said_that_there_are_none(hpcml: Hpcml) -
     ]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("runs",),
-        ("status",),
-        ("show", "abcd"),
-        ("compare",),
-        ("curves", "--experiment", "x"),
-        ("wait",),
-        ("query", "SELECT 1"),
-    ],
-)
-def test_reading_from_a_home_that_is_away_makes_none_there(
-    hpcml: Hpcml, tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    mount_point = tmp_path / "scratch"
-    mount_point.mkdir()
-
-    for home in (mount_point, mount_point / "me" / "hpcml"):
-        done = hpcml(*words, HPCML_HOME=str(home))
-        assert f"nothing is in HPCML_HOME={home}: is that the place, and is its file system mounted?" in done.stderr
-    assert list(mount_point.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("cancel", "--yes", "--state", "RUNNING"),
-        ("retry", "--yes"),
-        ("rm", "--yes", "abcd"),
-        ("rm", "--unused-code"),
-        ("tag", "abcd", "+paper"),
-        ("note", "abcd", "good"),
-        ("read", "abcd", "--forget"),
-        ("store",),
-        ("store", "check"),
-        ("store", "backup"),
-    ],
-)
-def test_what_changes_runs_does_nothing_and_makes_nothing_in_a_home_that_is_away(
-    hpcml: Hpcml, tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    home = tmp_path / "scratch" / "hpcml"
-
-    done = hpcml(*words, HPCML_HOME=str(home))
-
-    told = f"hpcml: nothing is in HPCML_HOME={home}: is that the place, and is its file system mounted?"
-    assert (done.returncode, said_in_one_line(done)) == (2, told)
-    assert not home.parent.exists()
-
-
-def test_a_home_in_an_empty_folder_of_this_machine_may_be_one_that_is_away(hpcml: Hpcml, tmp_path: Path) -> None:
-    mount_point = tmp_path / "scratch"
-    mount_point.mkdir()
-    told = "is that the place, and is its file system mounted? A new home is made there"
-    first = ("run", "--", "true")
-
-    assert told not in hpcml(*first, HPCML_HOME=str(tmp_path / "new" / "hpcml")).stderr
-    assert told in hpcml(*first, HPCML_HOME=str(mount_point / "me" / "hpcml")).stderr
-    assert told not in hpcml(*first, HPCML_HOME=str(mount_point / "me" / "hpcml")).stderr
-
-
 def letters(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stderr
     return "".join(record["uid"][-1] for record in json.loads(done.stdout))
@@ -354,16 +292,6 @@ def test_a_limit_that_the_store_is_far_from_is_not_told_as_the_reason(hpcml: Hpc
     assert done.returncode == 2
     assert f"the store {store} cannot be used: " in done.stderr
     assert "ulimit" not in done.stderr
-
-
-def test_a_pipe_that_somebody_put_beside_a_shared_store_lets_nobody_wait(hpcml: Hpcml, tmp_path: Path) -> None:
-    environ = {**hpcml.environ, "HPCML_STORE": str(tmp_path / "store.db")}
-    os.mkfifo(tmp_path / ".probe")
-
-    done = subprocess.run([*HPCML, "runs"], env=environ, cwd=hpcml.cwd, capture_output=True, check=False, timeout=60)
-
-    assert done.returncode == 0, done.stderr
-    assert not (tmp_path / ".probe").exists()
 
 
 def test_named_runs_must_meet_the_conditions_too(hpcml: Hpcml) -> None:

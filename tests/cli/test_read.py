@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,19 +102,6 @@ def test_what_a_run_has_already_stays_until_it_is_taken_back(hpcml: Hpcml, ended
 
     assert hpcml("read", *ended, RULE).returncode == 0
     assert curve(hpcml, ended[1], "loss")[0] == (1, 1.2)
-
-
-def test_what_one_that_was_killed_has_left_goes_with_the_next(hpcml: Hpcml, ended: list[str]) -> None:
-    folder = Path(next(run["path"] for run in hpcml.runs() if run["uid"] == ended[0]))
-    for name, age_s in ((".read-of-a-day-ago", 86400), (".read-at-work", 0)):
-        (folder / name).mkdir()
-        (folder / name / "0-read.jsonl").write_text("{")
-        os.utime(folder / name, (time.time() - age_s,) * 2)
-
-    done = hpcml("read", ended[0], RULE)
-
-    assert done.returncode == 0, done.stderr
-    assert [left.name for left in folder.glob(".read-*")] == [".read-at-work"]
 
 
 def test_of_a_name_that_was_printed_and_is_in_a_file_what_was_printed_is_read(hpcml: Hpcml, ended: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""A disk that is full, a real one: what is lost is said, questions are answered, and all goes on once there is room."""
+"""A disk that is full, a real one: what is lost is said, and all goes on once there is room."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def start_filling(hpcml: Hpcml, whose: str = "program") -> str:
     assert done.returncode == 0, done.stderr
     until((hpcml.cwd / "filled").exists)
     assert shutil.disk_usage(hpcml.home).free == 0
-    (run,) = hpcml.runs()
-    return str(run["uid"])
+    (run_dir,) = hpcml.home.glob("runs/*/*/")
+    return run_dir.name
 
 
 def until(holds: Callable[[], bool], timeout_s: float = 120) -> None:
@@ -103,36 +103,30 @@ def make_room(hpcml: Hpcml) -> None:
         fill.unlink()
 
 
-def test_on_a_full_disk_questions_are_answered_and_a_run_that_lost_its_last_values_is_marked(small: Hpcml) -> None:
-    uid = start_filling(small)
+def agent_of(hpcml: Hpcml) -> int:
+    """Return the process id of the agent of the only run."""
+    (journal,) = hpcml.home.glob("runs/*/*/journal/*-agent.jsonl")
+    return int(json.loads(journal.read_text().splitlines()[1])["d"]["pid"])
 
-    for words in (*QUESTIONS, ["show", uid], ["logs", uid]):
+
+def test_on_a_full_disk_a_question_ends_in_one_line_and_a_run_that_lost_its_last_values_is_marked(small: Hpcml) -> None:
+    uid = start_filling(small)
+    agent = agent_of(small)
+
+    for words in QUESTIONS:
         asked = small(*words)
-        assert (asked.returncode, "is full: this answer is read" in asked.stderr) == (0, True), (words, asked.stderr)
-    assert the_run(small)["state"] == "RUNNING"
+        assert (asked.returncode, len(asked.stderr.splitlines())) == (2, 1), (words, asked.stderr)
+        assert "no room is left for the store" in asked.stderr
     (small.cwd / "may_end").touch()
-    until(lambda: the_run(small)["state"] != "RUNNING")
-    on_full = the_run(small)
+    until(lambda: not psutil.pid_exists(agent))
     make_room(small)
 
     for words in (*QUESTIONS, ["show", uid], ["logs", uid], ["sync"], ["run", program("pass"), "seed=7"]):
         asked = small(*words)
         assert (asked.returncode, "is full" in asked.stderr) == (0, False), (words, asked.stderr)
     run = next(run for run in small.runs() if run["uid"] == uid)
-    assert run == on_full
     assert (run["state"], run["metrics"]["val_accuracy"]["last"] < 299 / 60) == ("COMPLETED", True)
     assert "what rank 0 reported last may be missing" in run["incomplete"]
-
-
-def test_a_run_is_cancelled_on_a_full_disk(small: Hpcml) -> None:
-    uid = start_filling(small)
-
-    done = small("cancel", "-y", uid)
-    until(lambda: the_run(small)["state"] != "RUNNING")
-    make_room(small)
-
-    assert done.returncode == 0, done.stderr
-    assert the_run(small)["state"] == "CANCELLED"
 
 
 def test_an_end_that_there_is_no_room_for_is_written_once_there_is(small: Hpcml) -> None:
@@ -140,7 +134,6 @@ def test_an_end_that_there_is_no_room_for_is_written_once_there_is(small: Hpcml)
 
     (small.cwd / "may_end").touch()
     time.sleep(8)  # the agent ends after its program, and waits for room
-    assert the_run(small)["state"] == "RUNNING"
     make_room(small)
 
     until(lambda: the_run(small)["state"] != "RUNNING")
@@ -150,14 +143,11 @@ def test_an_end_that_there_is_no_room_for_is_written_once_there_is(small: Hpcml)
 
 def test_an_end_that_there_never_was_room_for_is_no_success(small: Hpcml) -> None:
     uid = start_filling(small, whose="agent")
-    (journal,) = small.home.glob("runs/*/*/journal/*-agent.jsonl")
+    agent = agent_of(small)
     (ticket,) = small.home.glob("submissions/*/ticket.json")
-    agent = json.loads(journal.read_text().splitlines()[1])["d"]["pid"]
     queue = json.loads(ticket.read_text())["queue"]["pid"]
     (small.cwd / "may_end").touch()
     until(lambda: not psutil.pid_exists(agent) and not psutil.pid_exists(queue))
-    fill_up(small)  # what its agent and its queue gave back when they went
-    until(lambda: "could not be written" in small("status").stderr)  # there is no room to say that it is gone
     make_room(small)
 
     asked = small("status")
@@ -175,13 +165,10 @@ def test_a_run_that_waits_while_the_disk_is_full_starts_once_there_is_room(small
     done = small("run", "-m", "--detach", fills, "seed=range(3)", "resources.array_parallelism=1")
     assert done.returncode == 0, done.stderr
     until(lambda: shutil.disk_usage(small.home).free == 0)
-    until(lambda: [run["state"] for run in small.runs()].count("COMPLETED") == 1)
-    time.sleep(3.0)
-    waiting = [run["state"] for run in small.runs()]
+    time.sleep(8.0)  # the first has ended by then, and the others cannot start
     make_room(small)
     waited = small("wait")
 
-    assert waiting == ["COMPLETED", "PENDING", "PENDING"]
     assert (waited.returncode, [run["state"] for run in small.runs()]) == (0, ["COMPLETED"] * 3), waited.stderr
 
 
@@ -213,32 +200,6 @@ with open(sys.argv[1], "wb", buffering=0) as file:
     assert "1 of 1 runs completed" in done.stdout
     assert "no room is left for the store" in done.stderr
     assert done.returncode == 0
-
-
-def test_without_room_for_another_file_questions_are_answered_and_what_is_kept_says_so(small: Hpcml) -> None:
-    assert small("run", "--", "true").returncode == 0
-    until(lambda: not any((small.home / "submissions" / "queues").iterdir()))  # else it makes room as it ends
-    disk = small.home.parent
-    subprocess.run(["mount", "-o", "remount,nr_inodes=400", str(disk)], check=True)
-    files = disk / "files"
-    files.mkdir()
-    with suppress(OSError):
-        for number in range(400):
-            (files / str(number)).touch()
-
-    answers = [small(*words) for words in QUESTIONS]
-    kept = small("sync")
-
-    assert [answer.returncode for answer in answers] == [0, 0, 0]
-    assert "COMPLETED" in answers[0].stdout
-    assert all(
-        "takes no more files (df -i counts them): this answer is read from the run directories" in answer.stderr
-        for answer in answers
-    )
-    assert (kept.returncode, len(kept.stderr.splitlines())) == (2, 1)
-    assert "no more files can be made for the store" in kept.stderr
-    shutil.rmtree(files)
-    assert small("sync").returncode == 0
 
 
 def test_what_is_read_of_an_ended_run_is_there_whole_or_not_at_all(small: Hpcml) -> None:

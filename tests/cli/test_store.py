@@ -112,13 +112,6 @@ def test_a_pipe_in_the_place_of_a_store_is_told_and_not_waited_for(hpcml: Hpcml,
     assert (done.returncode, "is no regular file" in said_in_one_line(done)) == (2, True)
 
 
-def test_check_needs_a_store(hpcml: Hpcml) -> None:
-    done = hpcml("store", "check")
-
-    assert done.returncode == 2
-    assert said_in_one_line(done).startswith(f"hpcml: nothing is in HPCML_HOME={hpcml.home}: ")
-
-
 def test_backup_vacuum_and_compact_say_what_they_did(hpcml: Hpcml, done_run: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
 

@@ -46,13 +46,6 @@ def runs(hpcml: Hpcml) -> Path:
     return hpcml.home / "runs"
 
 
-def test_in_a_home_whose_file_system_is_away_nothing_is_done_or_made(hpcml: Hpcml) -> None:
-    done = hpcml("sync")
-
-    assert (done.returncode, hpcml.home.exists()) == (0, False)
-    assert f"nothing is in HPCML_HOME={hpcml.home}: is that the place, and is its file system mounted?" in done.stderr
-
-
 def test_runs_from_elsewhere_are_read_where_they_lie_and_found_again_without_a_store(
     hpcml: Hpcml, runs: Path, tmp_path: Path
 ) -> None:
@@ -212,32 +205,3 @@ def test_sync_removes_what_killed_writers_left(hpcml: Hpcml, runs: Path) -> None
     assert "3 unfinished files of killed processes removed" in done.stdout.splitlines()
     assert not any(path.exists() for path in left)
     assert ours.exists()
-
-
-def test_sync_removes_what_killed_jobs_left_a_day_after_their_runs_have_ended(hpcml: Hpcml, runs: Path) -> None:
-    long_ago, now = (1e9, 1e9), (2e10, 2e10)
-    ended, running = make_run_dir(runs, UID), make_run_dir(runs, OTHER)
-    for run_dir, job_id in ((ended, "13.pbs01"), (running, "14[].pbs01")):
-        Journal(run_dir, writer="launch").event("submitted", scheduler="pbs", job_id=job_id, array_index=2)
-    Journal(ended, writer="agent").event("attempt_ended", 9.0, state="COMPLETED", exit_code=0, wall_s=8.5)
-    batch, copies = hpcml.home / "submissions" / "20260528-202640-aa", hpcml.home / "code"
-    for folder in (batch, copies / ".new-old" / "src", copies / ".new-fresh"):
-        folder.mkdir(parents=True)
-    old = [ended.path / "job.sh.13.pbs01.1", ended.path / "job.sh.13.pbs01.left.4711", batch / "job.sh.9[3].pbs01.end"]
-    kept = [
-        running.path / "job.sh.14[2].pbs01.1",
-        batch / "job.sh.14[2].pbs01.1",
-        ended.path / "job.sh",
-        batch / "job.sh.9",
-    ]
-    fresh = batch / "job.sh.9[3].pbs01.2"
-    for path in (*old, *kept, fresh):
-        path.touch()
-        os.utime(path, now if path == fresh else long_ago)
-    os.utime(copies / ".new-old", long_ago)
-
-    done = hpcml("sync")
-
-    assert "4 unfinished files of killed processes removed" in done.stdout.splitlines(), done
-    assert not any(path.exists() for path in (*old, copies / ".new-old"))
-    assert all(path.exists() for path in (*kept, fresh, copies / ".new-fresh"))

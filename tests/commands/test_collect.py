@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.reconcile import QUIET_S
+from hpcml.commands.ends.judge import QUIET_S
 from hpcml.commands.selection import Selection
 from hpcml.commands.status import SchedulersAsked, look, standing_of, standings
 from hpcml.commands.submit.backends import Backends
@@ -173,37 +173,6 @@ def test_a_run_that_only_a_rank_says_has_begun_is_judged_too(places: Places) -> 
     assert run.state is State.FAILED
 
 
-def failed(places: Places, scheduler: str = "slurm") -> RunDir:
-    """Write a run that its job, 7, has carried out, and that failed."""
-    make_home(places.home)
-    run_dir = make_run_dir(places.runs)
-    job = {"scheduler": scheduler, "job_id": "7", "job_name": "x"}
-    Journal(run_dir, writer="launch", attempt=0).event("submitted", **job)
-    journal = Journal(run_dir, writer="agent", attempt=0)
-    journal.event("attempt_started", 1.0, job_id="7")
-    journal.event("attempt_ended", 2.0, state="FAILED", exit_code=1)
-    return run_dir
-
-
-def test_a_failed_run_whose_job_somebody_requeued_waits_again(places: Places) -> None:
-    run_dir = failed(places)
-
-    with opened(places) as store:
-        (run,) = collect(store, places, lambda _: {run_dir.uid: WAITS}).runs
-
-        assert (run.state, run.attempt, run.reason) == (State.PENDING, 1, "requeued by slurm")
-        (run,) = collect(store, places, lambda _: {run_dir.uid: WAITS}).runs  # one event, however often it is said
-        assert (run.state, run.attempt) == (State.PENDING, 1)
-
-
-@pytest.mark.parametrize("scheduler", ["pbs", "lsf"])
-def test_a_job_that_would_leave_its_failed_run_alone_does_not_make_it_wait(places: Places, scheduler: str) -> None:
-    run_dir = failed(places, scheduler)
-
-    with opened(places) as store:
-        assert collect(store, places, lambda _: {run_dir.uid: WAITS}).runs[0].state is State.FAILED
-
-
 def test_what_was_said_of_a_job_that_is_forgotten_counts_no_more(places: Places) -> None:
     make_home(places.home)
     run_dir = make_run_dir(places.runs)
@@ -245,10 +214,7 @@ def test_a_job_that_carries_out_others_is_not_that_of_a_run_that_it_has_done(pla
         keep_words(store, {done: runs_, goes_on: runs_}, at=time.time())
         found = {one.record.uid: one.known for one in standing_of(store, find_runs(store))}
 
-        assert (found[done], found[goes_on] is not None) == (None, True)
-        # and where the job is requeued for the other, this one is not carried out again
-        assert collect(store, places, lambda _: {done: WAITS, goes_on: WAITS}).runs
-        assert {run.uid: run.state for run in find_runs(store)}[done] is State.FAILED
+    assert (found[done], found[goes_on] is not None) == (None, True)
 
 
 def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:
@@ -267,42 +233,21 @@ def say_in_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: Sequence
     say(tmp_path, monkeypatch, squeue=f"printf '{''.join(fields)}'")
 
 
-@pytest.mark.parametrize(("word", "lives"), [("RUNNING", True), ("COMPLETING", False)])
-def test_a_job_that_its_site_cleans_up_after_does_not_live_on(
-    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, *, lives: bool
-) -> None:
-    failed(places)
-    say_in_queue(tmp_path, monkeypatch, [f"7|{word}|None"])
-
-    with opened(places) as store:
-        collect(store, places)
-        (record,) = find_runs(store)
-        later_s = (record.t_end or 0.0) + 3600.0
-        asked = SchedulersAsked(store=store, backends=Backends.here(places, {}), interval_s=0.0, now=lambda: later_s)
-        standings = look(store, places, Selection(), asked)
-
-    assert [one.known is not None for one in standings] == ([True] if lives else [])
-
-
-def test_while_the_controller_is_down_a_late_accounting_lets_no_job_live_on_and_that_is_said(
+def test_that_the_controller_is_down_and_the_accounting_answers_alone_is_said(
     places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed(places)
+    make_home(places.home)
+    run_dir = make_run_dir(places.runs)
+    Journal(run_dir, writer="launch", attempt=0).event("submitted", scheduler="slurm", job_id="7", job_name="x")
     fields = ["7", "RUNNING", "0:0", "9", "00:00:01", "", "/", "x"]  # as SACCT_FIELDS asks for them
     away = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
     told = "\\037".join(fields)
     say(tmp_path, monkeypatch, squeue=away, sacct=f"printf '{told}\\n'")
 
-    with opened(places) as store:
-        collect(store, places)
-        (record,) = find_runs(store)
-        later_s = (record.t_end or 0.0) + 3600.0
-        asked = SchedulersAsked(store=store, backends=Backends.here(places, {}), interval_s=0.0, now=lambda: later_s)
-        standings = look(store, places, Selection(), asked)
+    _, problems = standings(places, Selection(), Backends.here(places, {}), 0.0)
 
-    assert standings == []
-    assert "Unable to contact slurm controller" in asked.problems[0]
-    assert "only the accounting" in asked.problems[0]
+    assert "Unable to contact slurm controller" in problems[0]
+    assert "only the accounting" in problems[0]
 
 
 def test_a_run_submitted_after_the_last_question_is_asked_about_soon(

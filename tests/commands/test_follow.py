@@ -193,17 +193,3 @@ def test_a_run_whose_home_is_away_for_a_while_is_not_lost(tmp_path: Path) -> Non
 
     assert seen == [State.RUNNING] * 7
     assert [glimpse.state for (glimpse,) in looks] == [State.COMPLETED]
-
-
-def test_a_run_whose_home_stays_away_is_not_waited_for_forever(tmp_path: Path) -> None:
-    run_dir = RunDir(tmp_path / "home" / "runs" / "exp" / "run")
-    run_dir.journals.mkdir(parents=True)
-    tell(run_dir, "0-agent", ("attempt_started", {}))
-    looks = follow([run_dir], period_s=0.01, is_supervised=lambda: False, away_s=0.2)
-    next(looks)
-    shutil.rmtree(tmp_path / "home")
-
-    (*_, (last,)) = looks
-
-    assert last.state is State.LOST
-    assert last.reason == f"{tmp_path / 'home' / 'runs'} has not been there for 0.2 s, and nothing is seen of the run"

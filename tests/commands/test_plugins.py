@@ -92,14 +92,6 @@ def test_two_packages_with_one_name_are_both_left_alone(site: Path) -> None:
         exporter_of("same", ours=())
 
 
-def test_what_everybody_may_change_is_not_executed(site: Path) -> None:
-    install(site, "plug-open", plugins.EXPORTERS, "open", "raise SystemExit('executed')")
-    site.chmod(0o777)
-
-    with pytest.raises(ConfigError, match="is not loaded: everybody may write to"):
-        exporter_of("open", ours=())
-
-
 def test_a_name_that_nothing_has_is_told_with_those_that_there_are(site: Path) -> None:
     install(site, "plug-good", plugins.EXPORTERS, "good", GOOD)
 

@@ -15,12 +15,11 @@ import pytest
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.ingest import adopt
 from hpcml.commands.rm import Copy, delete_tree, find_unused, finish_removals, plan_removal, remove, remove_unused
-from hpcml.commands.selection import Selection, select
+from hpcml.commands.selection import Selection
 from hpcml.commands.submit.submission import Phase, RecordedBatch, Submission, open_submission, this_host
 from hpcml.commands.tag import TagChange, tag
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName
-from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir, is_by_user
@@ -99,24 +98,6 @@ def test_what_begins_again_between_the_question_and_the_answer_stays(store: Data
     assert done == {UID: f"run {UID} has begun again (RUNNING)", OTHER: None}
     collect(store, places)
     assert known(store) == [UID]
-
-
-@pytest.mark.usefixtures("store")
-def test_a_run_that_another_removes_after_it_was_chosen_refuses_nothing(
-    places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def select_before_another_removes(store: Database, selection: Selection) -> list[RunRecord]:
-        chosen = select(store, selection)
-        removed = list(remove(places, theirs))
-        assert [item.trouble for item in removed] == [None]
-        return chosen
-
-    theirs = plan_removal(places, Selection(references=[UID]))
-    monkeypatch.setattr("hpcml.commands.rm.select", select_before_another_removes)
-
-    doomed = plan_removal(places, Selection(references=[UID, OTHER]))
-
-    assert [item.record.uid for item in doomed] == [OTHER]
 
 
 @pytest.mark.usefixtures("store")

@@ -13,14 +13,15 @@ import pytest
 
 from hpcml.commands.reported import Reported
 from hpcml.commands.top.live_machine import Sampled
-from hpcml.commands.top.live_runs import RunTop, Tail, find_runs, follow
-from hpcml.errors import ConfigError
+from hpcml.commands.top.live_runs import RunTop, find_runs, follow
+from hpcml.errors import ConfigError, StoreError
 from hpcml.model.live import RunNow
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.journal import Event, Metrics
 from hpcml.runs.layout import RunDir
 from hpcml_client.journal import JournalWriter
+from tests.store.building import make_run_dir
 
 UID = "20261121-083015-222abcde"
 Write = Callable[..., JournalWriter]
@@ -168,83 +169,32 @@ def test_the_watch_ends_with_the_last_run(places: Places, run_dir: RunDir, write
 
 
 def test_runs_are_found_by_id_its_ends_name_folder_and_submission(places: Places) -> None:
-    one = make(places, UID, name="base", submission="s1")
-    two = make(places, "20261121-083015-223xyzzy", submission="s2")
+    one = make_run_dir(places.runs, UID, name="base", submission="s1")
+    two = make_run_dir(places.runs, "20261121-083015-223xyzzy", submission="s2")
 
     assert find_runs(places, [UID, "ABCDE", "base", str(one.path)]) == [one]
     assert find_runs(places, ["xyzzy"], "s1") == [two, one]
     for word in ("20261121", "nothing"):
-        with pytest.raises(ConfigError, match=word):
+        with pytest.raises(StoreError, match=word):
             find_runs(places, [word])
     with pytest.raises(ConfigError, match="--submission s3"):
         find_runs(places, [], "s3")
 
 
-# --- files that are large, torn or still growing
+def test_of_long_telemetry_both_ends_are_read_and_then_what_is_added(run_dir: RunDir, write: Write) -> None:
+    write("agent").event("attempt_started", {"node": 0})
+    node = write("node0")
+    node.event("devices", {"gpus": [{"gpu": "gpu0", "model": "H100"}], "interval_s": 1.0})
+    for at in range(2_000):
+        node.metrics(at, sample(float(at), power_w=250.0, energy_j=1000.0 + at))
+    top = RunTop(run_dir)
 
+    (before,) = seen(top).nodes
+    node.metrics(2_000, sample(2_000.0, power_w=300.0, energy_j=5000.0))
+    (after,) = seen(top).nodes
 
-def lines(first: int, count: int) -> bytes:
-    return b"".join(
-        b'{"s":%d,"t":%d.0,"k":"m","i":%d,"v":{"x":1.0}}\n' % (n, n, n) for n in range(first, first + count)
-    )
-
-
-HEADER = b'{"hpcml":1,"journal":"j","run":"r","attempt":2,"writer":"rank0","host":"h","pid":1,"t0":5.0}\n'
-
-
-def steps(tail: Tail) -> list[int]:
-    return [record.step for record in tail.read() if isinstance(record, Metrics)]
-
-
-def test_of_a_long_journal_both_ends_are_read_and_then_what_is_added(tmp_path: Path) -> None:
-    path = tmp_path / "j.jsonl"
-    path.write_bytes(HEADER + lines(0, 10_000))
-    tail = Tail(path, edge_bytes=1000)
-
-    first = steps(tail)
-    with path.open("ab") as file:
-        file.write(lines(10_000, 2))
-
-    assert tail.header is not None
-    assert (tail.header.attempt, first[0], first[-1]) == (2, 0, 9999)
-    assert len(first) < 50
-    assert sorted(set(first)) == first
-    assert steps(tail) == [10_000, 10_001]
-    assert steps(tail) == []
-
-
-@pytest.mark.parametrize("count", [0, 1, 20, 40, 60])
-def test_of_a_short_journal_everything_is_read_once(tmp_path: Path, count: int) -> None:
-    path = tmp_path / "j.jsonl"
-    path.write_bytes(HEADER + lines(0, count))
-
-    assert steps(Tail(path, edge_bytes=1500)) == list(range(count))
-
-
-def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "j.jsonl"
-    tail = Tail(path, edge_bytes=1000)
-    whole = HEADER + lines(0, 30)
-    seen_steps = steps(tail)  # it is not there yet
-    for cut in range(10, len(whole) + 1, 37):
-        path.write_bytes(whole[:cut])
-        seen_steps += steps(tail)
-    path.write_bytes(whole)
-
-    assert seen_steps + steps(tail) == list(range(30))
-    assert tail.header is not None
-
-
-def test_an_end_without_a_whole_line_waits_for_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "j.jsonl"
-    path.write_bytes(HEADER + lines(0, 30) + b'{"s":30,"t":1.0,"k":"e","n":"note","d":{"text":"' + b"x" * 5000)
-    tail = Tail(path, edge_bytes=1000)
-    before = steps(tail)
-    with path.open("ab") as file:
-        file.write(b'"}}\n' + lines(31, 1))
-
-    assert before[0] == 0
-    assert steps(tail) == [31]
+    assert (before.gpus[0].model, before.gpus[0].energy_j) == ("H100", 1999.0)
+    assert (after.gpus[0].values["power_w"], after.gpus[0].energy_j) == (300.0, 4000.0)
 
 
 # --- what follows from records

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcml.commands.reconcile import ACCOUNTED_WITHIN_S, QUIET_S, Circumstances, MissingEvent, by_scheduler
+from hpcml.commands.ends.judge import ACCOUNTED_WITHIN_S, QUIET_S, Circumstances, MissingEvent, by_scheduler
 from hpcml.model.failure_causes import Cause
 from hpcml.model.records import JobUsage, Known, RunRecord
 from hpcml.model.state import State
@@ -249,7 +249,7 @@ def test_a_run_whose_turn_in_a_shared_job_never_came_did_not_use_up_its_own_time
 
 def test_a_run_whose_image_was_not_built_says_who_was_to_build_it() -> None:
     word = says("CANCELLED", reason="DependencyNeverSatisfied")
-    about = Circumstances(not_built_by="20261121-075900-22222222")
+    about = Circumstances(hindrance=(Cause.CONTAINER, "its image was not built: hpcml logs 20261121-075900-22222222"))
 
     verdict = by_scheduler(WAITS, word, about)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.report import Wish
 from hpcml.commands.selection import Selection
 from hpcml.commands.submit.backends import Backends
@@ -43,7 +43,7 @@ def test_a_run_that_ends_during_a_look_is_not_shown_as_one_that_goes(
         interval_s=1.0,
         poll_s=60.0,
     )
-    with answering(places) as store:
+    with opened(places) as store:
         page = watched.WatchedExperiment(asked, store).page().whole.decode()
 
     assert len(collects) == 2

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from hpcml.images.cache import Cache, Checksums
-from hpcml.images.inventory import claim
+from hpcml.images.cache import Checksums
 from tests.cluster.apptainer.registry import PATH, Registry
 from tests.cluster.slurm.account import USER, Account
 from tests.images.inside import OF_THE_IMAGE, definition, make_tree
@@ -355,43 +354,6 @@ def test_an_image_that_is_replaced_before_the_run_starts_is_told_as_what_it_is(u
     before, now = found["facts"]["image_sha256_at_submission"], found["facts"]["image_sha256"]
     assert now == subprocess.check_output(["sha256sum", own], text=True).split()[0]
     assert before == subprocess.check_output(["sha256sum", image], text=True).split()[0] != now
-
-
-def test_an_image_that_runs_of_a_closed_home_may_need_is_removed_by_force_only(
-    user: ImageUser, registry: Registry, tmp_path: Path
-) -> None:
-    assert user.build(registry).returncode == 0
-    (listed,) = user.listed()
-    closed = tmp_path / "of root"
-    closed.mkdir(mode=0o700)
-    (closed / "runs").mkdir()
-    cache = Cache(user.images)
-    claim(cache, listed["key"], closed, at=time.time())
-    cache.claims.chmod(0o755)  # as in a folder that several share
-
-    refused = user("images", "rm", "-y", listed["key"])
-    forced = user("images", "rm", "-y", "--force", listed["key"])
-
-    assert refused.returncode == 4
-    assert f"may be needed by runs of {closed} (user root), which cannot be read" in one_line(refused)
-    assert user.listed() == [], forced.stderr
-
-
-@pytest.mark.parametrize("what", ["uses", "uses/*.json"])
-def test_a_claim_that_cannot_be_read_counts(user: ImageUser, registry: Registry, tmp_path: Path, what: str) -> None:
-    assert user.build(registry).returncode == 0
-    (listed,) = user.listed()
-    cache = Cache(user.images)
-    claim(cache, listed["key"], tmp_path, at=time.time())
-    cache.claims.chmod(0o755)
-    (closed,) = user.images.glob(what)
-    closed.chmod(0o700 if closed.is_dir() else 0o600)
-
-    refused = user("images", "rm", "-y", listed["key"])
-
-    assert refused.returncode == 4
-    assert f"may be needed by runs of {closed} (user root), which cannot be read" in one_line(refused)
-    assert [image["key"] for image in user.listed()] == [listed["key"]]
 
 
 def test_what_an_image_was_made_of_stays_with_the_run_and_a_retry_says_that_it_is_gone(

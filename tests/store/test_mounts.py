@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from hpcml.errors import StoreError
-from hpcml.mounts import unmounted_above
 from hpcml.store.opening import open_store
 from hpcml.store.sqlite.location import Mode, placement_of
 
@@ -45,39 +44,6 @@ def test_sqlite_works_in_the_file_on_local_file_systems_only(mounts: Path, path:
 
     assert (placed.file_system, placed.mode) == (kind, mode)
     assert kind in placed.why
-
-
-FSTAB = """\
-# what is to be mounted here
-UUID=0a1b / ext4 defaults 0 1
-nas:/home\t/home\tnfs4\tdefaults\t0 0
-nas:/project /project nfs4 noauto 0 0
-//nas/my\\040disk /mnt/my\\040disk cifs defaults 0 0
-/swapfile none swap sw 0 0
-nas:/all /scratch/all nfs4 defaults 0 0
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "away"),
-    [
-        ("/project/me/hpcml", "/project"),
-        ("/mnt/my disk/hpcml", "/mnt/my disk"),
-        ("/scratch/all/me", "/scratch/all"),
-        ("/home/ada/hpcml", None),
-        ("/home/local disk/hpcml", None),
-        ("/projects/me", None),
-        ("/var/hpcml", None),
-    ],
-)
-def test_a_file_system_that_the_machine_has_and_that_is_away_is_known(
-    mounts: Path, tmp_path: Path, path: str, away: str | None
-) -> None:
-    table = tmp_path / "fstab"
-    table.write_text(FSTAB)
-
-    assert unmounted_above(Path(path), mounts=mounts, table=table) == (None if away is None else Path(away))
-    assert unmounted_above(Path(path), mounts=tmp_path / "absent", table=table) is None
 
 
 def test_what_is_not_known_counts_as_a_network(tmp_path: Path) -> None:

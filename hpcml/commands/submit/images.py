@@ -13,7 +13,6 @@ from typing import Protocol
 
 from hpcml.codec import encode
 from hpcml.commands import images
-from hpcml.commands.image_uses import claim_all
 from hpcml.commands.images import WantedImage
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.containers import check_packages, runtime_for
@@ -22,7 +21,7 @@ from hpcml.commands.submit.plan import Planned, Software, build_plan
 from hpcml.errors import ConfigError, ImageError
 from hpcml.images import releases
 from hpcml.images.build import BuildProgress, OnProgress
-from hpcml.images.cache import Cache, Checksums
+from hpcml.images.cache import Checksums
 from hpcml.images.definition import adds_to_base
 from hpcml.images.packing import Packing
 from hpcml.images.registry import Reference
@@ -106,12 +105,6 @@ def with_images(
             found.append((image, None))
     done = _each(planned, kinds, found)
     check_packages(done, packages)
-    needed = [item.image for item in done if item.image is not None]
-    for warning in claim_all(needed, places):
-        reporter.warn(warning)
-    for image in needed:  # after it was claimed: whoever removes it from now on sees that it is needed
-        if image.key is not None and image.built_by is None and Cache(Path(image.path).parent).read(image.key) is None:
-            raise ImageError(f"image {image.key[:12]} was removed at this moment: try again")
     return done
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hpcml.commands.submit import packs, provenance
@@ -31,7 +31,6 @@ from hpcml.commands.submit.submission import (
 )
 from hpcml.errors import ConfigError, HpcmlError, SubmissionError, why_not
 from hpcml.model.cluster import SchedulerName
-from hpcml.moments import local_time
 from hpcml.paths import Places
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.layout import RunDir, new_submission_id, new_uid
@@ -93,7 +92,7 @@ def launch(
     packed = packs.packs_of(planned)
     for cluster in {item.run.cluster.name: item.run.cluster for item in planned}.values():
         require_programs(cluster.scheduler.name, cluster=cluster.name)
-    now = local_time()
+    now = datetime.now(UTC).astimezone()
     submission = new_submission_id(now)
     try:
         prepared = _prepare([item for pack in packed for item in pack], places, command_line, submission, now)
@@ -131,7 +130,7 @@ def submit_retries(
     with *why* and *by*, or `submission_failed` where the scheduler refused, which raises `SubmissionError`. After
     `NoAnswerError` it is not known whether they were queued: they stay as they are until `recover` has found out.
     """
-    submission = new_submission_id(local_time())
+    submission = new_submission_id(datetime.now(UTC).astimezone())
     batches = batches_of([[job] for job in jobs], submission)
     about_to_send = Submission(
         submission=submission,
@@ -146,7 +145,7 @@ def submit_retries(
 
 def draft(planned: Sequence[Planned], places: Places) -> list[Batch]:
     """Return the batches that `launch` would submit, under names that are not used; nothing is written."""
-    now = local_time()
+    now = datetime.now(UTC).astimezone()
     origin = provenance.describe([], Path.cwd(), provenance.NO_CODE, (), now)
     index = iter(range(len(planned)))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpcml.commands import repairs
-from hpcml.commands.collect import begin_home, claim, collect, opened
+from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import is_going_on
 from hpcml.commands.submit import advice, dependencies, images, recover
 from hpcml.commands.submit.backends import Backends
@@ -73,7 +73,9 @@ def submit_points(
     `SubmissionError` where a scheduler refuses; up to the last nothing has been submitted, but for jobs that build
     images.
     """
-    _begin(places, reporter)
+    claim(places)
+    for line in repairs.of_queues(places):
+        reporter.note(line)
     # This opens the store: one that cannot be used is said before hours of computing, not after.
     missing = _missing_of(planned, places, reporter, only_missing=only_missing)
     chosen = _checked(missing if only_missing else planned, places, backends, reporter)
@@ -88,16 +90,6 @@ def submit_points(
         still = {id(item) for item in _missing_of(missing, places, reporter, only_missing=True)}
         chosen = [ready for item, ready in zip(missing, chosen, strict=True) if id(item) in still]
         return launch(chosen, places, backends, command_line) if chosen else []
-
-
-def _begin(places: Places, reporter: RunReporter) -> None:
-    """Claim the home, made where it is absent; tell where its file system may be away, and what `sync` would repair."""
-    new = begin_home(places)
-    claim(places)
-    if new is not None:
-        reporter.warn(new)
-    for line in repairs.of_queues(places):
-        reporter.note(line)
 
 
 def _checked(planned: Sequence[Planned], places: Places, backends: Backends, reporter: RunReporter) -> list[Planned]:

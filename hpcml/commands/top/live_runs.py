@@ -2,172 +2,55 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpcml.commands import external_runs
-from hpcml.commands.collect import answering, collect
-from hpcml.commands.follow import REQUEUE_S, Glimpse, Watcher
+from hpcml.commands.collect import collect, opened
+from hpcml.commands.follow import EndOfAll, Glimpse, JournalReader, Watcher
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.top.live_machine import Sampled
-from hpcml.errors import ConfigError, HpcmlError
+from hpcml.errors import HpcmlError
 from hpcml.model.live import NodeNow, RunNow
 from hpcml.model.records import spell_job
 from hpcml.model.state import State
 from hpcml.paths import Places
-from hpcml.runs.files import open_regular, read_raw
-from hpcml.runs.journal import Chunk, Event, Header, Metrics, parse_chunk, read_piece
-from hpcml.runs.layout import NEWEST, RunDir, find_run_dirs, home_of
+from hpcml.runs.files import read_raw
+from hpcml.runs.journal import parse_piece, read_piece
+from hpcml.runs.layout import RunDir, home_of
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.waiting import why_waiting
 
-EDGE_BYTES = 64 << 10  # what a journal is about stands in its first lines; ten samples of eight GPUs take 50 KiB
-_CHUNK_BYTES = 4 << 20
-
-
-@dataclass(slots=True)
-class Tail:
-    """One journal that is read on with each look; of a long one, at first only both ends (`edge_bytes` each).
-
-    A line that its writer has not finished is left for the next look.
-    """
-
-    path: Path
-    edge_bytes: int = EDGE_BYTES
-    header: Header | None = None
-    has_begun: bool = False  # there was a whole line
-    _offset: int = 0
-    _is_in_line: bool = False  # the next byte is one of a line whose beginning was left out
-
-    def read(self) -> list[Metrics | Event]:
-        """Return the records that are new since the last call; none where the file is gone, or is none."""
-        try:
-            file = open_regular(self.path)  # again each time: that is what makes NFS ask its server
-        except OSError:
-            return []
-        records: list[Metrics | Event] = []
-        with file:
-            if not self.has_begun:
-                records += self._begin(file.read(self.edge_bytes), os.fstat(file.fileno()).st_size)
-        while True:
-            before = self._offset
-            try:
-                piece = read_piece(self.path, before, _CHUNK_BYTES)
-            except HpcmlError:
-                return records
-            self._is_in_line &= piece.at == before  # behind a hole a line begins
-            self._offset = piece.at
-            records += self._take(piece.data)
-            if len(piece.data) < _CHUNK_BYTES or self._offset == before:  # all read, or a line without an end
-                return records
-
-    def _begin(self, head: bytes, size: int) -> list[Metrics | Event]:
-        """Take the beginning, once there is a whole line of it, and go to where the end begins."""
-        chunk = parse_chunk(head, offset=0)
-        if chunk.end == 0 and len(head) < self.edge_bytes:
-            return []
-        self.has_begun = True
-        self._offset = chunk.end
-        self.header = chunk.header
-        if size - self.edge_bytes > chunk.end:
-            self._offset = size - self.edge_bytes
-            self._is_in_line = True
-        return list(chunk.records)
-
-    def _take(self, data: bytes) -> list[Metrics | Event]:
-        if not self.has_begun:
-            return []
-        if self._is_in_line:
-            begin = data.find(b"\n") + 1
-            if begin == 0:
-                self._offset += len(data)
-                return []
-            self._is_in_line = False
-            self._offset += begin
-            data = data[begin:]
-        chunk: Chunk = parse_chunk(data, offset=self._offset)
-        self._offset = chunk.end
-        return list(chunk.records)
-
-
-# Following the runs: which are shown, and what of their files is new.
-
-_SHORTEST_END = 4  # characters of an id, as everywhere
-_SHOWN = 5
+_EDGE_BYTES = 64 << 10  # what telemetry is about stands in its first lines; ten samples of eight GPUs take 50 KiB
 _SILENT_S = 60.0  # a run that writes nothing for so long, nor for ten intervals, may have died with its agent
 
 
 def find_runs(places: Places, references: Sequence[str], submission: str | None = None) -> list[RunDir]:
     """Return the runs that *references* mean, each once, and those that were submitted together as *submission*.
 
-    References are ids, ends of ids (four characters or more), names, paths of run directories, and ``@1`` or ``@-1`` as
-    in `hpcml.store.query.runs_meant`. The files are looked through, since the store may be older than they are. Raises
-    `ConfigError` for one that means no run or several, and for a submission without runs.
+    References are ids, ends of ids, names, ``@1`` or ``@-1`` as in `hpcml.store.query.runs_meant`, and paths of run
+    directories. Raises an `HpcmlError` for one that means no run or several, and for a submission without runs.
     """
-    by_uid: dict[str, RunDir] = {}
-    for root in external_runs.roots(places):
-        for run_dir in find_run_dirs(root):
-            by_uid.setdefault(run_dir.uid, run_dir)
-    found: list[RunDir] = []
-    for word in references:
-        if (at := NEWEST.fullmatch(word)) is None:
-            found.append(_find(word, by_uid, places))
-        elif newest := _newest(int(at[2]), by_uid, is_submission=bool(at[1])):
-            found += newest
-        else:
-            raise ConfigError(f"{word}: there are fewer {'submissions' if at[1] else 'runs'} than that")
-    if submission is not None:
-        members = [one for one in by_uid.values() if _said_of(one, "provenance").get("submission") == submission]
-        if not members:
-            raise ConfigError(f"--submission {submission}: no run below {places.runs} was submitted so")
-        found += members
-    return list({run_dir.path.resolve(): run_dir for run_dir in found}.values())
+    at = [RunDir(Path(word).absolute()) for word in references if "/" in word and (Path(word) / "run.json").is_file()]
+    words = [word for word in references if "/" not in word or not (Path(word) / "run.json").is_file()]
+    wanted = [Selection(references=words)] if words else []
+    wanted += [Selection(submission=submission)] if submission is not None else []
+    with opened(places) as store:
+        collect(store, places)
+        refusal = f"--submission {submission}: no run was submitted so"
+        found = [record for selection in wanted for record in select(store, selection, refusal=refusal)]
+    run_dirs = [*at, *(RunDir(Path(record.path)) for record in found)]
+    return list({run_dir.path.resolve(): run_dir for run_dir in run_dirs}.values())
 
 
 def runs_under_way(places: Places) -> list[RunDir]:
     """Return the runs that run, and behind them those that wait."""
-    with answering(places) as store:
+    with opened(places) as store:
         collect(store, places)
         found = select(store, Selection(states=[State.RUNNING.name, State.PENDING.name]))
     return [RunDir(Path(record.path)) for record in sorted(found, key=lambda record: record.state is State.PENDING)]
-
-
-def _newest(number: int, by_uid: Mapping[str, RunDir], *, is_submission: bool) -> list[RunDir]:
-    """Return the newest run but *number* - 1, or the runs of such a submission; none where there are fewer."""
-    newest = sorted(by_uid, reverse=True)
-    if not is_submission:
-        return [by_uid[uid] for uid in newest[number - 1 : number]]
-    members: dict[object, list[RunDir]] = {}  # from the newest on
-    for uid in newest:
-        submission = _said_of(by_uid[uid], "provenance").get("submission")
-        if submission is not None:
-            if submission not in members and len(members) == number:
-                break  # run.json of older ones need not be read
-            members.setdefault(submission, []).insert(0, by_uid[uid])
-    return list(members.values())[number - 1] if len(members) >= number else []
-
-
-def _find(word: str, by_uid: Mapping[str, RunDir], places: Places) -> RunDir:
-    if word in by_uid:
-        return by_uid[word]
-    if "/" in word and (Path(word) / "run.json").is_file():
-        return RunDir(Path(word).absolute())
-    end = word.casefold() if len(word) >= _SHORTEST_END else "\0"
-    ends = [one for uid, one in by_uid.items() if uid.casefold().startswith(end) or uid.casefold().endswith(end)]
-    if len(ends) == 1:
-        return ends[0]
-    named = [one for one in by_uid.values() if _said_of(one, "run").get("name") == word]  # last: this reads every run
-    if len(named) == 1:
-        return named[0]
-    if named or ends:
-        uids = [one.uid for one in named or ends]
-        shown = ", ".join(uids[:_SHOWN]) + (", ..." if len(uids) > _SHOWN else "")
-        raise ConfigError(f"{word!r} means {len(uids)} runs: {shown}; give more of the uid, or all of them")
-    raise ConfigError(f"no run below {places.runs} is called {word!r}: hpcml runs lists them")
 
 
 def _said_of(run_dir: RunDir, what: str) -> Mapping[str, Any]:
@@ -183,16 +66,13 @@ def _said_of(run_dir: RunDir, what: str) -> Mapping[str, Any]:
 class RunTop:
     """One run that is looked at again and again: its journals and its telemetry.
 
-    Of each file both ends are read at first, then what is added. Neither the store nor a scheduler is asked.
+    Of long telemetry both ends are read at first, then what is added. Neither the store nor a scheduler is asked.
     """
 
     run_dir: RunDir
     _spec: Mapping[str, Any] = field(default_factory=dict)
     _watcher: Watcher = field(init=False)
-    _journals: dict[Path, Tail] = field(default_factory=dict)
-    _telemetry: dict[Path, tuple[Tail, Sampled | None]] = field(default_factory=dict)
-    _left_out: dict[Path, str] = field(default_factory=dict)  # journals, and why
-    _troubles: dict[tuple[int, int], str] = field(default_factory=dict)  # of a sampler, by attempt and node
+    _telemetry: dict[Path, tuple[JournalReader, Sampled]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._spec = _said_of(self.run_dir, "run")
@@ -200,65 +80,46 @@ class RunTop:
 
     def look(self, now: float) -> tuple[RunNow, Glimpse]:
         """Read what is new and return the run at *now* (unix seconds), with the glimpse that its end is judged by."""
-        for path in self.run_dir.journal_files():
-            header = self._header(path)
-            if header is not None:
-                records = self._journals.setdefault(path, Tail(path)).read()
-                self._watcher.take(header, records)
-                self._take(header, records)
-        for path in sorted(self.run_dir.telemetry.glob("*.jsonl")):
-            self._follow_samples(path)
-        seen = self._watcher.glimpse()
+        try:
+            seen = self._watcher.look()
+            for path in sorted(self.run_dir.telemetry.glob("*.jsonl")):
+                self._follow_samples(path)
+        except (HpcmlError, FileNotFoundError):  # the run is being removed
+            seen = self._watcher.glimpse()
         nodes = self._nodes(seen.attempt)
         run = self._run(seen, nodes)
         return replace(run, notes=self._notes(run, now)), seen
 
-    def _header(self, path: Path) -> Header | None:
-        """Return who writes the journal *path*; None, and why among the notes, where that cannot be told."""
-        self._left_out.pop(path, None)
-        try:
-            header = self._watcher.header(path)
-            if isinstance(header, Header):
-                return header
-            if read_piece(path, 0, 1).is_news:  # else it has not begun
-                self._left_out[path] = header
-        except HpcmlError:
-            return None  # gone: the run is being removed
-        return None
-
-    def _take(self, header: Header, records: Sequence[Metrics | Event]) -> None:
-        for record in records:
-            if isinstance(record, Event) and record.name == "telemetry_lost":
-                node = record.details.get("node")
-                self._troubles[header.attempt, node if isinstance(node, int) else 0] = str(record.details.get("reason"))
-
     def _follow_samples(self, path: Path) -> None:
-        tail, sampled = self._telemetry.get(path, (None, None))
-        tail = tail or Tail(path)
-        records = tail.read()
-        if sampled is None and tail.header is not None:
-            node = tail.header.writer.removeprefix("node")
+        if path not in self._telemetry:
+            reader = JournalReader.begin(path, self.run_dir.uid)
+            if reader is None:
+                return
+            header = reader.header
+            node = header.writer.removeprefix("node")
             sampled = Sampled(
-                node=int(node) if node.isdecimal() else 0,
-                host=tail.header.host,
-                t0=tail.header.t0,
-                attempt=tail.header.attempt,
+                node=int(node) if node.isdecimal() else 0, host=header.host, t0=header.t0, attempt=header.attempt
             )
-        if sampled is not None:
+            if (size := path.stat().st_size) > 2 * _EDGE_BYTES:
+                head = read_piece(path, 0, _EDGE_BYTES)
+                sampled.take(parse_piece(head, offset=0, journal=header.journal).records)
+                reader.offset = size - _EDGE_BYTES  # in a line, which is passed over as one that is damaged is
+            self._telemetry[path] = reader, sampled
+        reader, sampled = self._telemetry[path]
+        for records in reader.read():
             sampled.take(records)
-        self._telemetry[path] = (tail, sampled)
 
     def _nodes(self, attempt: int) -> list[NodeNow]:
         """Return the nodes of *attempt*; of two samplers of one node the one that began last counts."""
         latest: dict[int, Sampled] = {}
         for _, sampled in self._telemetry.values():
-            if sampled is None or sampled.attempt != attempt:
+            if sampled.attempt != attempt:
                 continue
             known = latest.get(sampled.node)
             if known is None or sampled.t0 >= known.t0:
                 latest[sampled.node] = sampled
         for node, sampled in latest.items():
-            sampled.ended = self._troubles.get((attempt, node)) or sampled.ended
+            sampled.ended = self._watcher.telemetry_lost.get((attempt, node)) or sampled.ended
         return [latest[node].now() for node in sorted(latest)]
 
     def _run(self, seen: Glimpse, nodes: Sequence[NodeNow]) -> RunNow:
@@ -310,7 +171,7 @@ class RunTop:
     def _notes(self, run: RunNow, now: float) -> list[str]:
         if not self.run_dir.path.is_dir():
             return [f"{self.run_dir.path} is gone: the run was removed"]
-        notes = [self._left_out[path] for path in sorted(self._left_out)]
+        notes = []
         if run.state is State.PENDING:
             notes.append(_waiting_note(run))
         is_sampled = (self._spec.get("telemetry") or {}).get("enabled", True)
@@ -360,15 +221,11 @@ def follow(run_dirs: Sequence[RunDir], *, period_s: float) -> Iterator[list[RunN
     A run that left at a checkpoint is followed for two more seconds, since its agent may be queueing it again.
     """
     tops = [RunTop(run_dir) for run_dir in run_dirs]
-    over_since: float | None = None
+    has_ended = EndOfAll()
     while True:
         there = [top.run_dir.path.is_dir() for top in tops]  # asked first: a frame shall say that a run is gone
         looks = _look_at(tops)
         yield [run for run, _ in looks]
-        is_over = all(seen.is_over or not is_there for is_there, (_, seen) in zip(there, looks, strict=True))
-        now = time.monotonic()
-        over_since = (over_since if over_since is not None else now) if is_over else None
-        may_go_on = any(seen.may_go_on for _, seen in looks)
-        if over_since is not None and (not may_go_on or now - over_since >= REQUEUE_S):
+        if has_ended.by([seen for is_there, (_, seen) in zip(there, looks, strict=True) if is_there]):
             return
         time.sleep(period_s)

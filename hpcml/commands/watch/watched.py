@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from hpcml.commands.collect import answering, collect
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.report import Wish, gather
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.status import SchedulersAsked, standing_of, with_waits
@@ -51,7 +51,7 @@ def watch(asked: Watch, *, port: int | None, ready: Callable[[str], None]) -> No
     *ready* is called with the link, once it can be opened. Looks are made only while somebody has the page open. Raises
     `ConfigError` where no run is selected, and where *port* is taken.
     """
-    with answering(asked.places) as store, _until_told():
+    with opened(asked.places) as store, _until_told():
         watched = WatchedExperiment(asked, store)
         shelf = Shelf(watched.page())
         with serving(shelf, port=port) as link:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from hpcml.codec import encode
-from hpcml.moments import local_time
 from hpcml.report.render.data import csv_text, json_text
 from hpcml.report.render.markdown import markdown_table, safe_markdown
 from hpcml.report.render.terminal import bare_table, table_width, that_fit
@@ -87,7 +87,7 @@ def value_words(value: object, heading: str = "", digits: int = _DIGITS) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float) and heading in _MOMENTS:
-        return local_time(value).isoformat(sep=" ", timespec="seconds")
+        return datetime.fromtimestamp(value, UTC).astimezone().isoformat(sep=" ", timespec="seconds")
     if isinstance(value, int | float) and heading in _SPANS:
         return duration(value)
     if isinstance(value, list) and heading in _LISTS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcml.errors import require
@@ -19,7 +19,6 @@ from hpcml.schedulers.script import body, refuse_line_breaks
 GPU_REQUEST = '-gpu "num={gpus}:mode=shared:j_exclusive=yes"'  # of each host; unless the site says it otherwise
 _WAITS = {"afterok": "done", "afterany": "ended", "afternotok": "exit", "after": "started"}
 _JOB = re.compile(r"\d+(?:\[\d*\])?")
-_OF_A_JOB = re.compile(r"job\.(\d+)\..*end")  # HPCML_JOB_END
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _MAIL = {"NONE": "", "BEGIN": "-B", "END": "-N"}
 _FOLLOW_S = 60  # within which all nodes have to leave at a checkpoint at which the first has left
@@ -243,16 +242,6 @@ done
 rm -f "$HPCML_JOB_END"
 exit "$status"
 """.strip("\n").splitlines()
-
-
-def files_of_jobs(folder: str, names: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """Yield the files by which jobs ended their nodes, with the job's number; a job that was killed leaves it.
-
-    *names* are the entries of *folder*.
-    """
-    for name in names:
-        if match := _OF_A_JOB.fullmatch(name):
-            yield Path(folder) / name, match[1]
 
 
 def _quoted(value: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,9 +32,6 @@ _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:=,@%+\[\]^-]+")
 _DEPENDENCY = re.compile(r"(?:after|afterok|afternotok|afterany|before|beforeok|beforenotok|beforeany|on):\S+")
 _CHUNK_RESOURCES = re.compile(r"[A-Za-z_]\w*=[^\s:=+]+(?::[A-Za-z_]\w*=[^\s:=+]+)*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_OF_A_JOB = re.compile(
-    r"(?:job|\d+)\.sh\.(\d+)\S*\.(?:\d+|end|left\.\d+)"
-)  # job.sh.4711.server.1 is that of its node 1
 _MAIL_POINTS = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
 _HATCH = "; what PBS itself has for it can be given by resources.extra_directives"
 
@@ -347,16 +344,6 @@ def _watched(grace_s: int) -> list[str]:
     rm -f "$words".*
     exit "$status"
 """.splitlines()
-
-
-def files_of_jobs(folder: str, names: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """Yield the files by which the nodes of jobs told each other things, with the number of the job.
-
-    *names* are the entries of *folder*. A job removes its own at its end, unless it is killed.
-    """
-    for name in names:
-        if ".sh." in name and (match := _OF_A_JOB.fullmatch(name)):
-            yield Path(folder) / name, match[1]
 
 
 def directives(wanted: Ask) -> list[str]:

@@ -8,7 +8,6 @@ import re
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -269,50 +268,3 @@ def test_a_retry_is_another_job_and_the_same_run(hpcml: Hpcml, pbs: PbsDouble) -
     assert (again["state"], again["attempt"], again["job_id"]) == ("COMPLETED", 1, "2.pbs01")
     assert "walltime=00:20:00" in (Path(run["path"]) / "retries" / "1.sh").read_text()
     assert pbs.calls()["qsub"] == 2
-
-
-def submit_one_whose_job_outlives_it(hpcml: Hpcml, pbs: PbsDouble) -> dict[str, Any]:
-    """Return a run that has ended, while its job goes on."""
-    pbs.set(closed=True)
-    (run,) = submit(hpcml, program("raise SystemExit(3)"))
-    script = hpcml.home / "runs" / "default" / run["uid"] / "job.sh"
-    lines = script.read_text().splitlines()
-    script.write_text("\n".join([*lines[:-1], f"({lines[-1]}) || true", "sleep 3600", ""]))
-    pbs.set()
-    until_told = time.monotonic() + 300
-    while hpcml.runs()[0]["state"] != "FAILED":
-        assert time.monotonic() < until_told
-        time.sleep(0.1)
-    return run
-
-
-def test_a_job_that_outlives_its_run_is_shown_and_can_be_cancelled(hpcml: Hpcml, pbs: PbsDouble) -> None:
-    run = submit_one_whose_job_outlives_it(hpcml, pbs)
-
-    until_shown = time.monotonic() + 300
-    while not (shown := status(hpcml)):
-        assert time.monotonic() < until_shown
-        time.sleep(1)
-    done = hpcml("cancel", run["uid"], "-y")
-
-    assert [(one["uid"], one["state"], one["scheduler_state"]) for one in shown] == [(run["uid"], "FAILED", "R")]
-    assert done.stdout == f"{run['uid']}  cancelling\n"
-    assert done.returncode == 0
-    while (said := hpcml("cancel", run["uid"], "-y").stdout) != f"{run['uid']}  had ended already\n":
-        assert time.monotonic() < until_shown, said
-    assert status(hpcml) == []
-    asked = pbs.calls()["qstat"]
-    assert status(hpcml) == []
-    assert pbs.calls()["qstat"] == asked, "it was asked about once more although PBS has said that it ended"
-    assert hpcml.runs()[0]["state"] == "FAILED"
-
-
-def test_a_silent_server_leaves_open_whether_the_job_of_an_ended_run_lives(hpcml: Hpcml, pbs: PbsDouble) -> None:
-    run = submit_one_whose_job_outlives_it(hpcml, pbs)
-    pbs.set(down=["qstat", "qdel"])
-
-    done = hpcml("cancel", run["uid"], "-y")
-
-    assert done.returncode == 3
-    assert done.stdout == f"{run['uid']}  had ended already\n"
-    assert "1 of them had ended, and whether their jobs have is not known: PBS cannot be asked" in done.stderr

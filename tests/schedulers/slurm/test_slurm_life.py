@@ -133,27 +133,6 @@ def test_a_preempted_run_waits_is_not_submitted_again_and_completes(hpcml: Hpcml
     assert requeued["by"] == "collect"
 
 
-def test_a_failed_run_whose_job_is_requeued_waits_and_is_not_retried(hpcml: Hpcml) -> None:
-    fails = "workload.command=bash -c 'echo NCCL error: unhandled system error >&2; exit 3'"
-    hpcml.submit(fails)
-    (run,) = hpcml.runs_once_ended()
-    assert (run["state"], run["cause"]) == ("FAILED", "communication"), run["reason"]
-    assert hpcml.account.run(["scontrol", "requeuehold", run["job_id"]], cwd=hpcml.project).returncode == 0
-    asked = ["squeue", "--noheader", "--format=%T", f"--jobs={run['job_id']}"]
-    while hpcml.account.run(asked, cwd=hpcml.project).stdout.strip() != b"PENDING":  # first COMPLETING
-        time.sleep(0.2)
-
-    done = hpcml("retry", run["uid"], "--yes")
-
-    assert done.returncode == 2
-    assert b"is PENDING: it can be retried once it has ended" in done.stderr
-    (run,) = hpcml.status()
-    assert (run["state"], run["attempt"], len(jobs_below(hpcml))) == ("PENDING", 1, 1)
-    assert hpcml.account.run(["scontrol", "release", run["job_id"]], cwd=hpcml.project).returncode == 0
-    (run,) = hpcml.runs_once_ended()
-    assert (run["state"], run["attempt"]) == ("FAILED", 1), run["reason"]
-
-
 def test_a_run_that_is_out_of_time_without_a_checkpoint_is_a_timeout(hpcml: Hpcml) -> None:
     hpcml.submit("resources.walltime=1m", SLEEP)
 

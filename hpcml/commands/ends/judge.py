@@ -6,13 +6,13 @@ Pure functions; ``hpcml status`` and ``hpcml sync`` apply them and journal the o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hpcml.model.failure_causes import Cause
 from hpcml.model.records import Known, RunRecord, spell_job
 from hpcml.model.state import State
-from hpcml.runs.state import RESTARTS_UNHEARD, EventName
+from hpcml.runs.state import EventName
 
 QUIET_S = 120.0  # a job that is not in the queue of *this* scheduler may run under another one: its journals would grow
 ACCOUNTED_WITHIN_S = 3600.0  # the end of a job, by an accounting that was behind
@@ -34,8 +34,7 @@ class Circumstances:
     quiet_s: float = float("inf")  # since anything was written into its journals, or an agent's last sign of life
     ran_as: str | None = None  # the job that its last attempt says it started in
     was_final_before: bool = False  # the word before this one said that the job had ended, too
-    waits_in_vain: str | None = None  # why what it waits for cannot come true any more
-    not_built_by: str | None = None  # the run that was to build its image, and has failed
+    hindrance: tuple[Cause, str] | None = None  # why a run that waits cannot start any more
     not_started: str | None = None  # what the job's shell, or the agent, complained of before the agent told anything
     untold: tuple[int, ...] = ()  # nodes of its last attempt whose agents began, and told nothing of an end
 
@@ -61,8 +60,6 @@ class MissingEvent:
 def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -> MissingEvent | None:
     """Return the event that a scheduler's fresh answer means for a run that has not ended, or not settled; None: wait.
 
-    Or for one that has ended and whose job `waits_again`.
-
     The run's own journals go first: they must have been read before. *known* None means that the scheduler has
     forgotten the job, which counts as lost only once the journals have been quiet for two minutes. A job that ended
     well, or whose state may be of an earlier start, is believed at the second answer, since its agent's last words may
@@ -70,11 +67,12 @@ def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -
     """
     has_begun = record.state is not State.PENDING or not record.is_settled
     if known is None or (known.never_began and has_begun):  # the accounting may not have heard of it yet
-        return _forgotten(record, about)
+        job = "" if record.job_id is None else f" {spell_job(record.job_id, record.array_index)}"
+        return _unknown(record, about, f"{record.scheduler} has forgotten job{job}")
     if not known.state.is_final:
         return _requeued(record, known, about)
     if known.state is State.LOST:
-        return _untold(record, known, about)
+        return _unaccounted(record, known, about)
     if _may_yet_speak(record, known, about):
         return None
     if not record.is_settled:
@@ -84,27 +82,11 @@ def by_scheduler(record: RunRecord, known: Known | None, about: Circumstances) -
 
 def _requeued(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent | None:
     """Tell whether a job that had started waits again: only the queue itself is trusted, the accounting is late."""
-    had_started = record.state is State.RUNNING or not record.is_settled or waits_again(record, known)
+    had_started = record.state is State.RUNNING or not record.is_settled
     if known.state is not State.PENDING or not known.is_live or not had_started or about.ran_as != record.job_id:
         return None
     details = {"why": f"requeued by {record.scheduler}", "by": "collect"}
     return MissingEvent(attempt=record.attempt + 1, name=EventName.SUBMITTED, details=details)
-
-
-def may_wait_again(record: RunRecord) -> bool:
-    """Tell whether the job of a run that has ended would carry it out once more, as another attempt, if requeued.
-
-    One that completed it leaves alone, and so do a job of several runs, and on PBS and LSF any job, whatever became of
-    the run; and who cancelled the run does not want that.
-    """
-    has_failed = record.state.is_final and record.state not in (State.COMPLETED, State.CANCELLED)
-    leaves_it = record.is_shared or record.scheduler in RESTARTS_UNHEARD
-    return has_failed and record.is_settled and not leaves_it
-
-
-def waits_again(record: RunRecord, known: Known) -> bool:
-    """Tell whether the job of a run that failed waits again, by the queue itself: somebody has requeued it."""
-    return may_wait_again(record) and known.state is State.PENDING and known.is_live
 
 
 def _may_yet_speak(record: RunRecord, known: Known, about: Circumstances) -> bool:
@@ -119,28 +101,21 @@ def _may_yet_speak(record: RunRecord, known: Known, about: Circumstances) -> boo
     return is_doubtful and not about.was_final_before
 
 
-def _untold(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent | None:
+def _unaccounted(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent | None:
     """Return the end of a run whose job is gone, and of whose end the accounting was not told; None while it may be.
 
     What was cancelled has its reason. Of any other job that ran the accounting hears minutes later why it ended, or
     never. Of one that waited nothing is known: it has nobody who would give a sign of life.
     """
-    if not about.was_final_before:
-        return None
-    if not (about.is_cancelled and record.is_settled):
-        has_begun = record.state is not State.PENDING
-        if not has_begun or about.quiet_s < ACCOUNTED_WITHIN_S:
-            return None
-    return _unknown(record, about, _said(record, known))
-
-
-def _forgotten(record: RunRecord, about: Circumstances) -> MissingEvent | None:
-    """Return the end of a run whose job the scheduler has forgotten; None while its journals may still grow."""
-    job = "" if record.job_id is None else f" {spell_job(record.job_id, record.array_index)}"
-    return _unknown(record, about, f"{record.scheduler} has forgotten job{job}")
+    has_reason = about.is_cancelled and record.is_settled
+    is_overdue = record.state is not State.PENDING and about.quiet_s >= ACCOUNTED_WITHIN_S
+    return (
+        _unknown(record, about, _said(record, known)) if about.was_final_before and (has_reason or is_overdue) else None
+    )
 
 
 def _unknown(record: RunRecord, about: Circumstances, forgotten: str) -> MissingEvent | None:
+    """Return the end of a run whose scheduler does not know it; None while its journals may still grow."""
     if not record.is_settled:
         details = {"state": State.CANCELLED.value, "raw": None, "reason": f"{record.reason}; {forgotten}"}
         return _missing(record, EventName.ENDED_BY_SCHEDULER, {**details, "cause": Cause.CANCELLED.value})
@@ -158,57 +133,34 @@ def _settled(record: RunRecord, known: Known, about: Circumstances) -> MissingEv
     cancelled, or as failed where its agent was told that another node of the job had failed, or where that of another
     node was killed, for which Slurm's srun ends the others.
     """
-    is_others = known.state in (State.FAILED, State.COMPLETED)
+    said = _said(record, known)
     if known.state is State.FAILED and about.untold and not about.is_cancelled:
         nodes = ", ".join(map(str, about.untold))
-        reason = f"{_said(record, known)}{_with_code(known)}; the agent of node {nodes} told no end"
-        details = {"state": State.FAILED.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
-        return replace(_missing(record, EventName.ENDED_BY_SCHEDULER, details), otherwise=Cause.AGENT_KILLED)
-    if is_others and record.state is State.FAILED:
-        details = {"state": State.FAILED.value, "raw": known.raw, "reason": record.reason, **_counted(record, known)}
-        return _missing(record, EventName.ENDED_BY_SCHEDULER, details)
-    state = State.CANCELLED if is_others else known.state
-    reason = f"{_said(record, known)}; {record.reason or 'ended by a signal'}"
-    details = {"state": state.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
-    if is_others:
-        details["cause"] = Cause.CANCELLED.value
-    return _missing(record, EventName.ENDED_BY_SCHEDULER, details)
+        reason = f"{said}{_with_code(known)}; the agent of node {nodes} told no end"
+        return _ended_as(record, known, State.FAILED, reason, otherwise=Cause.AGENT_KILLED)
+    reason = f"{said}; {record.reason or 'ended by a signal'}"
+    if known.state not in (State.FAILED, State.COMPLETED):
+        return _ended_as(record, known, known.state, reason)
+    if record.state is State.FAILED:
+        return _ended_as(record, known, State.FAILED, record.reason)
+    return _ended_as(record, known, State.CANCELLED, reason, cause=Cause.CANCELLED)
 
 
 def _never_began(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent:
     """Return the end of a run that still waited when its job ended.
 
-    Its image was not built, its turn in a shared job did not come, or the job ended before its agent started.
+    What it needed failed, its turn in a shared job did not come, or the job ended before its agent started.
     """
-    if about.not_built_by is not None and not about.is_cancelled:
-        return _without_image(record, known, about.not_built_by)
-    if about.waits_in_vain is not None and not about.is_cancelled:
-        return _in_vain(record, known, about.waits_in_vain)
-    return _its_turn_never_came(record, known, about) if record.is_shared else _ended(record, known, about)
-
-
-def _without_image(record: RunRecord, known: Known, builder: str) -> MissingEvent:
     state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
-    reason = f"{_said(record, known)}; its image was not built: hpcml logs {builder}"
-    details = {"state": state.value, "raw": known.raw, "reason": reason, "cause": Cause.CONTAINER.value}
-    return _missing(record, EventName.ENDED_BY_SCHEDULER, details)
-
-
-def _in_vain(record: RunRecord, known: Known, why: str) -> MissingEvent:
-    state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
-    details = {"state": state.value, "raw": known.raw, "reason": f"{_said(record, known)}; never ran: {why}"}
-    return _missing(record, EventName.ENDED_BY_SCHEDULER, {**details, "cause": Cause.DEPENDENCY.value})
-
-
-def _its_turn_never_came(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent:
-    state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
+    if about.hindrance is not None and not about.is_cancelled:
+        cause, why = about.hindrance
+        return _ended_as(record, known, state, f"{_said(record, known)}; {why}", cause=cause)
+    if not record.is_shared:
+        return _ended(record, known, about)
+    # nobody wanted it ended, unless it was cancelled: it never got to start
+    cause_of_others = Cause.SUBMISSION if known.state in _NOT_ITS_OWN else None
     reason = f"{_said(record, known)}; the job is shared, and this run's turn had not come"
-    details: dict[str, Any] = {"state": state.value, "raw": known.raw, "reason": reason}
-    if about.is_cancelled:
-        details["cause"] = Cause.CANCELLED.value
-    elif known.state in _NOT_ITS_OWN:
-        details["cause"] = Cause.SUBMISSION.value  # nobody wanted this run ended: it never got to start
-    return _missing(record, EventName.ENDED_BY_SCHEDULER, details)
+    return _ended_as(record, known, state, reason, cause=Cause.CANCELLED if about.is_cancelled else cause_of_others)
 
 
 def _ended(record: RunRecord, known: Known, about: Circumstances) -> MissingEvent:
@@ -224,20 +176,29 @@ def _ended(record: RunRecord, known: Known, about: Circumstances) -> MissingEven
         full = "its log could not be written: is the disk full, or a quota used up?"
         guess = full if known.exit_code in _LOST_OUTPUT else "does the node see the run directory?"
         never = f"; it never started: {about.not_started or guess}"
-    reason = f"{_said(record, known)}{_with_code(known)}{never}"
-    details = {"state": state.value, "raw": known.raw, "reason": reason, **_counted(record, known)}
     # The job's process is the agent, or waits for it: one that ran and was killed has told no end of its program
     was_killed = record.state is State.RUNNING and state is State.FAILED and known.was_killed
-    missing = _missing(record, EventName.ENDED_BY_SCHEDULER, details)
-    return replace(missing, otherwise=Cause.AGENT_KILLED) if was_killed else missing
+    otherwise = Cause.AGENT_KILLED if was_killed else Cause.UNKNOWN
+    return _ended_as(record, known, state, f"{_said(record, known)}{_with_code(known)}{never}", otherwise=otherwise)
 
 
-def _counted(record: RunRecord, known: Known) -> dict[str, object]:
-    """Return what the scheduler counted of the job, as details; nothing of a job that ran others too."""
-    if record.is_shared or record.state is State.PENDING:
-        return {}
-    counted = {} if known.used is None else asdict(known.used)
-    return {name: value for name, value in {"exit_status": known.exit_code, **counted}.items() if value is not None}
+def _ended_as(
+    record: RunRecord,
+    known: Known,
+    state: State,
+    reason: str | None,
+    *,
+    cause: Cause | None = None,
+    otherwise: Cause = Cause.UNKNOWN,
+) -> MissingEvent:
+    """Return the end with what the scheduler counted of the job, but for one that ran others too."""
+    details: dict[str, Any] = {"state": state.value, "raw": known.raw, "reason": reason}
+    if not record.is_shared and record.state is not State.PENDING:
+        counted = {"exit_status": known.exit_code, **({} if known.used is None else asdict(known.used))}
+        details |= {name: value for name, value in counted.items() if value is not None}
+    if cause is not None:
+        details["cause"] = cause.value
+    return MissingEvent(attempt=record.attempt, name=EventName.ENDED_BY_SCHEDULER, details=details, otherwise=otherwise)
 
 
 def _with_code(known: Known) -> str:
