@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import WholeNumber
+from hpcml.cli.options import WholeNumber, pass_places
 from hpcml.cli.say import complain, say
 from hpcml.paths import Places
 

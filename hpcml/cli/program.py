@@ -1,4 +1,4 @@
-"""The words behind ``--`` of `hpcml run` and `hpcml estimate`: the user's own program, which no parser of ours sees."""
+"""The words behind ``--`` of `hpcml run` and `plan --time`: the user's own program, which no parser of ours sees."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import form
+from hpcml.cli.options import form, pass_places
 from hpcml.cli.say import say
 from hpcml.cli.terminal import console as terminal
 from hpcml.cli.terminal import show

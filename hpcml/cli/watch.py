@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import WholeNumber, comparing
+from hpcml.cli.options import WholeNumber, comparing, pass_places
 from hpcml.cli.say import say
 from hpcml.paths import Places
 from hpcml.runs.private import user_name

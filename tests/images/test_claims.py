@@ -52,11 +52,11 @@ def test_a_run_of_another_home_keeps_its_image_until_it_ends(hpcml: Hpcml, other
     claim(cache, record.key, other.home, at=LONG_AGO)
 
     refused = hpcml("images", "rm", "-y", "--force", record.key)
-    pruned = hpcml("images", "prune", "-y", "--older-than", "0")
+    pruned = hpcml("images", "rm", "-y", "--older-than", "0")
     (listed,) = json.loads(hpcml("images", "--json").stdout)
     run_of(other, "20260528-202640-bbbbbb", record.key, ended=True)
     (other.home / "runs" / "default" / uid / "run.json").unlink()
-    gone = hpcml("images", "prune", "-y", "--older-than", "0")
+    gone = hpcml("images", "rm", "-y", "--older-than", "0")
 
     assert refused.returncode == 4
     assert f"is needed by run {uid} of {other.home}, which has not ended; nothing" in refused.stderr
@@ -73,7 +73,7 @@ def test_a_home_that_cannot_be_read_keeps_what_it_has_claimed_and_nothing_else(h
     claim(cache, record.key, Path("/nowhere/hpcml"), at=LONG_AGO)
 
     refused = hpcml("images", "rm", "-y", record.key)
-    pruned = hpcml("images", "prune", "-y", "--older-than", "0")
+    pruned = hpcml("images", "rm", "-y", "--older-than", "0")
     shown = hpcml("images")
     (listed,) = json.loads(hpcml("images", "--json").stdout)
     forced = hpcml("images", "rm", "-y", "--force", record.key)
