@@ -58,9 +58,7 @@ def show(name: str, folders: tuple[str, ...]) -> Output[Any]:
 
 @cluster.command()
 @click.argument("name")
-@click.option(
-    "--output", metavar="DIR", default=str(_OWN_FOLDER), show_default=True, help="Where the profile is written."
-)
+@click.option("--output", metavar="DIR", default=str(_OWN_FOLDER), help="Where the profile is written.")
 @click.option(
     "--scheduler",
     type=click.Choice(["slurm", "pbs", "lsf", "flux"]),

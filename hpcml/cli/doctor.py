@@ -13,7 +13,7 @@ from hpcml.report.render.forms import Output
 
 
 @click.command()
-@click.option("--cluster", default="local", show_default=True, metavar="NAME", help="Whose profile to check as well.")
+@click.option("--cluster", default="local", metavar="NAME", help="Whose profile to check as well.")
 @click.option("--config-dir", "-cd", "folder", metavar="DIR", help="Options of your own, besides ./conf.")
 @click.option("--network", is_flag=True, help="Ask NVIDIA's registry for an image as well.")
 @output_in("json")

@@ -26,14 +26,7 @@ _FORMS = ("csv", "json", "parquet", "mlflow", "tensorboard", "rocrate")
 @selecting
 @pass_places
 def export(
-    places: Places,
-    /,
-    *,
-    form: str,
-    out: str | None,
-    with_artifacts: bool,
-    license_: str | None,
-    selection: Selection,
+    places: Places, /, *, form: str, out: str | None, with_artifacts: bool, license_: str | None, selection: Selection
 ) -> None:
     """Export runs, all or the selected: as tables, for MLflow or TensorBoard, or as an RO-Crate."""
     from hpcml.cli.terminal import warn

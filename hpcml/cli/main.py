@@ -111,7 +111,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     invoke_without_command=True,
     no_args_is_help=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.option("--home", metavar="DIR", help="Where runs are kept (HPCML_HOME; ~/.local/share/hpcml).")

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcml.commands.selection import Selection
-    from hpcml.model.planning import WantedVerdict
 
 _POWER = 0.8
 
@@ -51,14 +50,11 @@ class PlanCommand(BeforeProgram):
     "--power",
     type=Number(min=0.01, max=0.999),
     default=_POWER,
-    show_default=True,
     metavar="SHARE",
     help="How often the verdict is to be reached, if the arms are truly equal.",
 )
 @click.option(
-    "--margin",
-    type=Number(min=0, min_open=True),
-    help="A difference below it does not matter; default: as configured.",
+    "--margin", type=Number(min=0, min_open=True), help="A difference below it does not matter; default: as configured."
 )
 @click.option(
     "--metric",
@@ -67,26 +63,21 @@ class PlanCommand(BeforeProgram):
     metavar="NAME",
     help="Default: the objective that the runs were configured with; --time: as in hpcml run.",
 )
-@click.option("--by", default="precision", show_default=True, metavar="KEY", help="What will be compared.")
+@click.option("--by", default="precision", metavar="KEY", help="What will be compared.")
 @click.option("--reference", metavar="LEVEL", help="What the others are compared with; default for precision: fp32.")
 @click.option(
-    "--verdict",
-    type=click.Choice(["equivalent", "non-inferior"]),
-    default="equivalent",
-    show_default=True,
-    help="What is to be shown.",
+    "--verdict", type=click.Choice(["equivalent", "non-inferior"]), default="equivalent", help="What is to be shown."
 )
 @click.option(
     "--comparisons",
     type=WholeNumber(min=1),
     default=1,
-    show_default=True,
     help="How many share the risk of 5 %: rows that will be judged together.",
 )
 @narrowing
 @output_in("json", "csv", "md")
 @pass_places
-def plan(  # noqa: PLR0913 - one for each option
+def plan(
     places: Places,
     /,
     *,
@@ -94,14 +85,9 @@ def plan(  # noqa: PLR0913 - one for each option
     program_words: tuple[str, ...] | None,
     is_time: bool,
     as_is: bool,
-    power: float,
-    margin: float | None,
     metrics: tuple[str, ...],
-    by: str,
-    reference: str | None,
-    verdict: WantedVerdict,
-    comparisons: int,
     selection: Selection,
+    **wish: Any,  # noqa: ANN401 - what `seeds_for` takes
 ) -> Output[Any]:
     """Say how many seeds a verdict needs, by the spread of recorded runs; with --time, how long a sweep will take.
 
@@ -120,17 +106,8 @@ def plan(  # noqa: PLR0913 - one for each option
         raise click.UsageError("--as-is is about --time: add it")
     if len(metrics) > 1:
         raise click.UsageError("--metric was given twice, and one is planned for: give one")
-    found = seeds_for(
-        places,
-        replace(selection, references=[*words, *(program_words or ())]),
-        by=by,
-        reference=reference,
-        metric=metrics[0] if metrics else None,
-        margin=margin,
-        power=power,
-        verdict=verdict,
-        comparisons=comparisons,
-    )
+    recorded = replace(selection, references=[*words, *(program_words or ())])
+    found = seeds_for(places, recorded, metric=metrics[0] if metrics else None, **wish)
     return Output(found, table=report.power_table, json=report.power_json, md=report.power_markdown)
 
 

@@ -51,12 +51,7 @@ reading_metrics = click.option(
 
 
 def compose(
-    settings: Sequence[str],
-    program_words: Sequence[str] | None,
-    metrics: Sequence[str],
-    *,
-    is_literal: bool,
-    most: int,
+    settings: Sequence[str], program_words: Sequence[str] | None, metrics: Sequence[str], *, is_literal: bool, most: int
 ) -> tuple[list[Composed], list[str]]:
     """Do as `config.compose.compose_command`, in the current folder; what Hydra prints is said.
 

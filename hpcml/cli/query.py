@@ -13,13 +13,7 @@ from hpcml.report.render.forms import Output
 
 @click.command()
 @click.argument("sql", required=False)
-@click.option(
-    "--timeout",
-    default="60",
-    show_default=True,
-    metavar="T",
-    help="Give up after so long: 60 (seconds), 500ms, 5m.",
-)
+@click.option("--timeout", default="60", metavar="T", help="Give up after so long: 60 (seconds), 500ms, 5m.")
 @output_in("json", "csv", "md")
 @pass_places
 def query(places: Places, /, sql: str | None, timeout: str) -> Output[Any]:

@@ -54,11 +54,7 @@ def _all(listed: Sequence[ListedRecipe]) -> Output[Any]:
     from hpcml.report import recipes as report
 
     return Output(
-        listed,
-        table=report.recipes_table,
-        json=report.recipes_json,
-        csv=report.recipes_csv,
-        md=report.recipes_markdown,
+        listed, table=report.recipes_table, json=report.recipes_json, csv=report.recipes_csv, md=report.recipes_markdown
     )
 
 

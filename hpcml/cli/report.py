@@ -58,12 +58,7 @@ def report(
     from hpcml.report.render.report_forms import REPORT_FORMS, form_of
 
     chosen = REPORT_FORMS[form or form_of(out or "")]
-    wish = publish.Wish(
-        title=title,
-        comparison=request,
-        curves=curves,
-        command_line=_command_line(sys.argv),
-    )
+    wish = publish.Wish(title=title, comparison=request, curves=curves, command_line=_command_line(sys.argv))
     found = publish.publish(places, selection, wish)
     file = out or (_DEFAULT if form is None else publish.STDOUT)
     publish.write_report(chosen.render(publication_document(found)), file, sys.stdout, is_ours=chosen.is_ours)

@@ -34,13 +34,7 @@ _NEWEST = ("@1",)
 @output_in("json", "csv", "md")
 @pass_places
 def show(
-    places: Places,
-    *,
-    selection: Selection,
-    is_all: bool,
-    are_files: bool,
-    curve: str | None,
-    points: int | None,
+    places: Places, *, selection: Selection, is_all: bool, are_files: bool, curve: str | None, points: int | None
 ) -> Output[Any]:
     """Show what was asked of one run, its result and its end; --all shows everything recorded of it.
 

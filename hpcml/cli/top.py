@@ -28,7 +28,7 @@ from hpcml.runs.layout import RunDir
 @click.argument("references", metavar="[RUN]...", nargs=-1)
 @click.option("--submission", metavar="ID", help="The runs that were submitted together.")
 @click.option("--local", "is_local", is_flag=True, help="This machine's GPUs and load, without a run.")
-@click.option("--interval", default="2s", show_default=True, metavar="TIME", help="Between two looks: 500ms, 2s, 1m.")
+@click.option("--interval", default="2s", metavar="TIME", help="Between two looks: 500ms, 2s, 1m.")
 @click.option("--once", is_flag=True, help="One look, as where there is no terminal.")
 @form("json")
 @pass_places

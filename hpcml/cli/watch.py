@@ -36,7 +36,7 @@ _SHORTEST_S = 0.5
     help="Draw this; default: as in hpcml report; may be repeated.",
 )
 @click.option("--port", type=WholeNumber(0, 65535), help="Default: the first free one from 8010 on; 0: any.")
-@click.option("--interval", default="30s", show_default=True, metavar="TIME", help="Until the page is made anew.")
+@click.option("--interval", default="30s", metavar="TIME", help="Until the page is made anew.")
 @pass_places
 def watch(
     places: Places,
