@@ -62,6 +62,7 @@ GROUPS = {
 COMMANDS = [name for commands in GROUPS.values() for name in commands]
 _IS_FINISHED_LATER = "hpcml sync finishes what was begun, once that is put right"
 _NO_HOME = "Could not determine home directory."  # pathlib's words for ~
+_NO_THREAD = "can't start new thread"  # all that Python says of it
 _INTERRUPTED = 130
 
 
@@ -172,8 +173,6 @@ def main() -> None:
         if (code := _say(error)) is None:
             raise
         sys.exit(code)
-    except MemoryError:
-        sys.exit(_say(OSError(errno.ENOMEM, "")))
     except HpcmlError as error:
         complain(*error.lines)
         sys.exit(error.exit_code)
@@ -188,11 +187,13 @@ def main() -> None:
 
 def _say(error: OSError | RuntimeError) -> int | None:
     """Say *error* in one line and return the exit code; None where it is our defect, which keeps its traceback."""
-    if isinstance(error, RuntimeError):
-        if str(error) != _NO_HOME:
-            return None
+    if str(error) == _NO_HOME:
         complain("a path begins with ~, and neither HOME nor this machine tells your home: write it out")
         return ConfigError.exit_code
+    if str(error) == _NO_THREAD:
+        error = OSError(errno.EAGAIN, "")
+    if isinstance(error, RuntimeError):
+        return None
     if isinstance(error, FileNotFoundError) and error.filename is None:  # of getcwd
         complain("the folder that you are in was removed meanwhile: cd to one that is there")
         return ConfigError.exit_code

@@ -319,16 +319,6 @@ def test_where_no_process_can_be_started_that_is_one_line(hpcml: Hpcml) -> None:
     assert done.stderr.splitlines()[-1].startswith(said)
 
 
-def test_where_no_memory_is_left_that_is_one_line(hpcml: Hpcml) -> None:
-    limited = ["bash", "-c", 'ulimit -v 300000; exec "$@"', "bash", *HPCML, "run", "-n", "-m", "seed=range(10000000)"]
-    environ = {**hpcml.environ, "HPCML_MAX_RUNS": "100000000"}
-    done = subprocess.run(limited, env=environ, cwd=hpcml.cwd, capture_output=True, text=True, check=False)
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("hpcml: no more memory is to be had here (")
-    assert said_in_one_line(done)
-
-
 def test_a_limit_on_the_length_of_files_is_told_as_one(hpcml: Hpcml) -> None:
     hpcml("runs")
 
