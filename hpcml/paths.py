@@ -28,7 +28,7 @@ class Places:
 
     @property
     def elsewhere(self) -> Path:
-        """Links to folders of run directories outside of `runs` that were given to ``hpcml ingest``."""
+        """Links to folders of run directories outside of `runs` that were given to ``hpcml sync --add``."""
         return self.home / "elsewhere"
 
     def tends(self, run_dir: str | Path) -> bool:

@@ -40,7 +40,7 @@ _WORDS: Mapping[str, str] = {  # ours, and what other programs call it
     "cancel": "stop kill abort",
     "rm": "delete remove clean",
     "logs": "tail log output",
-    "show": "info describe inspect",
+    "show": "info describe inspect last",
     "new": "create discover",
     "retry": "resume restart requeue rerun",
     "doctor": "check",
@@ -51,7 +51,19 @@ _WORDS: Mapping[str, str] = {  # ours, and what other programs call it
     "o": "output out",
     "limit": "last head",
     "where": "filter",
+    "study": "experiment",
+    "runs --best": "best",
+    "show --files": "files",
+    "show --curve": "curves",
+    "recipes --gpus": "gpus",
+    "new project": "init",
+    "tag --note": "note",
+    "sync --add": "ingest",
+    "sync --check": "store",
+    "plan --time": "estimate",
+    "rm --older-than": "prune",
 }
+OPTIONS_FOR_COMMANDS = [ours for ours in _WORDS if " " in ours]  # what people look for a command for
 SYNONYMS = [(other, ours) for ours, others in _WORDS.items() for other in others.split()]
 
 

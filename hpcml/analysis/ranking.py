@@ -1,4 +1,4 @@
-"""`hpcml best`: the runs with the best values of one metric. Pure."""
+"""`hpcml runs --best`: the runs with the best values of one metric. Pure."""
 
 from __future__ import annotations
 

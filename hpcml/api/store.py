@@ -29,11 +29,10 @@ from typing import Any, Literal, TypeVar, overload
 
 from hpcml.commands.cancel import cancel_planned, plan_cancel
 from hpcml.commands.collect import opened
-from hpcml.commands.curves import curves_of
 from hpcml.commands.query import ask_in_sql
-from hpcml.commands.runs import list_runs
+from hpcml.commands.runs import best_runs, list_runs
 from hpcml.commands.selection import Selection
-from hpcml.commands.show import events_of
+from hpcml.commands.show import curves_of, events_of
 from hpcml.commands.status import Standing, poll_interval_s, standings
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.wait import EndedRun, TimeIsUpError, Waiting, wait
@@ -268,15 +267,13 @@ class Store:
         by: str | Sequence[str] = (),
         count: int | None = None,
     ) -> Runs:
-        """Return the runs that did best, as ``hpcml best`` lists them: the best first, group by group.
+        """Return the runs that did best, as ``hpcml runs --best`` lists them: the best first, group by group.
 
         *metric* and *goal* are by default those of the runs' objective. *at* says which value of a run counts: the one
         that it ended with, or the best that it ever had. *by* is one or several settings that make groups; *count* is
         the number of runs, or of runs in each group: by default 10, and 1 with *by*. Runs without a finite value are
         left out.
         """
-        from hpcml.commands.best import best_runs  # noqa: PLC0415 - loads the statistics
-
         keys = [by] if isinstance(by, str) else list(by)
         chosen = _selection(where)
         found = best_runs(self._places, chosen, metric=metric, goal=goal, at=at, by=keys, count=count)

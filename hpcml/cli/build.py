@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,30 +18,57 @@ if TYPE_CHECKING:
     from hpcml.commands.images import UnresolvedImage, WantedImage
     from hpcml.images.build import BuildProgress, OnProgress
 
-_OWN_FLAGS = {"-n": "dry-run", "--dry-run": "dry-run", "--json": "json", "--no-wait": "no-wait"}
 
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[OVERRIDES]...")
+@click.option("-n", "--dry-run", is_flag=True, help="Show the definition, its key and where the image would be.")
+@click.option("--definition", metavar="FILE", help="Build what a definition of Apptainer's says (train.def).")
+@click.option("--dockerfile", metavar="FILE", help="Build what a Dockerfile says.")
+@click.option("--context", metavar="DIR", help="The folder that the Dockerfile copies from; default: its own.")
+@click.option("--target", metavar="STAGE", help="The stage of the Dockerfile that is wanted; default: the last.")
+@click.option(
+    "--build-arg",
+    "build_args",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A value for an ARG of the Dockerfile, or for {{ NAME }} of the definition; may be repeated.",
+)
+@click.option("--sandbox", metavar="DIR", help="Build it unpacked into the new folder DIR, to develop in.")
+@click.option("--no-wait", is_flag=True, help="If somebody builds it already, say so and end.")
+@click.option("--json", "is_json", is_flag=True, help="Print what is recorded of the image.")
+def build(  # noqa: PLR0913 - one for each option
+    *,
+    words: tuple[str, ...],
+    dry_run: bool,
+    definition: str | None,
+    dockerfile: str | None,
+    context: str | None,
+    target: str | None,
+    build_args: tuple[str, ...],
+    sandbox: str | None,
+    no_wait: bool,
+    is_json: bool,
+) -> None:
+    """Build the image of a configuration, if it is not there; takes the words of `hpcml run`.
 
-@click.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def build(words: tuple[str, ...]) -> None:
-    """Build the image of a configuration, if it is not there; takes the words of `hpcml run`."""
+    hpcml build +container=ngc_pytorch container.tag=24.12-py3
+    """
     from hpcml.commands import images
     from hpcml.config.compose import compose_from_cli
     from hpcml.config.sweep import most_runs
+    from hpcml.errors import ConfigError
     from hpcml.report import images as report
     from hpcml.report.text import size
 
-    if "-h" in words or "--help" in words:
-        say(_HELP, nl=False)
-        return
-    sandbox, words = _taken(words, "--sandbox", "DIR")
-    words = _of_file(words)
-    flags = {_OWN_FLAGS[word] for word in words if word in _OWN_FLAGS}
-    composed = [word for word in words if word not in _OWN_FLAGS]
+    if definition is not None and dockerfile is not None:
+        raise ConfigError("--definition and --dockerfile are of two images: build one after the other")
+    _refuse_positional(words)
+    files = {"definition": definition, "dockerfile": dockerfile, "context": context}
+    composed = [*_of_file(files, target, build_args), *words]
     with saying_what_is_printed():
         points = compose_from_cli(composed, project=Path.cwd(), most=most_runs(os.environ))
     runs = [point.run for point in points]
-    if "dry-run" in flags:
+    if dry_run:
         for planned in images.draft_all(runs, os.environ, Path.cwd()):
             _show(planned)
         return
@@ -51,72 +78,28 @@ def build(words: tuple[str, ...]) -> None:
         return
     for wanted in asked_for:
         _remark(wanted)
-        if wanted.note:
-            complain(f"warning: {wanted.note}")
         with display(wanted.definition.base) as on_progress:
-            record = images.build(wanted, os.environ, on_progress=on_progress, wait="no-wait" not in flags)
-        if "json" in flags:
+            record = images.build(wanted, os.environ, on_progress=on_progress, wait=not no_wait)
+        if is_json:
             say(report.image_json(record), nl=False)
         else:
             verb = "found" if wanted.found else "built"
             say(f"{verb} {record.key[:12]}  {record.base}  {size(record.size_bytes)}  {record.path}")
 
 
-_HELP = """\
-Usage: hpcml build [OPTIONS] [OVERRIDES]
-
-  Build the image of a configuration, if it is not there. Takes the words of
-  `hpcml run`: hpcml build +container=ngc_pytorch container.tag=24.12-py3
-
-Options:
-  -n, --dry-run  Show the definition, its key and where the image would be.
-  --definition FILE
-                 Build what a definition of Apptainer's says (train.def), with
-                 +container=definition.
-  --dockerfile FILE
-                 Build what a Dockerfile says, with +container=dockerfile.
-  --context DIR  The folder that the Dockerfile copies from: its own by
-                 default.
-  --build-arg NAME=VALUE
-                 A value for an ARG of the Dockerfile, or for {{ NAME }} of the
-                 definition; several times.
-  --target STAGE
-                 The stage of the Dockerfile that is wanted: the last by
-                 default.
-  --sandbox DIR  Build it unpacked into the new folder DIR, to develop in.
-  --no-wait      If somebody builds it already, say so and end.
-  --json         Print what is recorded of the image.
-  -h, --help     Show this message and exit.
-"""
-
-
-def _of_file(words: Sequence[str]) -> tuple[str, ...]:
-    """Return *words* with those of ``docker build`` and ``apptainer build`` as overrides."""
+def _of_file(files: Mapping[str, str | None], target: str | None, build_args: Sequence[str]) -> Iterator[str]:
+    """Yield the options of ``docker build`` and ``apptainer build`` as overrides."""
     from hpcml.errors import ConfigError
 
-    found, chosen = [], []
-    for field, what in (("definition", "FILE"), ("dockerfile", "FILE"), ("context", "DIR")):
-        path, words = _taken(words, f"--{field}", what)
-        if path is not None:
-            found.append(f"container.{field}={_text(str(Path(path).absolute()))}")
-            chosen += [f"+container={field}"] if what == "FILE" else []
-    if len(chosen) > 1:
-        raise ConfigError("--definition and --dockerfile are of two images: build one after the other")
-    target, words = _taken(words, "--target", "STAGE")
+    given = {field: path for field, path in files.items() if path is not None}
+    yield from (f"+container={field}" for field in given if field != "context")
+    yield from (f"container.{field}={_text(str(Path(path).absolute()))}" for field, path in given.items())
     if target is not None:
-        found.append(f"container.target={_text(target)}")
-    build_args = {}
-    while True:
-        pair, words = _taken(words, "--build-arg", "NAME=VALUE", is_last=False)
-        if pair is None:
-            break
-        name, sign, value = pair.partition("=")
+        yield f"container.target={_text(target)}"
+    for name, (sign, value) in {pair.partition("=")[0]: pair.partition("=")[1:] for pair in build_args}.items():
         if not sign or re.fullmatch(r"[A-Za-z_]\w*", name) is None:
-            raise ConfigError(f"--build-arg {pair}: write --build-arg NAME=VALUE, with a variable's name")
-        build_args[name] = value  # of several the last, as with docker
-    found += [f"+container.build_args.{name}={_text(value)}" for name, value in build_args.items()]
-    _refuse_positional(words)
-    return (*chosen, *found, *words)
+            raise ConfigError(f"--build-arg {name}{sign}{value}: write --build-arg NAME=VALUE, with a variable's name")
+        yield f"+container.build_args.{name}={_text(value)}"
 
 
 def _refuse_positional(words: Sequence[str]) -> None:
@@ -142,29 +125,6 @@ def _text(value: str) -> str:
     return in_quotes(value.replace("${", "\\${"))
 
 
-def _taken(words: Sequence[str], option: str, what: str, *, is_last: bool = True) -> tuple[str | None, tuple[str, ...]]:
-    """Return the last value of *option* among *words*, and the other words; raise `ConfigError` for one without.
-
-    Unless *is_last* it is the first value, and later ones stay among the words.
-    """
-    from hpcml.errors import ConfigError
-
-    value, rest, given = None, [], list(words)
-    while given and (is_last or value is None):
-        word = given.pop(0)
-        if word == option:
-            if not given or given[0].startswith("-"):
-                raise ConfigError(f"{option} needs a value: {option} {what}")
-            value = given.pop(0)
-        elif word.startswith(f"{option}="):
-            value = word.partition("=")[2]
-        else:
-            rest.append(word)
-    if value == "":
-        raise ConfigError(f"{option} needs a value: {option} {what}")
-    return value, (*rest, *given)
-
-
 def _build_sandbox(asked_for: Sequence[WantedImage], target: Path) -> None:
     from hpcml.commands import images
     from hpcml.config.command_line import for_shell
@@ -174,8 +134,6 @@ def _build_sandbox(asked_for: Sequence[WantedImage], target: Path) -> None:
         raise ConfigError(f"--sandbox={target} is one folder, and {len(asked_for)} images are asked for")
     (wanted,) = asked_for
     _remark(wanted)
-    if wanted.note:
-        complain(f"warning: {wanted.note}")
     with display(wanted.definition.base) as on_progress:
         images.build_sandbox(wanted, target, os.environ, on_progress=on_progress)
     say(f"unpacked {wanted.definition.base}  {target}")
@@ -186,7 +144,7 @@ def _build_sandbox(asked_for: Sequence[WantedImage], target: Path) -> None:
 
 
 def _remark(wanted: WantedImage | UnresolvedImage) -> None:
-    for line in wanted.remarks:
+    for line in filter(None, [*wanted.remarks, getattr(wanted, "note", None)]):
         complain(f"warning: {line}")
 
 
@@ -202,8 +160,6 @@ def _show(planned: WantedImage | UnresolvedImage) -> None:
         say(f"base    {definition.base} {definition.base_digest}: {planned.why}")
         say(f"image   {planned.folder or '$HPCML_IMAGES'}/KEY.sif")
         return
-    if planned.note:
-        complain(f"warning: {planned.note}")
     say(f"key     {definition.key}")
     say(f"base    {definition.base} {definition.base_digest}")
     state = "is there" if planned.found else "to be built"

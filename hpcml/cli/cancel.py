@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import selecting
+from hpcml.cli.options import pass_places, selecting
 from hpcml.cli.say import say
 from hpcml.paths import Places
+
+if TYPE_CHECKING:
+    from hpcml.commands.selection import Selection
 
 _TROUBLES = {  # by what became of the request
     "not cancelled": "{of_runs} of them could not be marked, and go on: {trouble}",
@@ -21,23 +24,20 @@ _TROUBLES = {  # by what became of the request
 
 
 @click.command()
-@click.argument("references", metavar="[RUN]...", nargs=-1)
 @selecting
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @pass_places
-def cancel(places: Places, /, *, yes: bool, **selection: object) -> int:
+def cancel(places: Places, /, *, yes: bool, selection: Selection) -> int:
     """Stop runs, by id (4 characters of its end are enough if it is unique), name or selection; asks before."""
     from hpcml.cli.terminal import confirm, warn
     from hpcml.commands.cancel import cancel_planned, plan_cancel
-    from hpcml.commands.selection import Selection
     from hpcml.commands.submit.backends import Backends
     from hpcml.report.status import open_line
 
-    wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
-    if wanted.is_empty:
+    if selection.is_empty:
         raise click.UsageError("say what is to be stopped: RUN..., --experiment, --state, --where or --submission")
     backends = Backends.here(places, os.environ)
-    plan = plan_cancel(places, wanted)
+    plan = plan_cancel(places, selection)
     count = f"{len(plan.wanted)} run{'s' if len(plan.wanted) != 1 else ''}"
     if plan.wanted and not yes:
         for record in plan.wanted:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from hpcml.cli.options import Command, CommandGroup, form
+from hpcml.cli.options import Command, CommandGroup, output_in
 from hpcml.cli.say import say
+from hpcml.report.render.forms import Output
 
 _OWN_FOLDER = Path("conf/cluster")
 
@@ -26,46 +28,47 @@ def _config_dirs(command: Command) -> Command:
 
 @cluster.command("list")
 @_config_dirs
-@form("json")
-def list_clusters(folders: tuple[str, ...], form: str | None) -> None:
+@output_in("json")
+def list_clusters(folders: tuple[str, ...]) -> Output[Any]:
     """List the clusters that hpcml knows, with ./conf/cluster/."""
-    from hpcml.cli.terminal import console
-    from hpcml.cli.terminal import show as display
     from hpcml.config import profiles
     from hpcml.report import clusters as report
 
     found = profiles.list_profiles(Path.cwd(), [Path(folder) for folder in folders])
     listed = [(profile.cluster, profile.resources, profile.path) for profile in found]
-    if form == "json":
-        say(report.clusters_json(listed), nl=False)
-    else:
-        display(report.clusters_table(listed, console=console()))
+    return Output(listed, table=report.clusters_table, json=report.clusters_json)
 
 
 @cluster.command()
 @click.argument("name")
 @_config_dirs
-@form("json")
-def show(name: str, folders: tuple[str, ...], form: str | None) -> None:
+@output_in("json")
+def show(name: str, folders: tuple[str, ...]) -> Output[Any]:
     """Show everything that is known of one cluster, where it is from, and how to use it."""
-    from hpcml.cli.terminal import show as display
     from hpcml.config import profiles
     from hpcml.report import clusters as report
 
     found = profiles.get_profile(name, Path.cwd(), [Path(folder) for folder in folders])
-    if form == "json":
-        say(report.cluster_json(found.cluster, found.resources, found.path), nl=False)
-    else:
-        display(report.cluster_details(found.cluster, found.resources, found.path))
+    return Output(
+        found,
+        table=lambda it, console: report.cluster_details(it.cluster, it.resources, it.path),  # noqa: ARG005
+        json=lambda it: report.cluster_json(it.cluster, it.resources, it.path),
+    )
 
 
 @cluster.command()
 @click.argument("name")
+@click.option("--output", metavar="DIR", default=str(_OWN_FOLDER), help="Where the profile is written.")
 @click.option(
-    "--output", metavar="DIR", default=str(_OWN_FOLDER), show_default=True, help="Where the profile is written."
+    "--scheduler",
+    type=click.Choice(["slurm", "pbs", "lsf", "flux"]),
+    help="Ask nobody: write a profile of a site that has it, to fill in.",
 )
-def new(name: str, output: str) -> None:
+def new(name: str, output: str, scheduler: str | None) -> None:
     """Make a profile by asking the scheduler of this machine (a login node); nothing is overwritten."""
+    if scheduler is not None:
+        _write_empty(name, scheduler, Path(output))
+        return
     from datetime import UTC, datetime
 
     from hpcml.config import profiles
@@ -80,3 +83,11 @@ def new(name: str, output: str) -> None:
     say("  resources.mem, if the site gives little memory to a job that asks for none")
     where = "" if Path(output) == _OWN_FOLDER else f" -cd {Path(output).parent}"
     say(f"then: hpcml run{where} +cluster={name} --dry-run")
+
+
+def _write_empty(name: str, scheduler: str, folder: Path) -> None:
+    from hpcml.cli.new import tell_made
+    from hpcml.commands.new import new_cluster
+    from hpcml.model.cluster import SchedulerName
+
+    tell_made(new_cluster(name, SchedulerName[scheduler], folder))

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcml.cli.options import CommandGroup, form
+from hpcml.cli.options import CommandGroup, form, print_output
 from hpcml.cli.say import say
 from hpcml.paths import Places
+from hpcml.report.render.forms import Output
 
 if TYPE_CHECKING:
     from hpcml.images.cache import Cache
@@ -42,67 +43,63 @@ class _Where:
 def images(context: click.Context, folder: str | None, cluster: str | None, form: str | None) -> None:
     """List the images that were built or imported, with their sizes and who uses them."""
     where = _Where(folder, cluster)
+    places = context.find_object(Places)
+    assert places is not None
     if context.invoked_subcommand is None:
-        _list(where.cache(), context.find_object(Places), form)
-    context.obj = where, context.find_object(Places)
+        print_output(_listed(where.cache(), places), form)
+    context.obj = where, places
 
 
-def _list(cache: Cache, places: Places | None, form: str | None) -> None:
+def _listed(cache: Cache, places: Places) -> Output[Any]:
     import time
+    from functools import partial
 
-    from hpcml.cli.terminal import console, show
     from hpcml.commands import images as act
     from hpcml.report import images as report
 
-    assert places is not None
-    listed = [(item.record, item.uses, item.is_whole) for item in act.stock(cache, places)]
-    if form == "json":
-        say(report.images_json(listed), nl=False)
-    elif listed:
-        show(report.images_table(listed, console=console(), now=time.time()))
-        say(f"{report.total(listed)} in {cache.root}; what each build printed: KEY.log there", err=True)
-    else:
-        say(f"no images in {cache.root}", err=True)
+    found = [(item.record, item.uses, item.is_whole) for item in act.stock(cache, places)]
+    remark = f"{report.total(found)} in {cache.root}; what each build printed: KEY.log there"
+    return Output(
+        found,
+        table=partial(report.images_table, now=time.time()) if found else None,
+        remark=remark if found else f"no images in {cache.root}",
+        json=report.images_json,
+    )
 
 
 _WhereAndPlaces = tuple[_Where, Places]
 
 
 @images.command()
-@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.pass_obj
-def rm(given: _WhereAndPlaces, keys: tuple[str, ...], *, yes: bool) -> int:
-    """Remove images; never one that a run needs which has not ended."""
-    from hpcml.commands import images as act
-
-    where, places = given
-    cache = where.cache()
-    return 0 if _remove(cache, act.choose(act.stock(cache, places), keys), yes=yes) else 1
-
-
-@images.command()
-@click.option("--older-than", default="30d", show_default=True, metavar="AGE", help="Unused for so long: 30d, 12h, 0.")
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    help="All that no run has used for so long (30d, 12h, 0), what dead builds left, and downloaded layers.",
+)
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would go.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def prune(given: _WhereAndPlaces, older_than: str, *, dry_run: bool, yes: bool) -> int:
-    """Remove images that no run has used for long, what dead builds left, and downloaded layers."""
+def rm(given: _WhereAndPlaces, keys: tuple[str, ...], *, older_than: str | None, dry_run: bool, yes: bool) -> int:
+    """Remove images; never one that a run needs which has not ended."""
     import time
 
     from hpcml.commands import images as act
     from hpcml.report.text import size
 
+    if bool(keys) == (older_than is not None):
+        raise click.UsageError("say which images: KEY..., or --older-than AGE for those that are not used")
     where, places = given
-    cache = where.cache()
-    stocked, now = act.stock(cache, places), time.time()
-    chosen = act.may_go(stocked, older_than, now=now)
+    cache, now = where.cache(), time.time()
+    stocked = act.stock(cache, places)
+    chosen = act.choose(stocked, keys) if older_than is None else act.may_go(stocked, older_than, now=now)
     if dry_run:
         _tell(chosen)
         return 0
-    if chosen and not _remove(cache, chosen, yes=yes):
+    if (chosen or older_than is None) and not _remove(cache, chosen, yes=yes):
         return 1
-    say(f"{size(act.sweep(cache))} of leftovers and downloads removed")
+    if older_than is not None:
+        say(f"{size(act.sweep(cache))} of leftovers and downloads removed")
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcml.cli.main import pass_places
+from hpcml.cli.options import pass_places
 from hpcml.cli.say import complain, say
 from hpcml.paths import Places
 

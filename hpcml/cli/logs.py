@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import WholeNumber
+from hpcml.cli.options import WholeNumber, pass_places
 from hpcml.cli.say import complain, say
 from hpcml.paths import Places
 
@@ -18,7 +17,7 @@ from hpcml.paths import Places
 @click.argument("reference", metavar="RUN")
 @click.option("--out", "stream", flag_value="out", help="Standard output alone.")
 @click.option("--err", "stream", flag_value="err", help="Standard error alone.")
-@click.option("--rank", type=WholeNumber(min=0), default=0, show_default=True, help="Of which process.")
+@click.option("--rank", type=WholeNumber(min=0), default=0, help="Of which process.")
 @click.option("--attempt", type=WholeNumber(min=0), metavar="A", help="Of which attempt; the last unless given.")
 @click.option("-n", "--lines", type=WholeNumber(min=0), metavar="N", help="Only the last so many lines.")
 @click.option("--raw", is_flag=True, help="Bytes as they are; else control characters but colours are left out.")

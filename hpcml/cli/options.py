@@ -1,4 +1,4 @@
-"""Options shared by commands: the selection of runs, the settings of a comparison, and the output form."""
+"""Options shared by commands: the selection of runs, the settings of a comparison, and the form of the answer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from hpcml.cli.say import say
+from hpcml.paths import Places
+
+if TYPE_CHECKING:
+    from hpcml.report.render.forms import Output
 
 Command = Callable[..., Any]
 _FORMS = {"json": "JSON, with stable keys.", "csv": "CSV.", "md": "Markdown.", "latex": "Tables for LaTeX."}
 _FLAG = "as_{}"  # a parameter for each: with a common one, click would silently keep the last of two flags
+_CONDITIONS = ("references", "experiment", "states", "where", "submission")
+
+pass_places = click.make_pass_decorator(Places)
 
 
 class WholeNumber(click.IntRange):
@@ -35,7 +44,21 @@ class AnyNumber(click.types.FloatParamType):
 
 
 def selecting(command: Command) -> Command:
-    """Add ``--experiment``, ``--state``, ``--where`` and ``--submission``."""
+    """Add ``[RUN]...`` and the options of `narrowing`; the command gets `selection`, a `Selection` of runs."""
+    return click.argument("references", metavar="[RUN]...", nargs=-1)(narrowing(command))
+
+
+def narrowing(command: Command) -> Command:
+    """Add ``--experiment``, ``--state``, ``--where`` and ``--submission``; the command gets `selection`."""
+
+    @wraps(command)
+    def with_selection(*words: object, **options: Any) -> object:  # noqa: ANN401 - click's own types
+        from hpcml.commands.selection import Selection
+
+        conditions = {name: options.pop(name) for name in _CONDITIONS if name in options}
+        return command(*words, selection=Selection(**conditions), **options)
+
+    chosen: Command = with_selection
     for option in (
         click.option("--submission", metavar="ID", help="Only runs that were submitted together."),
         click.option(
@@ -49,8 +72,8 @@ def selecting(command: Command) -> Command:
         ),
         click.option("--experiment", metavar="NAME", help="Only runs of this experiment."),
     ):
-        command = option(command)
-    return command
+        chosen = option(chosen)
+    return chosen
 
 
 def comparing(command: Command) -> Command:
@@ -122,6 +145,37 @@ def form(*choices: str) -> Callable[[Command], Command]:
     return decorate
 
 
+def output_in(*forms: str) -> Callable[[Command], Command]:
+    """Add a flag for each of *forms*; the `Output` that the command returns is printed in the form asked for."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def printed(*words: object, form: str | None, **options: Any) -> int:  # noqa: ANN401 - click's own types
+            return print_output(command(*words, **options), form)
+
+        return form(*forms)(printed)
+
+    return decorate
+
+
+def print_output(output: Output[Any], form: str | None) -> int:
+    """Print *output* in *form*, None for people; return the exit code."""
+    if form is not None:
+        if (write := getattr(output, form)) is None:
+            raise click.UsageError(f"this has no --{form}: --json has everything")
+        say(write(output.value), nl=False)
+        return output.code
+    if output.table is not None:
+        from hpcml.cli.terminal import console, show
+
+        show(output.table(output.value, console=console()))
+    for line in output.lines:
+        say(line)
+    if output.remark:
+        say(output.remark, err=True)
+    return output.code
+
+
 class CommandGroup(click.Group):
     """Commands below another, of which a misspelt one is answered with what may be meant, or with all there are."""
 
@@ -131,10 +185,11 @@ class CommandGroup(click.Group):
         """Find the command that *args* begin with."""
         name = args[0]
         if name not in self.commands and not name.startswith("-"):
-            from hpcml.spelling import did_you_mean
+            from hpcml.spelling import OPTIONS_FOR_COMMANDS, did_you_mean
 
             whole = " ".join(ctx.command_path.split()[1:])
-            guess = did_you_mean(name, self.commands) or f"choose {', '.join(sorted(self.commands))}"
+            guess = did_you_mean(name, [*self.commands, *OPTIONS_FOR_COMMANDS])
+            guess = guess or f"choose {', '.join(sorted(self.commands))}"
             raise click.UsageError(f"there is no command {whole} {name}: {guess}")
         return with_options_once(*super().resolve_command(ctx, args), ctx)
 
@@ -166,8 +221,14 @@ class DashedCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the dashed words behind the ``--`` after which there are no options."""
         before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
-        dashed = [word for word in before if word.startswith("+") or _is_dashed(word)]
-        return super().parse_args(ctx, [*(word for word in before if word not in dashed), "--", *after, *dashed])
+        valued = {name for each in self.params if not getattr(each, "is_flag", True) for name in each.opts}
+        dashed = [
+            at
+            for at, word in enumerate(before)
+            if (word.startswith("+") or _is_dashed(word)) and not (at and before[at - 1] in valued)
+        ]
+        kept = [word for at, word in enumerate(before) if at not in dashed]
+        return super().parse_args(ctx, [*kept, "--", *after, *(before[at] for at in dashed)])
 
 
 def _is_dashed(word: str) -> bool:

@@ -1,4 +1,4 @@
-"""The words behind ``--`` of `hpcml run` and `hpcml estimate`: the user's own program, which no parser of ours sees."""
+"""The words behind ``--`` of `hpcml run` and `plan --time`: the user's own program, which no parser of ours sees."""
 
 from __future__ import annotations
 
@@ -51,12 +51,7 @@ reading_metrics = click.option(
 
 
 def compose(
-    settings: Sequence[str],
-    program_words: Sequence[str] | None,
-    metrics: Sequence[str],
-    *,
-    is_literal: bool,
-    most: int,
+    settings: Sequence[str], program_words: Sequence[str] | None, metrics: Sequence[str], *, is_literal: bool, most: int
 ) -> tuple[list[Composed], list[str]]:
     """Do as `config.compose.compose_command`, in the current folder; what Hydra prints is said.
 

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import selecting
+from hpcml.cli.options import narrowing, pass_places
 from hpcml.cli.program import reading_metrics
 from hpcml.cli.say import complain, say
 from hpcml.paths import Places
 
 if TYPE_CHECKING:
     from hpcml.commands.read import WasRead
+    from hpcml.commands.selection import Selection
 
 
 @click.command()
 @click.argument("words", metavar="[RUN]... [workload.metrics=RULES] [workload.metrics_from=FILES]", nargs=-1)
 @click.option("--forget", "is_forgotten", is_flag=True, help="Take back what was read afterwards of these runs.")
 @reading_metrics
-@selecting
+@narrowing
 @pass_places
 def read(
-    places: Places, /, *, words: tuple[str, ...], metrics: tuple[str, ...], is_forgotten: bool, **selection: object
+    places: Places, /, *, words: tuple[str, ...], metrics: tuple[str, ...], is_forgotten: bool, selection: Selection
 ) -> int:
     """Read metrics of ended runs, from what they printed and from files that they wrote.
 
@@ -40,10 +41,9 @@ def read(
     1 where nothing was read.
     """  # noqa: D301 - a real backspace, at which click wraps no lines
     from hpcml.commands import read as reading
-    from hpcml.commands.selection import Selection
 
     asked = [word for word in words if word.startswith((f"{reading.RULES}=", f"{reading.FILES}="))]
-    wanted = Selection(references=[word for word in words if word not in asked], **selection)  # type: ignore[arg-type]
+    wanted = replace(selection, references=[word for word in words if word not in asked])
     if wanted.is_empty or bool(asked or metrics) is is_forgotten:
         raise click.UsageError("say which runs, and either what is read or --forget: hpcml read RUN... --metric loss")
     if is_forgotten:

@@ -1,17 +1,22 @@
-"""``hpcml recipes``: list the recipes, and what each device supports of them."""
+"""``hpcml recipes``: list the recipes, what each device supports of them, and what GPUs can do."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcml.cli.options import form
-from hpcml.cli.say import say
+from hpcml.cli.options import output_in
+from hpcml.report.render.forms import Output
+
+if TYPE_CHECKING:
+    from hpcml.model.recipe import ListedRecipe
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--matrix", is_flag=True, help="What becomes of each precision: native, emulated, or refused and why.")
 @click.option(
     "--device",
@@ -20,33 +25,75 @@ from hpcml.cli.say import say
     metavar="DEVICE",
     help="Of the matrix: cpu, a compute capability (8.0), or a GPU (v100); may be repeated.",
 )
-@form("json", "csv", "md")
-def recipes(name: str | None, matrix: bool, devices: tuple[str, ...], form: str | None) -> None:  # noqa: FBT001
+@click.option(
+    "--gpus",
+    "are_gpus",
+    is_flag=True,
+    help="What GPUs can do at most, in each precision; NAME is a part of a name, or what NVML calls a device.",
+)
+@output_in("json", "csv", "md")
+def recipes(names: tuple[str, ...], *, matrix: bool, devices: tuple[str, ...], are_gpus: bool) -> Output[Any]:
     """List the recipes, those in ./recipes too; with NAME: its options, their defaults and what it can do."""
-    from hpcml.cli.terminal import console, show
-    from hpcml.commands import recipes as asked
-    from hpcml.report import recipes as report
+    from hpcml.commands.recipes import list_recipes
 
     if devices and not matrix:
         raise click.UsageError("--device is about the matrix: add --matrix")
-    listed = asked.list_recipes(Path.cwd(), name)
+    if are_gpus and matrix:
+        raise click.UsageError("--gpus and --matrix exclude each other: give one")
+    if are_gpus:
+        return _gpus(names)
+    if len(names) > 1:
+        raise click.UsageError("name one recipe: hpcml recipes lists them")
+    listed = list_recipes(Path.cwd(), names[0] if names else None)
     if matrix:
-        found = asked.outcomes(listed, devices)
-        forms = {"json": report.matrix_json, "csv": report.matrix_csv, "md": report.matrix_markdown}
-        if form is None:
-            show(report.matrix_table(found, console=console()))
-        else:
-            say(forms[form](found), nl=False)
-    elif form == "json":
-        say(report.recipes_json(listed), nl=False)
-    elif name is None:
-        every = {"csv": report.recipes_csv, "md": report.recipes_markdown}
-        if form is None:
-            show(report.recipes_table(listed, console=console()))
-        else:
-            say(every[form](listed), nl=False)
-    elif form is None:
-        show(report.recipe_details(listed[0], console=console()))
-    else:
-        one = {"csv": report.recipe_csv, "md": report.recipe_markdown}
-        say(one[form](listed[0]), nl=False)
+        return _matrix(listed, devices)
+    return _details(listed[0]) if names else _all(listed)
+
+
+def _all(listed: Sequence[ListedRecipe]) -> Output[Any]:
+    from hpcml.report import recipes as report
+
+    return Output(
+        listed, table=report.recipes_table, json=report.recipes_json, csv=report.recipes_csv, md=report.recipes_markdown
+    )
+
+
+def _details(item: ListedRecipe) -> Output[Any]:
+    from hpcml.report import recipes as report
+
+    return Output(
+        item,
+        table=report.recipe_details,
+        json=lambda one: report.recipes_json([one]),
+        csv=report.recipe_csv,
+        md=report.recipe_markdown,
+    )
+
+
+def _matrix(listed: Sequence[ListedRecipe], devices: Sequence[str]) -> Output[Any]:
+    from hpcml.commands.recipes import outcomes
+    from hpcml.report import recipes as report
+
+    return Output(
+        outcomes(listed, devices),
+        table=report.matrix_table,
+        json=report.matrix_json,
+        csv=report.matrix_csv,
+        md=report.matrix_markdown,
+    )
+
+
+def _gpus(names: Sequence[str]) -> Output[Any]:
+    from hpcml.model.hardware import choose_gpus
+    from hpcml.report import gpus as report
+
+    models = choose_gpus(names)
+    return Output(
+        models,
+        table=report.gpus_table,
+        lines=report.mig_lines(models) if names else (),
+        remark=report.FOOTNOTE,
+        json=report.gpus_json,
+        csv=report.gpus_csv,
+        md=report.gpus_markdown,
+    )

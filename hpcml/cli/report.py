@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import comparing, form, selecting
+from hpcml.cli.options import comparing, form, pass_places, selecting
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
 if TYPE_CHECKING:
+    from hpcml.commands.selection import Selection
     from hpcml.model.comparison import ComparisonRequest
 
 _DEFAULT = "report.html"
 
 
 @click.command()
-@click.argument("references", metavar="[RUN]...", nargs=-1)
 @click.option(
     "-o",
     "out",
@@ -48,25 +47,19 @@ def report(
     request: ComparisonRequest,
     curves: tuple[str, ...],
     form: str | None,
-    **selection: object,
+    selection: Selection,
 ) -> None:
     """Write a report of runs, all or the selected, as one HTML file that needs nothing else.
 
     Verdicts first, then tables and charts, then where all of it came from. An earlier report is replaced.
     """
     from hpcml.commands import report as publish
-    from hpcml.commands.selection import Selection
     from hpcml.report.publication import publication_document
     from hpcml.report.render.report_forms import REPORT_FORMS, form_of
 
     chosen = REPORT_FORMS[form or form_of(out or "")]
-    wish = publish.Wish(
-        title=title,
-        comparison=request,
-        curves=curves,
-        command_line=_command_line(sys.argv),
-    )
-    found = publish.publish(places, Selection(**selection), wish)  # type: ignore[arg-type] # click's own types
+    wish = publish.Wish(title=title, comparison=request, curves=curves, command_line=_command_line(sys.argv))
+    found = publish.publish(places, selection, wish)
     file = out or (_DEFAULT if form is None else publish.STDOUT)
     publish.write_report(chosen.render(publication_document(found)), file, sys.stdout, is_ours=chosen.is_ours)
     if file != publish.STDOUT:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import selecting
+from hpcml.cli.options import pass_places, selecting
 from hpcml.cli.say import say
 from hpcml.errors import ConfigError
 from hpcml.paths import Places
+
+if TYPE_CHECKING:
+    from hpcml.commands.selection import Selection
 
 _GIVEN_BY = {
     **dict.fromkeys(("resources.mem", "mem"), "--mem"),
@@ -21,7 +24,6 @@ _GIVEN_BY = {
 
 
 @click.command()
-@click.argument("references", metavar="[RUN]...", nargs=-1)
 @selecting
 @click.option(
     "--cause", metavar="CAUSE", help="Only runs that failed for it: time_limit, host_memory, node_failure ..."
@@ -40,7 +42,7 @@ def retry(
     mem: str | None,
     dry_run: bool,
     yes: bool,
-    **selection: object,
+    selection: Selection,
 ) -> int:
     """Try failed runs again as their cause asks for: more time, another node, from the checkpoint, or not at all.
 
@@ -48,19 +50,17 @@ def retry(
     """
     from hpcml.cli.terminal import confirm
     from hpcml.commands import retry as operation
-    from hpcml.commands.selection import Selection
     from hpcml.commands.submit.backends import Backends
     from hpcml.report.status import left_lines, retry_lines
 
-    wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
-    refuse_settings(wanted.references)
+    refuse_settings(selection.references)
     overrides = {name: value for name, value in (("walltime", walltime), ("mem", mem)) if value is not None}
     backends = Backends.here(places, os.environ)
     if not dry_run:
         operation.finish_interrupted(places, backends)
-    found = operation.candidates(places, wanted, cause=cause, overrides=overrides)
+    found = operation.candidates(places, selection, cause=cause, overrides=overrides)
     decided = [(one.record, one.cause.value, one.decision.why, one.manifest is not None) for one in found]
-    is_about_all = wanted.is_empty and cause is None
+    is_about_all = selection.is_empty and cause is None
     for line in retry_lines([entry for entry in decided if entry[-1]] if is_about_all else decided):
         say(line)
     for line in left_lines(decided) if is_about_all else ():

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import selecting
+from hpcml.cli.options import pass_places, selecting
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
@@ -15,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcml.commands.rm import Copy, Doomed
+    from hpcml.commands.selection import Selection
 
 
 @click.command()
-@click.argument("references", metavar="[RUN]...", nargs=-1)
 @selecting
 @click.option("--gone", is_flag=True, help="Only runs whose directories are gone: the store forgets them.")
 @click.option("--forget", is_flag=True, help="The store alone: leave the files of runs that lie elsewhere.")
@@ -27,21 +26,19 @@ if TYPE_CHECKING:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @pass_places
 def rm(
-    places: Places, /, *, gone: bool, forget: bool, unused_code: bool, dry_run: bool, yes: bool, **selection: object
+    places: Places, /, *, gone: bool, forget: bool, unused_code: bool, dry_run: bool, yes: bool, selection: Selection
 ) -> int:
     """Remove runs that have ended, with all their files; lists them and asks before."""
     from hpcml.cli.terminal import warn
     from hpcml.commands import rm as act
     from hpcml.commands.rm import find_unused, remove_unused
-    from hpcml.commands.selection import Selection
 
-    wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
-    if wanted.is_empty and not gone and not unused_code:
+    if selection.is_empty and not gone and not unused_code:
         raise click.UsageError("say what goes: RUN..., --experiment, --state, --where, --submission or --gone")
     if gone and forget:
         raise click.UsageError("--gone and --forget exclude each other: what is gone is forgotten")
-    chooses = gone or not wanted.is_empty
-    doomed = act.plan_removal(places, wanted, gone=gone, forget=forget) if chooses else []
+    chooses = gone or not selection.is_empty
+    doomed = act.plan_removal(places, selection, gone=gone, forget=forget) if chooses else []
     copies = find_unused(places, without={item.record.uid for item in doomed}) if unused_code else []
     _list(doomed, copies)
     if dry_run or not (doomed or copies):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcml.cli.main import pass_places
+from hpcml.cli.options import pass_places
 from hpcml.cli.program import BeforeProgram, complete_words, reading_metrics
 from hpcml.cli.say import complain, pass_on, say
 from hpcml.paths import Places

@@ -1,79 +1,124 @@
-"""``hpcml runs``: list recorded runs."""
+"""``hpcml runs``: list recorded runs, or those that did best by a metric."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import WholeNumber, form, selecting
-from hpcml.cli.say import say
+from hpcml.cli.options import WholeNumber, form, pass_places, print_output, selecting
 from hpcml.paths import Places
+from hpcml.report.render.forms import Output
 
 if TYPE_CHECKING:
-    from hpcml.model.records import RunRecord
+    from hpcml.commands.selection import Selection
 
 
 @click.command()
-@click.argument("references", metavar="[RUN]...", nargs=-1)
 @selecting
 @click.option("--columns", metavar="KEY,...", help="Show these and no others: whatever --where knows.")
 @click.option("--sort", metavar="KEY", help="A setting, a field of the run or a metric; default: oldest first.")
 @click.option("--desc", "descending", is_flag=True, help="Largest or newest first.")
 @click.option("--limit", type=WholeNumber(min=1), metavar="N", help="At most so many; by time the newest.")
 @click.option("--metric", metavar="NAME", help="The metric to show; default: each run's objective.")
+@click.option(
+    "--best",
+    metavar="[METRIC]",
+    is_flag=False,
+    flag_value="",
+    help="The runs that did best by METRIC, 10 or --limit; alone: by the objective that they were configured with.",
+)
+@click.option("--goal", type=click.Choice(["max", "min"]), help="--best: which value it is; default: as configured.")
+@click.option("--by", multiple=True, metavar="KEY", help="--best: in each group of runs alike in it; may be repeated.")
+@click.option(
+    "--at",
+    type=click.Choice(["last", "best"]),
+    help="--best: by the value that a run ended with, the default, or the best that it ever had, which rewards noise.",
+)
 @form("json", "csv", "md")
 @pass_places
-def runs(places: Places, /, columns: str | None, metric: str | None, form: str | None, **selection: object) -> None:
-    """List recorded runs."""
-    import time
+def runs(  # noqa: PLR0913 - one for each option
+    places: Places,
+    /,
+    *,
+    selection: Selection,
+    columns: str | None,
+    sort: str | None,
+    descending: bool,
+    limit: int | None,
+    metric: str | None,
+    best: str | None,
+    goal: str | None,
+    by: tuple[str, ...],
+    at: Literal["last", "best"] | None,
+    form: str | None,
+) -> int:
+    """List recorded runs; with --best those that did best by a metric."""
+    if best is not None:
+        if columns or sort or descending or metric:
+            raise click.UsageError("--best has an order and columns of its own: leave the other options out")
+        return print_output(
+            _best(places, selection, best or None, goal=goal, by=by, at=at or "last", count=limit), form
+        )
+    if goal or by or at:
+        raise click.UsageError("--goal, --by and --at are about --best: add --best METRIC")
+    chosen = replace(selection, sort=sort, descending=descending, limit=limit)
+    from hpcml.cli.terminal import say_interrupted
 
-    from hpcml.cli.terminal import console, say_interrupted, show
+    code = print_output(_listed(places, chosen, columns=columns, metric=metric, form=form), form)
+    say_interrupted(places)
+    return code
+
+
+def _best(places: Places, selection: Selection, metric: str | None, **how: Any) -> Output[Any]:  # noqa: ANN401 - as given
+    from hpcml.commands.runs import best_runs
+    from hpcml.report import best as report
+
+    ranking = best_runs(places, selection, metric=metric, **how)
+    return Output(
+        ranking,
+        table=report.ranking_table,
+        remark=report.ranking_remark(ranking),
+        json=report.ranking_json,
+        csv=report.ranking_csv,
+        md=report.ranking_markdown,
+    )
+
+
+def _listed(
+    places: Places, selection: Selection, *, columns: str | None, metric: str | None, form: str | None
+) -> Output[Any]:
+    import time
+    from functools import partial
+
     from hpcml.commands.runs import list_runs
-    from hpcml.commands.selection import Selection
     from hpcml.model.told_apart import what_differs
     from hpcml.report import runs as report
-    from hpcml.report.runs import keys_in
 
-    chosen = Selection(**selection)  # type: ignore[arg-type] # click's own types
-    keys = keys_in(columns)
+    keys, now = report.keys_in(columns), time.time()
     is_table = not keys and form in (None, "md")
     asked = [*keys, *([] if metric is None else [f"metrics.{metric}"])]
-    records = list_runs(places, chosen, columns=asked, settings=report.SHOWN_SETTINGS if is_table else None)
-    now = time.time()
-    if keys and (form or records):
-        show_columns(records, keys, form=form, now=now)
-    elif form == "json":
-        for piece in report.runs_json(records):
-            say(piece, nl=False)
-    elif form == "csv":
-        say(report.runs_csv(records), nl=False)
-    elif form == "md":
-        say(report.runs_markdown(records, now=now, metric=metric, apart=what_differs(records)), nl=False)
-    elif records:
-        show(report.runs_table(records, console=console(), now=now, metric=metric, apart=what_differs(records)))
-    elif chosen.is_empty:
-        none = "no runs recorded here yet; hpcml run -n shows what a first one would do"
-        say("no run here can be read" if any(places.runs.glob("*/*/")) else none, err=True)
-    else:
-        say("no recorded run matches; hpcml runs lists them all", err=True)
-    say_interrupted(places)
+    records = list_runs(places, selection, columns=asked, settings=report.SHOWN_SETTINGS if is_table else None)
+    if not records and form is None:
+        return Output(records, remark=_none(places, selection))
+    if keys:
+        from hpcml.report.query import listing_output
+
+        return listing_output(keys, report.rows_of(records, keys, now=now))
+    told: dict[str, Any] = {"now": now, "metric": metric, "apart": what_differs(records) if is_table else {}}
+    return Output(
+        records,
+        table=partial(report.runs_table, **told),
+        json=lambda found: "".join(report.runs_json(found)),
+        csv=report.runs_csv,
+        md=partial(report.runs_markdown, **told),
+    )
 
 
-def show_columns(records: Sequence[RunRecord], keys: Sequence[str], *, form: str | None, now: float) -> None:
-    """Print what the runs have under *keys*."""
-    from hpcml.cli.terminal import console, show
-    from hpcml.report.render import rows as report
-    from hpcml.report.runs import rows_of
-
-    rows = rows_of(records, keys, now=now)
-    if form == "json":
-        say(report.value_json(keys, rows), nl=False)
-    elif form == "csv":
-        say(report.value_csv(keys, rows), nl=False)
-    elif form == "md":
-        say(report.value_markdown(keys, rows), nl=False)
-    else:
-        show(report.value_table(keys, rows, console=console()))
+def _none(places: Places, selection: Selection) -> str:
+    if not selection.is_empty:
+        return "no recorded run matches; hpcml runs lists them all"
+    if any(places.runs.glob("*/*/")):
+        return "no run here can be read"
+    return "no runs recorded here yet; hpcml run -n shows what a first one would do"

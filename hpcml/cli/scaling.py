@@ -2,85 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import Number, WholeNumber, form, selecting, words_of
-from hpcml.cli.say import say
+from hpcml.cli.options import Number, WholeNumber, output_in, pass_places, selecting, words_of
 from hpcml.paths import Places
+from hpcml.report.render.forms import Output, document_output
+
+if TYPE_CHECKING:
+    from hpcml.commands.selection import Selection
 
 _OVER = ("gpus", "nodes", "processes", "threads")
 
 
 @click.command()
-@click.argument("references", metavar="[RUN]...", nargs=-1)
 @click.option("--over", type=click.Choice(_OVER), help="What is counted; default: the first of these that differs.")
 @click.option(
     "--kind",
     type=click.Choice(["strong", "weak", "auto"]),
     default="auto",
-    show_default=True,
     help="One batch for all, or one that grows; auto finds both.",
 )
 @click.option(
     "--reference", type=WholeNumber(min=1), metavar="N", help="What speed-ups are against; default: the fewest."
 )
 @click.option(
-    "--least-gain",
-    type=Number(0, 1, max_open=True),
-    default=0.05,
-    show_default=True,
-    help="More devices that gain less do not help.",
+    "--least-gain", type=Number(0, 1, max_open=True), default=0.05, help="More devices that gain less do not help."
 )
 @click.option(
-    "--least-efficiency",
-    type=Number(0, 1, min_open=True),
-    default=0.5,
-    show_default=True,
-    help="Devices that are used worse do not pay.",
+    "--least-efficiency", type=Number(0, 1, min_open=True), default=0.5, help="Devices that are used worse do not pay."
 )
 @click.option("--allow", multiple=True, metavar="WORD[,WORD]", help="Settings and facts that may differ, too.")
 @click.option("--allow-mixed", is_flag=True, help="Look although other facts differ; they are listed.")
 @selecting
-@form("json", "csv", "md")
+@output_in("json", "csv", "md")
 @pass_places
-def scaling(  # noqa: PLR0913, PLR0917 - one for each option
+def scaling(
     places: Places,
     /,
     over: str | None,
-    kind: Literal["strong", "weak", "auto"],
-    reference: int | None,
-    least_gain: float,
-    least_efficiency: float,
     allow: tuple[str, ...],
-    allow_mixed: bool,  # noqa: FBT001 - click's flag
-    form: str | None,
-    **selection: object,
-) -> None:
+    selection: Selection,
+    **wish: Any,  # noqa: ANN401 - what a `ScalingRequest` has
+) -> Output[Any]:
     """Show what more GPUs, nodes, processes or CPU threads gain: speed-up, efficiency, cost, and when they pay."""
     from hpcml.analysis.scaling.cells import Over
     from hpcml.analysis.scaling.study import ScalingRequest
-    from hpcml.cli.terminal import console, show
     from hpcml.commands import scaling as operation
-    from hpcml.commands.selection import Selection
-    from hpcml.report.render.forms import FORMS
-    from hpcml.report.render.terminal import as_renderable
     from hpcml.report.scaling import scaling_document
 
-    question = ScalingRequest(
-        over=None if over is None else Over[over],
-        kind=kind,
-        reference=reference,
-        least_gain=least_gain,
-        least_efficiency=least_efficiency,
-        allow=words_of(allow),
-        allow_mixed=allow_mixed,
-    )
-    result = operation.scale_runs(places, Selection(**selection), question)  # type: ignore[arg-type] # click's
-    document = scaling_document(result)
-    if form is None:
-        show(as_renderable(document, console=console()))
-    else:
-        say(FORMS[form](document), nl=False)
+    question = ScalingRequest(over=None if over is None else Over[over], allow=words_of(allow), **wish)
+    return document_output(scaling_document(operation.scale_runs(places, selection, question)))

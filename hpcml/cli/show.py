@@ -1,56 +1,98 @@
-"""``hpcml show``: show everything recorded of one run."""
+"""``hpcml show``: show what is recorded of a run, the files that it wrote, or how a metric went."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import form
-from hpcml.cli.say import say
+from hpcml.cli.options import WholeNumber, output_in, pass_places, selecting
 from hpcml.paths import Places
+from hpcml.report.render.forms import Output
+
+if TYPE_CHECKING:
+    from hpcml.commands.selection import Selection
+
+_NEWEST = ("@1",)
 
 
 @click.command()
-@click.argument("reference", metavar="RUN")
+@selecting
 @click.option("--all", "is_all", is_flag=True, help="Also all settings with their defaults, facts and events.")
-@form("json")
+@click.option("--files", "are_files", is_flag=True, help="The files that its program wrote, and where they lie.")
+@click.option(
+    "--curve",
+    metavar="[METRIC]",
+    is_flag=False,
+    flag_value="",
+    help="How METRIC went, in one run or in several; alone: the objective that they were configured with.",
+)
+@click.option(
+    "--points", type=WholeNumber(min=1), metavar="N", help="--curve: at most so many of each run's; default: all."
+)
+@output_in("json", "csv", "md")
 @pass_places
-def show(places: Places, reference: str, *, is_all: bool, form: str | None) -> None:
+def show(
+    places: Places, *, selection: Selection, is_all: bool, are_files: bool, curve: str | None, points: int | None
+) -> Output[Any]:
     """Show what was asked of one run, its result and its end; --all shows everything recorded of it.
 
     RUN is an id, a unique end of one, a name, @1 for the newest run or @-1 for the last submission, if it is one run.
+    Without one: the newest.
     """
-    _show(places, reference, is_all=is_all, form=form)
+    from hpcml.commands.selection import Selection
+
+    if is_all + are_files + (curve is not None) > 1:
+        raise click.UsageError("--all, --files and --curve are three questions: ask one")
+    if points is not None and curve is None:
+        raise click.UsageError("--points is about --curve: add it")
+    chosen = replace(selection, references=_NEWEST) if selection.is_empty else selection
+    if curve is not None:
+        return _curves(places, chosen, curve or None, points)
+    if len(chosen.references) != 1 or chosen != Selection(references=chosen.references):
+        raise click.UsageError("hpcml show shows one run: name it; hpcml runs lists several, --curve draws them")
+    return _files(places, chosen.references[0]) if are_files else _details(places, chosen.references[0], is_all=is_all)
 
 
-@click.command()
-@click.option("--all", "is_all", is_flag=True, help="Also all settings with their defaults, facts and events.")
-@form("json")
-@pass_places
-def last(places: Places, *, is_all: bool, form: str | None) -> None:
-    """Show the newest run, as `hpcml show @1` does."""
-    _show(places, "@1", is_all=is_all, form=form)
+def _curves(places: Places, selection: Selection, metric: str | None, points: int | None) -> Output[Any]:
+    from functools import partial
+
+    from hpcml.commands.show import curves_of
+    from hpcml.model.told_apart import what_differs
+    from hpcml.report import curves as report
+
+    found = curves_of(places, selection, metric=metric, points=points)
+    apart = what_differs(found.runs)
+    return Output(
+        found,
+        table=partial(report.curves_table, apart=apart),
+        json=report.curves_json,
+        csv=report.curves_csv,
+        md=partial(report.curves_markdown, apart=apart),
+    )
 
 
-def _show(places: Places, reference: str, *, is_all: bool, form: str | None) -> None:
-    from hpcml.cli import terminal
+def _files(places: Places, reference: str) -> Output[Any]:
+    from hpcml.commands.show import files_of
+    from hpcml.report import files as report
+
+    found = files_of(places, reference)
+    lines = report.files_lines(found.work, found.files)
+    return Output(found, lines=lines, json=lambda each: report.files_json(each.work, each.files))
+
+
+def _details(places: Places, reference: str, *, is_all: bool) -> Output[Any]:
+    from functools import partial
+
     from hpcml.commands.show import show_run
     from hpcml.report import show as report
-    from hpcml.report.show import Asked
 
     shown = show_run(places, reference)
-    run, events, word, code, timelines = shown.record, shown.events, shown.word, shown.code, shown.timelines
-    if form == "json":
-        say(report.run_details_json(run, events, word=word, code=code, timelines=timelines), nl=False)
-    else:
-        console = terminal.console()
-        details = report.run_details(
-            run,
-            events,
-            console=console,
-            word=word,
-            timelines=timelines,
-            asked=Asked(overrides=shown.overrides, argv=shown.argv, code=code, image=shown.image),
-            is_all=is_all,
-        )
-        terminal.show(details)
+    known: dict[str, Any] = {"word": shown.word, "timelines": shown.timelines}
+    asked = report.Asked(overrides=shown.overrides, argv=shown.argv, code=shown.code, image=shown.image)
+    return Output(
+        shown.record,
+        table=partial(report.run_details, events=shown.events, asked=asked, is_all=is_all, **known),
+        json=partial(report.run_details_json, events=shown.events, code=shown.code, **known),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -12,13 +13,13 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import form, selecting
+from hpcml.cli.options import form, pass_places, print_output, selecting
 from hpcml.cli.say import say
-from hpcml.cli.terminal import console, say_interrupted, show, warn
+from hpcml.cli.terminal import console, say_interrupted, warn
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report import status as report
+from hpcml.report.render.forms import Output
 from hpcml.report.text import safe
 
 if TYPE_CHECKING:
@@ -30,14 +31,12 @@ _INTERRUPTED = 130
 
 
 @click.command()
-@click.argument("references", metavar="[RUN]...", nargs=-1)
 @selecting
 @click.option("--watch", "is_watched", is_flag=True, help="Go on until all have ended; Ctrl-C leaves the runs alone.")
 @form("json")
 @pass_places
-def status(places: Places, /, *, is_watched: bool, form: str | None, **selection: object) -> int:
+def status(places: Places, /, *, is_watched: bool, form: str | None, selection: Selection) -> int:
     """Say where runs stand: those named or selected, or all that have not ended. Schedulers are asked once a minute."""
-    from hpcml.commands.selection import Selection
     from hpcml.commands.status import poll_interval_s, standings
     from hpcml.commands.submit.backends import Backends
 
@@ -45,23 +44,26 @@ def status(places: Places, /, *, is_watched: bool, form: str | None, **selection
         raise click.UsageError("--watch is for people: leave out --json, or ask again and again without --watch")
     interval_s = poll_interval_s(os.environ)
     backends = Backends.here(places, os.environ)
-    wanted = Selection(**selection)  # type: ignore[arg-type] # click's own types
     if is_watched:
-        return watch_to_the_end(places, wanted, backends, interval_s)
-    found, problems = standings(places, wanted, backends, interval_s)
+        return watch_to_the_end(places, selection, backends, interval_s)
+    found, problems = standings(places, selection, backends, interval_s)
     for line in problems:
         warn(line)
     rows = [report.StandingRow(record=one.record, word=one.known, said_at=one.said_at) for one in found]
-    if form == "json":
-        say(report.standing_json(rows), nl=False)
-    elif rows and not console().is_terminal:
-        say(report.standing_text(rows, now=time.time()), nl=False)
-    elif rows:
-        show(report.standing_table(rows, console=console(), now=time.time()))
-    else:
-        say("no run is waiting or running" if wanted.is_empty else "no runs match", err=True)
+    none = "no run is waiting or running" if selection.is_empty else "no runs match"
+    is_text = not console().is_terminal
+    code = print_output(
+        Output(
+            rows,
+            table=partial(report.standing_table, now=time.time()) if rows and not is_text else None,
+            lines=report.standing_text(rows, now=time.time()).splitlines() if rows and is_text else (),
+            remark=None if rows else none,
+            json=report.standing_json,
+        ),
+        form,
+    )
     say_interrupted(places)
-    return 0
+    return code
 
 
 def watch_to_the_end(places: Places, selection: Selection, backends: Backends, interval_s: float) -> int:

@@ -1,29 +1,73 @@
-"""``hpcml sync``: finish what was interrupted, and bring the run directories into the store."""
+"""``hpcml sync``: bring the run directories into the store, and look after it."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcml.cli.main import pass_places
+from hpcml.cli.options import form, pass_places, print_output
 from hpcml.cli.say import complain, say
 from hpcml.paths import Places
+from hpcml.report.render.forms import Output
 
 if TYPE_CHECKING:
     from hpcml.commands.sync import Synchronised
 
 
 @click.command()
+@click.argument("folders", metavar="[DIR]...", nargs=-1)
 @click.option("--all", "is_anew", is_flag=True, help="Read every journal again, from its beginning.")
 @click.option("--watch", "is_watched", is_flag=True, help="Go on doing so every few seconds; Ctrl-C ends it.")
+@click.option("--add", is_flag=True, help="Read the run directories in DIR too, now and from now on; they stay there.")
+@click.option("--forget", is_flag=True, help="Read DIR no more, and drop its runs.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Say where the store is and what is in it, and look for damage, also of runs; exit code 1 if there is any.",
+)
+@click.option("--backup", metavar="[FILE]", is_flag=False, flag_value="", help="Copy it to FILE, or beside itself.")
+@click.option("--compact", is_flag=True, help="Make it as small as it can be; all backups but the newest go.")
+@form("json")
 @pass_places
-def sync(places: Places, is_anew: bool, is_watched: bool) -> int:  # noqa: FBT001 - click's way
+def sync(  # noqa: PLR0913 - one for each option
+    places: Places,
+    *,
+    folders: tuple[str, ...],
+    is_anew: bool,
+    is_watched: bool,
+    add: bool,
+    forget: bool,
+    check: bool,
+    backup: str | None,
+    compact: bool,
+    form: str | None,
+) -> int:
     """Finish interrupted submissions, ask the schedulers, retry what schedule.retry allows, read all run folders.
 
     The exit code is 1 if a run or a journal cannot be read, and 3 if a submission waits for its scheduler's answer.
     """
+    if sum([add, forget, check, backup is not None, compact, is_anew or is_watched]) > 1:
+        raise click.UsageError("--add, --forget, --check, --backup and --compact are done by themselves: give one")
+    if (add or forget) != bool(folders):
+        raise click.UsageError("say which folders, and what to do: hpcml sync --add DIR..., or --forget DIR...")
+    if form is not None and not check:
+        raise click.UsageError("--json is about --check: add it")
+    if check:
+        return print_output(_checked(places), form)
+    if backup is not None:
+        return _back_up(places, backup)
+    if folders or compact:
+        for line in _added(places, folders) if add else _forgotten(places, folders) if forget else _compacted(places):
+            say(line)
+        return 0
+    return _synchronise(places, is_anew=is_anew, is_watched=is_watched)
+
+
+def _synchronise(places: Places, *, is_anew: bool, is_watched: bool) -> int:
     from hpcml.commands.status import poll_interval_s
     from hpcml.commands.submit.backends import Backends
     from hpcml.commands.sync import keep_synchronised
@@ -56,3 +100,46 @@ def _tell(done: Synchronised, told: set[str], *, is_brief: bool) -> set[str]:
         if warning not in told:
             warn(warning)
     return {"", *report.problems, *done.warnings}
+
+
+def _added(places: Places, folders: Sequence[str]) -> Iterator[str]:
+    from hpcml.commands.added_folders import adopt
+
+    found, report = adopt(places, [Path(folder) for folder in folders])
+    for given in found:
+        yield f"{given.folder}: {given.runs} runs{'' if given.is_new else ', read already'}"
+    yield f"{report.new_points} new points"
+    for problem in report.problems:
+        complain(problem)
+
+
+def _forgotten(places: Places, folders: Sequence[str]) -> Iterator[str]:
+    from hpcml.commands.added_folders import disown
+
+    for folder in folders:
+        yield f"{folder}: read no more; {disown(places, Path(folder))} runs taken out of the store"
+
+
+def _compacted(places: Places) -> Iterator[str]:
+    from hpcml.commands.store import compact
+    from hpcml.report.store import rewritten_lines
+
+    yield from rewritten_lines(compact(places))
+
+
+def _back_up(places: Places, file: str) -> int:
+    from hpcml.commands.store import back_up
+    from hpcml.report.text import size
+
+    written, count = back_up(places, Path(file) if file else None)
+    say(f"wrote {written}: {size(count)}")
+    return 0
+
+
+def _checked(places: Places) -> Output[Any]:
+    from hpcml.commands.store import check
+    from hpcml.report import store as report
+
+    found = check(places)
+    code = int(bool(found.faults or found.unreadable))
+    return Output(found, lines=report.check_lines(found), json=report.check_json, code=code)

@@ -1,32 +1,37 @@
-"""``hpcml tag``: give runs tags, and take them away."""
+"""``hpcml tag``: give runs tags, take them away, and note something of them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import DashedCommand, selecting
+from hpcml.cli.options import DashedCommand, narrowing, pass_places
 from hpcml.cli.say import say
 from hpcml.paths import Places
+
+if TYPE_CHECKING:
+    from hpcml.commands.selection import Selection
 
 
 @click.command(cls=DashedCommand)
 @click.argument("words", metavar="[RUN]... +TAG|-TAG...", nargs=-1)
-@selecting
+@click.option("--note", metavar="TEXT", help="Note it of the runs, with your name and the time; hpcml show shows it.")
+@narrowing
 @pass_places
-def tag(places: Places, /, *, words: tuple[str, ...], **selection: object) -> None:
+def tag(places: Places, /, *, words: tuple[str, ...], note: str | None, selection: Selection) -> None:
     """Give runs tags and take them away: hpcml tag 222k7wz9 +paper -draft."""
-    from hpcml.commands.selection import Selection
     from hpcml.commands.tag import parse_change
-    from hpcml.commands.tag import tag as change_tags
-    from hpcml.report.runs import tags_line
+    from hpcml.commands.tag import tag as annotate
+    from hpcml.report.runs import notes_line, tags_line
 
     changes = [word for word in words if word.startswith(("+", "-"))]
-    wanted = Selection(references=[word for word in words if word not in changes], **selection)  # type: ignore[arg-type]
-    if wanted.is_empty or not changes:
-        raise click.UsageError("say which runs, and what to change: hpcml tag RUN... +paper -draft")
-    records = change_tags(places, wanted, [parse_change(word) for word in changes])
+    wanted = replace(selection, references=[word for word in words if word not in changes])
+    if wanted.is_empty or not (changes or note is not None):
+        raise click.UsageError("say which runs, and what to change: hpcml tag RUN... +paper -draft --note TEXT")
+    records = annotate(places, wanted, [parse_change(word) for word in changes], note=note)
     for record in records:
-        say(tags_line(record))
+        say(tags_line(record) if changes else notes_line(record))
     if not records:
         say("no run matches", err=True)

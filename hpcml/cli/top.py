@@ -13,8 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import form
+from hpcml.cli.options import form, pass_places
 from hpcml.cli.say import say
 from hpcml.cli.terminal import console as terminal
 from hpcml.cli.terminal import show
@@ -29,7 +28,7 @@ from hpcml.runs.layout import RunDir
 @click.argument("references", metavar="[RUN]...", nargs=-1)
 @click.option("--submission", metavar="ID", help="The runs that were submitted together.")
 @click.option("--local", "is_local", is_flag=True, help="This machine's GPUs and load, without a run.")
-@click.option("--interval", default="2s", show_default=True, metavar="TIME", help="Between two looks: 500ms, 2s, 1m.")
+@click.option("--interval", default="2s", metavar="TIME", help="Between two looks: 500ms, 2s, 1m.")
 @click.option("--once", is_flag=True, help="One look, as where there is no terminal.")
 @form("json")
 @pass_places

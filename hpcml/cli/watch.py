@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from hpcml.cli.main import pass_places
-from hpcml.cli.options import WholeNumber, comparing
+from hpcml.cli.options import WholeNumber, comparing, pass_places
 from hpcml.cli.say import say
 from hpcml.paths import Places
 from hpcml.runs.private import user_name
@@ -37,7 +36,7 @@ _SHORTEST_S = 0.5
     help="Draw this; default: as in hpcml report; may be repeated.",
 )
 @click.option("--port", type=WholeNumber(0, 65535), help="Default: the first free one from 8010 on; 0: any.")
-@click.option("--interval", default="2s", show_default=True, metavar="TIME", help="Between two looks: 500ms, 2s, 1m.")
+@click.option("--interval", default="30s", metavar="TIME", help="Until the page is made anew.")
 @pass_places
 def watch(
     places: Places,
@@ -55,17 +54,17 @@ def watch(
     Prints a link that this machine's users alone can open who were told it, and how to open it from elsewhere. Ctrl-C
     ends it; the runs go on.
     """
+    from hpcml.commands import watch as page
     from hpcml.commands.report import Wish
     from hpcml.commands.selection import Selection
     from hpcml.commands.status import poll_interval_s
     from hpcml.commands.submit.backends import Backends
-    from hpcml.commands.watch import watched
     from hpcml.units import parse_interval_s
 
     interval_s = parse_interval_s(interval, field="--interval")
     if interval_s < _SHORTEST_S:
         raise click.UsageError(f"--interval {interval} is too short: 500ms at least")
-    asked = watched.Watch(
+    asked = page.Watch(
         places=places,
         selection=Selection(experiment=experiment, where=where),
         wish=Wish(title=title, comparison=request, curves=curves, command_line=_as_report(experiment, where, request)),
@@ -73,7 +72,7 @@ def watch(
         interval_s=interval_s,
         poll_s=poll_interval_s(os.environ),
     )
-    watched.watch(asked, port=port, ready=_tell)
+    page.watch(asked, port=port, ready=_tell)
     say("ended; the runs go on", err=True)
 
 

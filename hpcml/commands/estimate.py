@@ -1,4 +1,4 @@
-"""Estimates of how long planned runs take and what they use, from recorded runs, for ``hpcml estimate``.
+"""Estimates of how long planned runs take and what they use, from recorded runs, for ``hpcml plan --time``.
 
 ``hpcml run`` asks the same before it submits, to warn of walltimes that are too short.
 """

@@ -1,4 +1,4 @@
-"""Links to folders of run directories outside of HPCML_HOME; ``hpcml ingest`` makes them, collecting follows them."""
+"""Links to folders of run directories outside of HPCML_HOME; ``sync --add`` makes them, collecting follows them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def roots(places: Places) -> list[Path]:
 
 
 def folders(places: Places) -> list[Path]:
-    """Return the folders that were given to ``hpcml ingest``, in the order in which they were given.
+    """Return the folders that were given to ``hpcml sync --add``, in the order in which they were given.
 
     One that does not exist at the moment (an unmounted disk) is among them, so that its runs are not taken for removed.
     """

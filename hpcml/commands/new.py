@@ -1,4 +1,4 @@
-"""Templates for a user's own recipe, study, cluster profile or project, for ``hpcml new`` and ``init``.
+"""Templates for a user's own recipe, study, cluster profile or project, for ``hpcml new`` and ``cluster new``.
 
 Nothing is overwritten.
 """
@@ -60,8 +60,8 @@ def new_study(name: str, project: Path) -> Scaffold:
     return Scaffold(files=files, then=f"hpcml run -n +experiment={name}")
 
 
-def new_cluster(name: str, scheduler: SchedulerName, project: Path) -> Scaffold:
-    """Write the profile ``conf/cluster/NAME.yaml``; what only the site knows stands in it as comments.
+def new_cluster(name: str, scheduler: SchedulerName, folder: Path) -> Scaffold:
+    """Write the profile ``NAME.yaml`` into *folder*; what only the site knows stands in it as comments.
 
     It may have the name of a profile that ships with hpcml, and is used instead of it then. Raises as `new_recipe`
     does.
@@ -70,7 +70,7 @@ def new_cluster(name: str, scheduler: SchedulerName, project: Path) -> Scaffold:
     _check(name, "cluster", taken=None)
     gpu_request = json.dumps(backend_of(scheduler.name).gpu_request)  # as YAML reads it too
     text = _filled("cluster.yaml", name, scheduler=scheduler.name, gpu_request=gpu_request)
-    files = _write({project / "conf" / "cluster" / f"{name}.yaml": text})
+    files = _write({folder / f"{name}.yaml": text})
     return Scaffold(files=files, then=f"hpcml run -n cluster={name}")
 
 

@@ -191,7 +191,7 @@ class _Standing:
         if record.uid in self.ours and os.path.lexists(record.path):
             return f"run {record.uid} lies in {self.runs}, whose runs are always read: give no --forget"
         if place is not None:
-            return f"run {record.uid} lies in {place}, which is read again and again: hpcml ingest --forget {place}"
+            return f"run {record.uid} lies in {place}, which is read again and again: hpcml sync --forget {place}"
         return None
 
 

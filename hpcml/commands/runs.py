@@ -1,15 +1,21 @@
-"""The list of recorded runs that meet some conditions, for ``hpcml runs``."""
+"""The recorded runs that meet some conditions, and those that did best by a metric, for ``hpcml runs``."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
+from hpcml.model.query_results import Ranking
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import swept_settings
 from hpcml.paths import Places
 from hpcml.store import query
+
+if TYPE_CHECKING:
+    from hpcml.analysis.ranking import At
 
 
 def list_runs(
@@ -27,3 +33,29 @@ def list_runs(
         if settings is not None:
             settings = {*settings, *swept_settings(query.varied_keys(store))}
         return select(store, selection, settings=settings)
+
+
+def best_runs(
+    places: Places,
+    selection: Selection,
+    *,
+    metric: str | None,
+    goal: str | None,
+    at: At,
+    by: Sequence[str],
+    count: int | None,
+) -> Ranking:
+    """Return the best *count* of the selected runs: by default 10, or 1 of each group where *by* makes groups.
+
+    *metric* and *goal* (min or max) are those of the runs' objective where they are None; *at* says which value of a
+    run's curve counts. Raises `StoreError` for a name in *by* that no run has, and `ComparisonError` where the runs'
+    objectives differ and no metric is given.
+    """
+    from hpcml.analysis.ranking import rank  # noqa: PLC0415 - loads the statistics
+
+    with opened(places) as store:
+        collect(store, places)
+        query.check_keys(store, by)
+        runs = select(store, selection, refusal="no run matches: none is the best")
+        wanted = count or (1 if by else 10)
+        return rank(runs, metric=metric, goal=goal, at=at, by=by, count=wanted, now=time.time())

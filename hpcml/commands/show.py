@@ -1,4 +1,4 @@
-"""Everything recorded of one run, for ``hpcml show``."""
+"""What is recorded of one run, the files that it wrote, and the curves of a metric, for ``hpcml show``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.commands.collect import collect, opened
-from hpcml.errors import HpcmlError
-from hpcml.model.query_results import Timeline
+from hpcml.commands.selection import Selection, find, select
+from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import Known, RunRecord, StoredEvent
 from hpcml.model.secrets import masked
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
+from hpcml.runs.run_json import IMPORTED
+from hpcml.runs.working_directory import WrittenFile, written_files
 from hpcml.store import query
 from hpcml.store.scheduler_words import read_words
 from hpcml.store.telemetry import timelines
@@ -79,3 +83,50 @@ def events_of(places: Places, reference: str) -> list[StoredEvent]:
     with opened(places) as store:
         collect(store, places)
         return query.events(store, query.get_run(store, reference).uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles:
+    """The working directory of a run and what its program wrote there, in all attempts so far, sorted by path."""
+
+    work: Path
+    files: Sequence[WrittenFile]
+
+
+def files_of(places: Places, reference: str) -> RunFiles:
+    """Return what the run that *reference* means has written; of one that goes on, up to now.
+
+    Raises `StoreError` where it means none or several runs, `ConfigError` where the run has no working directory of its
+    own (yet), and `HpcmlError` where that cannot be read.
+    """
+    ((record, run_dir),) = find(places, [reference])
+    if not run_dir.staged.exists():
+        why = _why_none(record, run_dir)
+        raise ConfigError(f"run {record.uid} has no working directory of its own: {why}")
+    try:
+        return RunFiles(work=run_dir.work, files=written_files(run_dir))
+    except OSError as error:
+        raise HpcmlError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _why_none(record: RunRecord, run_dir: RunDir) -> str:
+    if record.scheduler == IMPORTED:
+        return f"it was imported; its files lie in {run_dir.path} where hpcml import --artifacts copied them"
+    return "a recipe and schedule.snapshot=none have none" if record.state.is_final else "it has not started"
+
+
+def curves_of(places: Places, selection: Selection, *, metric: str | None, points: int | None = None) -> Curves:
+    """Return a metric of the selected runs, by default their objective, with at most *points* points a run.
+
+    None keeps all points. Raises `ConfigError` for an empty selection, and `ComparisonError` where no metric is given
+    and the runs' objectives differ.
+    """
+    if selection.is_empty:
+        raise ConfigError("curves of which runs? name them, or choose them with --where or --experiment")
+    with opened(places) as store:
+        collect(store, places)
+        runs = select(store, selection, refusal="no run matches: nothing to draw")
+        name = find_yardstick(runs, metric, None).metric
+        found = query.curves(store, [run.uid for run in runs], name)
+    curves = Curves(metric=name, runs=runs, points=found)
+    return curves if points is None else curves.thinned(points)

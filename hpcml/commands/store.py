@@ -1,4 +1,4 @@
-"""Looking after the store: its place and size, checks, compaction and backup, for ``hpcml store``."""
+"""Looking after the store: its place and size, checks, compaction and backup, for ``hpcml sync``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,6 @@ from hpcml.store.manifest_rows import describe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSummary:
-    """A store as it is kept: `used` says how it is used, `size_bytes` is None for a server's database."""
-
-    name: str
-    used: str
-    size_bytes: int | None
-    runs: int
-    points: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRewrite:
     """A store's file before and after, in bytes, and what was removed beside it."""
 
@@ -37,18 +26,20 @@ class StoreRewrite:
     removed: Sequence[Path] = ()
 
 
-def look(places: Places) -> StoreSummary:
-    """Return where and how the store is kept, how many runs and metric points are in it, and its size."""
-    with opened(places) as store:
-        runs, points = admin.counts(store)
-        return StoreSummary(name=store.name, used=store.used, size_bytes=admin.size_of(store), runs=runs, points=points)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCheck:
-    """What is wrong: a line for each fault of the store called `name`, and for each run that cannot be read into it."""
+    """A store as it is kept, and what is wrong: a line for each fault of it, and for each run that cannot be read.
+
+    `used` says how it is used, `size_bytes` is None for a server's database; of a damaged store nothing is counted.
+    `folders` are those outside of HPCML_HOME that are read too.
+    """
 
     name: str
+    used: str | None = None
+    size_bytes: int | None = None
+    runs: int | None = None
+    points: int | None = None
+    folders: Sequence[str]
     faults: Sequence[str]
     unreadable: Sequence[str]
 
@@ -58,11 +49,22 @@ def check(places: Places) -> StoreCheck:
 
     Nothing is read in before, so that a damaged store is looked at as it is.
     """
-    unreadable = list(_unreadable(places))
+    unreadable, folders = list(_unreadable(places)), list(map(str, external_runs.folders(places)))
     if torn := admin.torn_parts(places.store_url):
-        return StoreCheck(name=places.store_url, faults=torn, unreadable=unreadable)
+        return StoreCheck(name=places.store_url, faults=torn, unreadable=unreadable, folders=folders)
     with opened(places) as store:
-        return StoreCheck(name=store.name, faults=list(admin.faults(store)), unreadable=unreadable)
+        faults = list(admin.faults(store))
+        runs, points = (None, None) if faults else admin.counts(store)
+        return StoreCheck(
+            name=store.name,
+            used=store.used,
+            size_bytes=admin.size_of(store),
+            runs=runs,
+            points=points,
+            folders=folders,
+            faults=faults,
+            unreadable=unreadable,
+        )
 
 
 def _unreadable(places: Places) -> Iterator[str]:
@@ -74,17 +76,6 @@ def _unreadable(places: Places) -> Iterator[str]:
                 sizes_in(str(run_dir.journals))
             except HpcmlError as error:
                 yield str(error)
-
-
-def vacuum(places: Places) -> StoreRewrite:
-    """Give the space of deleted rows back to the file system; return the sizes before and after (0 for a server's).
-
-    Raises `StoreError` where the store is read-only for this user.
-    """
-    with opened(places, to_write=True) as store:
-        before = admin.size_of(store) or 0
-        admin.vacuum(store)
-        return StoreRewrite(name=store.name, before=before, after=admin.size_of(store) or 0)
 
 
 def compact(places: Places) -> StoreRewrite:

@@ -182,7 +182,7 @@ def _gone(store: Database, places: Places) -> Iterator[str]:
     for folder in external_runs.folders(places):
         if not folder.is_dir():
             runs = len(runs_below(store, folder))
-            yield f"{folder} is not there: its {runs} runs are kept as they were; hpcml ingest --forget drops them"
+            yield f"{folder} is not there: its {runs} runs are kept as they were; hpcml sync --forget drops them"
 
 
 def _named(uids: Sequence[str]) -> str:

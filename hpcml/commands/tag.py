@@ -1,4 +1,4 @@
-"""Tags and notes that people give to runs, for ``hpcml tag`` and ``hpcml note``; kept in the runs' journals."""
+"""Tags and notes that people give to runs, for ``hpcml tag``; kept in the runs' journals."""
 
 from __future__ import annotations
 
@@ -50,37 +50,29 @@ def parse_change(word: str) -> TagChange:
     return TagChange(tag=word[1:], is_wanted=word[0] == "+")
 
 
-def tag(places: Places, selection: Selection, changes: Sequence[TagChange]) -> list[RunRecord]:
-    """Make *changes*, in their order, to each of the selected runs; return these as they are now.
+def tag(
+    places: Places, selection: Selection, changes: Sequence[TagChange], *, note: str | None = None
+) -> list[RunRecord]:
+    """Make *changes*, in their order, to each of the selected runs, and add *note*; return these as they are now.
 
     Runs that are gone, read-only or another user's raise `ConfigError`, and nothing is written to any. Where a change
-    would change nothing, nothing is written. Raises `HpcmlError` where the disk is full.
+    would change nothing, nothing is written. Raises `HpcmlError` where the disk is full, and `ConfigError` for a blank
+    note or one of more than 64 Ki characters.
     """
+    if note is not None:
+        require(note.strip() != "", "a note says something: hpcml tag RUN --note 'what is to be remembered'")
+        require(len(note) <= _LONGEST_NOTE, f"a note has {_LONGEST_NOTE} characters at most, this one {len(note)}")
+    noted: list[_Told] = [] if note is None else [("noted", {"text": note})]
     with opened(places, to_write=True) as store:
         collect(store, places)
         chosen = select(store, selection)
-        wanted = {record.uid: _events_for(record, changes) for record in chosen}
+        wanted = {record.uid: [*_events_for(record, changes), *noted] for record in chosen}
         run_dirs = {record.uid: writable(record, _TAGS) for record in chosen if wanted[record.uid]}
         with store.together():
             for record in chosen:
                 if wanted[record.uid]:
                     _tell(store, record, run_dirs[record.uid], wanted[record.uid])
         return [get_run(store, record.uid) if wanted[record.uid] else record for record in chosen]
-
-
-def note(places: Places, reference: str, text: str) -> RunRecord:
-    """Add *text*, at most 64 Ki characters, to the notes of the run; return it as it is now.
-
-    Raises `ConfigError` for a blank or longer text and for a run that cannot be written to, and `StoreError` where
-    *reference* means no run or several.
-    """
-    require(text.strip() != "", "a note says something: hpcml note RUN 'what is to be remembered'")
-    require(len(text) <= _LONGEST_NOTE, f"a note has {_LONGEST_NOTE} characters at most, this one {len(text)}")
-    with opened(places, to_write=True) as store:
-        collect(store, places)
-        record = get_run(store, reference)
-        _tell(store, record, writable(record, _TAGS), [("noted", {"text": text})])
-        return get_run(store, record.uid)
 
 
 _Told = tuple[str, dict[str, str]]

@@ -95,7 +95,7 @@ def _no_room(written: Mapping[Path, str]) -> str:
 
 def more_room(*settings: str) -> str:
     """Return what to do where a folder that one of *settings* names is full."""
-    first = "hpcml images prune" if IMAGES in settings else "make room there"
+    first = "hpcml images rm --older-than 30d" if IMAGES in settings else "make room there"
     return f"{first}, or set {' or '.join(settings)} to another place"
 
 

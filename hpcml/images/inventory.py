@@ -94,7 +94,7 @@ def remove(cache: Cache, chosen: Sequence[Stocked]) -> None:
 def may_go(stocked: Sequence[Stocked], *, now: float, older_than_s: float) -> list[Stocked]:
     """Return the images that no open run needs and that were not used for *older_than_s* seconds before *now*.
 
-    *now* is in unix seconds. `hpcml images prune` removes these.
+    *now* is in unix seconds. `hpcml images rm --older-than` removes these.
     """
     return [item for item in stocked if not item.needed and now - item.idle_since >= older_than_s]
 

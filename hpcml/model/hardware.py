@@ -1,7 +1,7 @@
 """Peak performance of GPUs: from vendors' data sheets (gpus.toml), or derived from a device's own properties.
 
 `gpu_of` finds the model for a run's recorded facts; `GpuModel.peak` is what `hpcml peak` divides by. gpus.toml names
-the source of every row, and the values that no source settles. `hpcml gpus` lists the table.
+the source of every row, and the values that no source settles. `hpcml recipes --gpus` lists the table.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def choose_gpus(names: Sequence[str]) -> Sequence[GpuModel]:
         models = [found] if found else [model for model in known_gpus() if name.casefold() in model.name.casefold()]
         if not models:
             meant = did_you_mean(name, [model.name for model in known_gpus()])
-            raise ConfigError(f"no GPU of the table is called {name!r}: {meant or 'hpcml gpus lists them'}")
+            raise ConfigError(f"no GPU of the table is called {name!r}: {meant or 'hpcml recipes --gpus lists them'}")
         chosen += [model for model in models if model not in chosen]
     return chosen if names else known_gpus()
 

@@ -1,7 +1,7 @@
 """Predictions before runs are made: how many seeds a verdict needs, and how long a sweep will take.
 
 `PowerPlan` is the power analysis of `hpcml plan`: from the spread of recorded runs it follows how many seeds each arm
-needs. `Estimate` is the forecast of `hpcml estimate`: time, energy and cost, from recorded runs that are alike.
+needs. `Estimate` is the forecast of `hpcml plan --time`: time, energy and cost, from recorded runs that are alike.
 docs/planning.md has the methods.
 """
 

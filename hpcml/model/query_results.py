@@ -1,6 +1,6 @@
 """Answers of the experiment store that are not simply lists of runs: rankings, curves, timelines, rows of SQL.
 
-hpcml/store/queries makes them for `hpcml best`, `curves`, `diff`, `query` and the report.
+hpcml/store/queries makes them for `hpcml runs --best`, `show --curve`, `diff`, `query` and the report.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _as_column(typecode: str, values: Iterable[Any]) -> array[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A note that a user attached to a run with `hpcml note`."""
+    """A note that a user attached to a run with `hpcml tag --note`."""
 
     at: float  # unix seconds
     author: str

@@ -1,4 +1,4 @@
-"""`hpcml best`: the best runs by a metric as table, Markdown, CSV and JSON."""
+"""`hpcml runs --best`: the best runs by a metric as table, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 

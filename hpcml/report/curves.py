@@ -1,4 +1,4 @@
-"""`hpcml curves`: a metric of several runs as a small chart, as Markdown, CSV and JSON, and as a chart of a report."""
+"""`hpcml show --curve`: a metric of several runs as a small chart, as Markdown, CSV and JSON, and in a report."""
 
 from __future__ import annotations
 

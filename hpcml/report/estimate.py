@@ -1,4 +1,4 @@
-"""`hpcml estimate`: how long a sweep will take as table, Markdown, CSV and JSON."""
+"""`hpcml plan --time`: how long a sweep will take as table, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hpcml files`: what a program wrote into its working directory, in lines and as JSON."""
+"""`hpcml show --files`: what a program wrote into its working directory, in lines and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hpcml gpus`: peak rates of GPU models as table, Markdown, CSV and JSON."""
+"""`hpcml recipes --gpus`: peak rates of GPU models as table, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console, RenderableType
 
 from hpcml.model.query_results import SqlRows
+from hpcml.report.render.forms import Output
 from hpcml.report.render.rows import value_csv, value_json, value_markdown, value_table
 
 _SHOWN = 1000  # more rows than anybody reads in a terminal
@@ -17,9 +18,9 @@ def rows_table(rows: SqlRows, *, console: Console) -> RenderableType:
     return value_table(rows.columns, rows.rows[:_SHOWN], console=console, standing=True)
 
 
-def views_table(views: SqlRows, *, console: Console) -> RenderableType:
-    """Return the views that can be queried, with all their columns."""
-    return value_table(views.columns, views.rows, console=console)
+def listing_table(rows: SqlRows, *, console: Console) -> RenderableType:
+    """Return all rows as a table, of a few columns: the views that can be queried, or chosen columns of runs."""
+    return value_table(rows.columns, rows.rows, console=console)
 
 
 def rows_remark(rows: SqlRows) -> str | None:
@@ -43,9 +44,19 @@ def rows_json(rows: SqlRows) -> str:
     return value_json(rows.columns, rows.rows)
 
 
-def views_as_rows(views: Mapping[str, tuple[str, Sequence[str]]]) -> SqlRows:
-    """Return the views as rows: name, description, columns; *views* has the last two by name."""
-    return SqlRows(
-        columns=("view", "a row for each", "columns"),
-        rows=[(name, what, ", ".join(columns)) for name, (what, columns) in views.items()],
-    )
+def rows_output(rows: SqlRows) -> Output[SqlRows]:
+    """Return the rows of a statement as a command prints them."""
+    remark = rows_remark(rows)
+    return Output(rows, table=rows_table, remark=remark, json=rows_json, csv=rows_csv, md=rows_markdown)
+
+
+def listing_output(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Output[SqlRows]:
+    """Return a listing as a command prints it."""
+    listed = SqlRows(columns=columns, rows=rows)
+    return Output(listed, table=listing_table, json=rows_json, csv=rows_csv, md=rows_markdown)
+
+
+def listed_views(views: Mapping[str, tuple[str, Sequence[str]]]) -> Output[SqlRows]:
+    """Return the views that can be queried, each with its description and columns; *views* has these two by name."""
+    rows = [(name, what, ", ".join(columns)) for name, (what, columns) in views.items()]
+    return listing_output(("view", "a row for each", "columns"), rows)

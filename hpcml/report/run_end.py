@@ -62,7 +62,7 @@ def written(runs: Sequence[RunEnd]) -> str | None:
         return None
     words = written_words(sum(count for _, (count, _) in wrote), sum(size_bytes for _, (_, size_bytes) in wrote))
     who = "" if len(runs) == 1 else f"{len(wrote)} run{'s' if len(wrote) != 1 else ''} "
-    return f"{who}{words}: hpcml files {wrote[0][0]}"
+    return f"{who}{words}: hpcml show --files {wrote[0][0]}"
 
 
 def _completed_with_reason(runs: Sequence[RunEnd]) -> Iterator[str]:

@@ -58,6 +58,11 @@ def tags_line(run: RunRecord) -> str:
     return safe(f"{run.uid}  {', '.join(run.tags) or 'no tags'}")
 
 
+def notes_line(run: RunRecord) -> str:
+    """Return one line with the uid and the number of notes of the run."""
+    return f"{run.uid}  {len(run.notes)} note{'s' if len(run.notes) != 1 else ''}"
+
+
 def precision_words(run: RunRecord) -> str:
     """Return the precision asked for; also the measured one and the numerics, where they differ from that.
 

@@ -191,7 +191,7 @@ def _files(run: RunRecord, events: Sequence[StoredEvent]) -> dict[str, object]:
     left = [left_words(event.details) for event in events if event.name == EventName.LEFT_BEHIND]
     return {
         "left behind": f"{left[-1]}, still at work when its program had ended, and killed then" if left else None,
-        "files": f"{written_words(*found)}: hpcml files {run.uid}" if found and found[0] else None,
+        "files": f"{written_words(*found)}: hpcml show --files {run.uid}" if found and found[0] else None,
         "changed outside": f"{changed} (shared by runs, and changed while this one ran)" if changed else None,
     }
 

@@ -1,4 +1,4 @@
-"""`hpcml store`, `hpcml rm` and `hpcml import`: what was found or done, in lines and as JSON."""
+"""`hpcml sync`, `hpcml rm` and `hpcml import`: what was found or done, in lines and as JSON."""
 
 from __future__ import annotations
 
@@ -12,36 +12,32 @@ from hpcml.report.runs import title
 from hpcml.report.text import safe, size
 
 
-class KeptStore(Protocol):
-    """A store and its size, as `hpcml store` shows it."""
+class CheckedStore(Protocol):
+    """A store as `hpcml sync --check` shows it, and what is wrong with it and the runs that it is an index of."""
 
     @property
     def name(self) -> str:
         """The path or URL."""
 
     @property
-    def used(self) -> str:
-        """Where it is and how it is used."""
+    def used(self) -> str | None:
+        """Where it is and how it is used; None where it cannot be opened."""
 
     @property
     def size_bytes(self) -> int | None:
         """The size of its file; None for a server."""
 
     @property
-    def runs(self) -> int:
-        """The number of runs."""
+    def runs(self) -> int | None:
+        """The number of runs; None where it is damaged."""
 
     @property
-    def points(self) -> int:
-        """The number of metric values."""
-
-
-class CheckedStore(Protocol):
-    """What is wrong with a store and the runs that it is an index of."""
+    def points(self) -> int | None:
+        """The number of metric values; None where it is damaged."""
 
     @property
-    def name(self) -> str:
-        """The path or URL of the store."""
+    def folders(self) -> Sequence[str]:
+        """The folders outside of HPCML_HOME that are read too."""
 
     @property
     def faults(self) -> Sequence[str]:
@@ -72,22 +68,21 @@ class RewrittenStore(Protocol):
         """The backups that were deleted with it."""
 
 
-def kept_lines(kept: KeptStore) -> Iterator[str]:
-    """Yield a line for each property of the store."""
-    yield safe(kept.name)
-    yield f"  {safe(kept.used)}"
-    room = "" if kept.size_bytes is None else f", {size(kept.size_bytes)}"
-    yield f"  {_counted(kept.runs, 'run')}, {_counted(kept.points, 'point')}{room}"
-
-
-def kept_json(kept: KeptStore) -> str:
+def check_json(check: CheckedStore) -> str:
     """Return one JSON object; its keys do not change between versions. `size_bytes` is null for a server."""
-    told = {name: getattr(kept, name) for name in ("name", "used", "size_bytes", "runs", "points")}
-    return json_text(told)
+    names = ("name", "used", "size_bytes", "runs", "points", "folders", "faults", "unreadable")
+    return json_text({name: getattr(check, name) for name in names})
 
 
 def check_lines(check: CheckedStore) -> Iterator[str]:
-    """Yield each problem and what to do about them, or a line that there is none."""
+    """Yield where the store is and what is in it, then each problem and what to do, or that there is none."""
+    yield safe(check.name)
+    if check.used is not None:
+        yield f"  {safe(check.used)}"
+    if check.runs is not None and check.points is not None:
+        room = "" if check.size_bytes is None else f", {size(check.size_bytes)}"
+        yield f"  {_counted(check.runs, 'run')}, {_counted(check.points, 'point')}{room}"
+    yield from (f"  reads {safe(folder)}, too" for folder in check.folders)
     yield from (safe(problem) for problem in (*check.faults, *check.unreadable))
     if check.faults:
         yield f"{_counted(len(check.faults), 'fault')} in {safe(check.name)}: delete it, and hpcml sync makes it anew"

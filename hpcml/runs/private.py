@@ -31,7 +31,9 @@ FILE = 0o600
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_SHARE = "results are shared by a store on PostgreSQL, hpcml export, or a copy for hpcml ingest (docs/shared-folders)"
+_SHARE = (
+    "results are shared by a store on PostgreSQL, hpcml export, or a copy for hpcml sync --add (docs/shared-folders)"
+)
 _READ = "(docs/shared-folders)"
 _OURS = frozenset({"runs", "submissions", "code", "builds", "checksums", "elsewhere"})
 _OF_FOLDERS = frozenset({"runs", "submissions"})

@@ -60,7 +60,8 @@ def ask_scheduler(
     if not here:
         absent = " nor ".join(" and ".join(programs) for programs in looked_for)
         raise ConfigError(
-            f"no scheduler here: neither {absent} are on PATH; ask on a login node, or copy a profile of conf/cluster/"
+            f"no scheduler here: neither {absent} are on PATH; ask on a login node, "
+            "or fill in what --scheduler slurm (pbs, lsf, flux) writes"
         )
     # A site of PBS may have Slurm's programs too, left over or for another machine, which then do not answer.
     problems: list[NoAnswerError] = []

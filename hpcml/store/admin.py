@@ -1,4 +1,4 @@
-"""`hpcml store`: checks, compaction, backups and copies of a store; no other command does them by itself.
+"""Checks, compaction, backups and copies of a store, for `hpcml sync`; no other command does them by itself.
 
 The functions take an open `Database`; `torn_parts` alone takes a URL, because it must answer for a file that is too
 damaged to be opened.
@@ -29,7 +29,7 @@ _SHOWN = 20  # faults of one kind that are told one by one
 def torn_parts(url: str) -> list[str]:
     """Return what SQLite finds wrong with the file at *url*, before it is opened as a store; [] for a server.
 
-    `hpcml store check` calls it first. It runs SQLite's integrity check (sqlite.org/pragma.html, PRAGMA
+    `hpcml sync --check` calls it first. It runs SQLite's integrity check (sqlite.org/pragma.html, PRAGMA
     integrity_check) on a read-only connection, and returns one line for each fault, 20 at most. Nothing is changed.
 
     Raises `StoreError` where no store lies at *url*, or where the file belongs to another program or cannot be opened.
@@ -55,7 +55,7 @@ def torn_parts(url: str) -> list[str]:
 def faults(store: Database) -> Iterator[str]:
     """Yield a line for each contradiction within the store, or between it and a journal.
 
-    `hpcml store check` prints the lines. Looked for are: rows that refer to rows that are gone (SQLite only: a server
+    `hpcml sync --check` prints the lines. Looked for are: rows that refer to rows that are gone (SQLite only: a server
     never allows them), points without a series, metric names without a series, events of one run in a journal of
     another, and journals that are gone or shorter than what was read of them. The files are looked at by name and size
     only.
@@ -96,7 +96,7 @@ def vacuum(store: Database) -> None:
 def compact(store: Database) -> list[Path]:
     """Make the store as small as possible without losing a value; return the backups that were deleted for it.
 
-    Points are not packed into blobs: no other program, nor any view, could read those. `hpcml store compact` calls it.
+    Points are not packed into blobs: no other program, nor any view, could read those. `hpcml sync --compact` calls it.
     Of the backups beside the file only the newest is kept. On a server `vacuum` raises `StoreError` before anything was
     done.
     """

@@ -1,4 +1,4 @@
-"""`hpcml ingest`: run directories read into the store; only what is new, safe to repeat, kill and run in parallel.
+"""Run directories read into the store; only what is new, safe to repeat, kill and run in parallel.
 
 For each journal the store keeps how many bytes were read (a cursor); rows and cursor change in one transaction. Where
 several directories claim to be the same run, `takes_over` decides which is read, always the same one. Summaries of

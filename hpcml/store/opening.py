@@ -108,7 +108,7 @@ def place_of(url: str) -> Placement | None:
     """Return how the file that *url* names is used, or would be; None for a store on a server.
 
     The file is not opened. `hpcml doctor` shows it. Raises `StoreError` for a URL that names no file. Used by `hpcml
-    doctor` and `hpcml estimate`, which must not create a store.
+    doctor` and `hpcml plan --time`, which must not create a store.
     """
     return None if is_on_server(url) else _placed(path_of(url), None)
 

@@ -405,7 +405,7 @@ def forget_run(store: Database, uid: str) -> bool:
 def forget_runs(store: Database, uids: Sequence[str]) -> int:
     """Delete all that the store has of the runs *uids*, each in a transaction; return how many were there.
 
-    `hpcml rm` and `hpcml ingest` use it. Unknown uids are passed over. Where one fails, those before it are forgotten
+    `hpcml rm` and `sync --forget` use it. Unknown uids are passed over. Where one fails, those before it are forgotten
     and the others left as they are. What schedulers reported of the runs goes, and names of metrics that no run has any
     more. Raises `StoreError` where the store is read-only.
     """

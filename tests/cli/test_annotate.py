@@ -93,8 +93,7 @@ def test_a_selection_is_tagged_as_a_whole(hpcml: Hpcml, recorded: list[str]) -> 
 def test_notes_have_an_author_and_a_time_and_outlive_the_store(hpcml: Hpcml, recorded: list[str]) -> None:
     texts = ["seed of figure 3", "-5 % without warm-up", "<b>'); DROP TABLE run; --\n\x1b[31m"]
 
-    words = [texts[0].split(), [texts[1]], [texts[2]]]  # quoted or not
-    said = [hpcml("note", recorded[0], *each).stdout for each in words]
+    said = [hpcml("tag", recorded[0], "--note", each).stdout for each in texts]
 
     assert said == [f"{recorded[0]}  {count}\n" for count in ("1 note", "2 notes", "3 notes")]
     notes = shown(hpcml, recorded[0])["notes"]
@@ -119,7 +118,7 @@ def test_what_people_say_changes_nothing_of_how_a_run_went(hpcml: Hpcml, recorde
 
     for uid in before:
         hpcml("tag", uid, "+seen")
-        hpcml("note", uid, "seen, too")
+        hpcml("tag", uid, "--note", "seen, too")
 
     for uid, was in before.items():
         now = shown(hpcml, uid)
@@ -149,9 +148,9 @@ def test_a_run_that_goes_on_is_tagged_and_ends_as_it_would_have(hpcml: Hpcml) ->
         (["tag", "aaaaaaaa", "+two\nlines"], "is no tag"),
         (["tag", "aaaaaaaa", "+" + "x" * 201], "is no tag"),
         (["tag", "nosuchrun", "+paper"], "nosuchrun"),
-        (["note", "nosuchrun", "x"], "nosuchrun"),
-        (["note", "aaaaaaaa", " "], "a note says something"),
-        (["note", "aaaaaaaa", "x" * 70_000], "65536 characters at most"),
+        (["tag", "nosuchrun", "--note", "x"], "nosuchrun"),
+        (["tag", "aaaaaaaa", "--note", " "], "a note says something"),
+        (["tag", "aaaaaaaa", "--note", "x" * 70_000], "65536 characters at most"),
     ],
 )
 @pytest.mark.usefixtures("recorded")
@@ -183,7 +182,7 @@ def test_the_run_of_somebody_else_is_left_alone(hpcml: Hpcml, recorded: list[str
         pytest.skip("only root can give a run to somebody else")
     os.chown(run_dir, 65534, 65534)
 
-    for words in (["tag", recorded[0], "+mine"], ["note", recorded[0], "mine"]):
+    for words in (["tag", recorded[0], "+mine"], ["tag", recorded[0], "--note", "mine"]):
         done = hpcml(*words)
         assert done.returncode == 2
         assert "belongs to somebody else" in said_in_one_line(done)
@@ -197,18 +196,18 @@ READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_run_on_a_file_system_that_is_read_only_is_one_line(hpcml: Hpcml, recorded: list[str]) -> None:
     run_dir = hpcml.home / "runs" / "default" / recorded[0]
-    words = ["unshare", "-m", "sh", "-c", READ_ONLY, str(run_dir), *HPCML, "note", recorded[0], "x"]
+    words = ["unshare", "-m", "sh", "-c", READ_ONLY, str(run_dir), *HPCML, "tag", recorded[0], "--note", "x"]
 
     done = subprocess.run(words, env=hpcml.environ, capture_output=True, text=True, timeout=300, check=False)
 
     assert done.returncode == 2
     assert f"{run_dir}/journal is read-only" in said_in_one_line(done)
-    assert hpcml("note", recorded[0], "x").returncode == 0
+    assert hpcml("tag", recorded[0], "--note", "x").returncode == 0
 
 
 def test_many_at_once_lose_no_word(hpcml: Hpcml, recorded: list[str]) -> None:
     words = [("tag", recorded[0], f"+tag{number}") for number in range(4)]
-    words += [("note", recorded[0], f"note {number}") for number in range(4)]
+    words += [("tag", recorded[0], "--note", f"note {number}") for number in range(4)]
 
     at_work = [hpcml.start(*each) for each in words]
     said = [process.communicate(timeout=300)[1] for process in at_work]

@@ -43,7 +43,7 @@ def after_tab(hpcml: Hpcml, *words: str) -> list[str]:
         (["run", "-m", "precision", "="], ["fp32", "tf32"]),
         (["run", "-m", "precision", "=", "tf"], ["tf32", "tf32x3"]),
         (["run", "+cluster", "=", "jupi"], ["jupiter"]),
-        (["estimate", "strategy", "=", "dd"], ["ddp"]),
+        (["plan", "--time", "strategy", "=", "dd"], ["ddp"]),
     ],
 )
 def test_a_tab_finds_commands_and_choices(words: list[str], found: list[str], hpcml: Hpcml) -> None:

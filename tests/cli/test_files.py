@@ -56,26 +56,26 @@ def test_two_arms_of_a_sweep_and_a_later_run_begin_where_the_user_left_it(hpcml:
         *(".gitignore", "model.pt", "train.py"),
     ]
     assert (hpcml.cwd / "model.pt").read_text() == "yours"
-    assert "2 runs wrote 6 files, 3.9 KiB: hpcml files " in done.stdout
+    assert "2 runs wrote 6 files, 3.9 KiB: hpcml show --files " in done.stdout
     (last,) = (line for line in later.stdout.splitlines() if line.startswith("wrote"))
-    assert last == f"wrote 3 files, 2.0 KiB: hpcml files {run_dirs(hpcml)[-1].uid}"
+    assert last == f"wrote 3 files, 2.0 KiB: hpcml show --files {run_dirs(hpcml)[-1].uid}"
 
 
 def test_the_files_of_a_run_are_listed_and_go_with_it(hpcml: Hpcml) -> None:
     hpcml("run", f"workload.command={sys.executable} train.py 7")
     (run_dir,) = run_dirs(hpcml)
 
-    listed = hpcml("files", run_dir.uid)
+    listed = hpcml("show", "--files", run_dir.uid)
     assert listed.stdout.splitlines() == [
         "    1 B  new      project/ckpt",
         "    1 B  changed  project/model.pt",
         "2.0 KiB  new      project/saved/best/weights",
         f"wrote 3 files, 2.0 KiB, below {run_dir.work}",
     ]
-    told = json.loads(hpcml("files", run_dir.uid, "--json").stdout)
+    told = json.loads(hpcml("show", "--files", run_dir.uid, "--json").stdout)
     assert told["directory"] == str(run_dir.work)
     assert told["files"][0] == {"path": "project/ckpt", "size_bytes": 1, "is_new": True}
-    assert f"wrote 3 files, 2.0 KiB: hpcml files {run_dir.uid}" in hpcml("show", run_dir.uid).stdout
+    assert f"wrote 3 files, 2.0 KiB: hpcml show --files {run_dir.uid}" in hpcml("show", run_dir.uid).stdout
 
     code = run_dir.code.readlink()
     assert hpcml("rm", run_dir.uid, "-y").returncode == 0
@@ -122,7 +122,7 @@ def test_runs_in_one_job_have_their_own_files(hpcml: Hpcml) -> None:
 def test_what_has_no_working_directory_of_its_own_is_said(hpcml: Hpcml) -> None:
     hpcml("run", "workload.command=true", "schedule.snapshot=none")
 
-    done = hpcml("files", run_dirs(hpcml)[0].uid)
+    done = hpcml("show", "--files", run_dirs(hpcml)[0].uid)
 
     assert done.returncode == 2
     assert "has no working directory of its own: a recipe and schedule.snapshot=none" in said_in_one_line(done)

@@ -1,4 +1,4 @@
-"""``hpcml init``: what it writes is what the next `hpcml run` uses."""
+"""``hpcml new project``: what it writes is what the next `hpcml run` uses."""
 
 import json
 import sys
@@ -14,14 +14,14 @@ def test_what_it_writes_is_used_by_the_next_run_and_never_written_over(hpcml: Hp
     words = ("--name", "mine", "--metric", "val_loss", "--margin", "0.02")
     report = "import hpcml_client as c; c.connect().metric('val_loss', 0.5, 1)"
 
-    made = hpcml("init", *words)
+    made = hpcml("new", "project", *words)
     ran = hpcml("run", "+experiment=mine", "--", sys.executable, "-c", report)
-    again = hpcml("init", *words)
+    again = hpcml("new", "project", *words)
 
     assert made.stdout.splitlines()[:2] == ["wrote hpcml.yaml", "wrote conf/study/mine.yaml"]
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""  # it reported what it is judged by
-    shown = json.loads(hpcml("last", "--json").stdout)
+    shown = json.loads(hpcml("show", "--json").stdout)
     assert shown["experiment"] == "mine"
     spec = json.loads((Path(shown["path"]) / "run.json").read_text())["run"]
     objective = {key: spec["objective"][key] for key in ("metric", "goal", "margin")}
@@ -31,7 +31,7 @@ def test_what_it_writes_is_used_by_the_next_run_and_never_written_over(hpcml: Hp
 
 
 def test_the_account_is_that_of_the_cluster(hpcml: Hpcml) -> None:
-    assert hpcml("init", "--name", "paid", "--cluster", "karolina", "--account", "OPEN-1-2").returncode == 0
+    assert hpcml("new", "project", "--name", "paid", "--cluster", "karolina", "--account", "OPEN-1-2").returncode == 0
 
     script = hpcml("run", "--dry-run=script", "+experiment=paid", "--", "ls")
 
@@ -39,7 +39,7 @@ def test_the_account_is_that_of_the_cluster(hpcml: Hpcml) -> None:
 
 
 def test_on_a_terminal_it_asks_what_no_option_says(hpcml: Hpcml) -> None:
-    command = OnTerminal(hpcml, "init", "--cluster", "local", "--margin", "0.1")
+    command = OnTerminal(hpcml, "new", "project", "--cluster", "local", "--margin", "0.1")
     command.until("Name of the experiment [project]")
     command.type("\n")
     command.until("judged by [val_accuracy]")

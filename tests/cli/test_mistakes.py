@@ -75,13 +75,26 @@ SETTINGS = {
 TYPED = {
     "cmpare": "did you mean compare?",
     "ps": "did you mean status?",
-    "init --cluster karolna": "did you mean karolina",
+    "new project --cluster karolna": "did you mean karolina",
     "compare experiment=looks": "runs are selected by --experiment looks",
     "run +workload.args.lr=0.1,0.2 workload.command=ls": "hpcml run args.lr=0.1,0.2 -- python train.py --lr {lr}",
     "zzz": "hpcml --help lists the commands",
     "--hme /x runs": "--home",
     "compare --margin much": "Invalid value for '--margin': 'much' is not a valid number.",
-    "show": "Missing argument 'RUN': hpcml show --help lists what it takes",
+    "show a b": "hpcml show shows one run: name it",
+    "logs": "Missing argument 'RUN': hpcml logs --help lists what it takes",
+    "best": "did you mean runs --best?",
+    "last": "did you mean show?",
+    "files @1": "did you mean show --files?",
+    "curves @1": "did you mean show --curve?",
+    "gpus a100": "did you mean recipes --gpus?",
+    "init --name x": "did you mean new project?",
+    "note @1 x": "did you mean tag --note?",
+    "ingest x": "did you mean sync --add?",
+    "store check": "did you mean sync --check?",
+    "estimate -m seed=1,2": "did you mean plan --time?",
+    "images prune": "did you mean rm --older-than?",
+    "new experiment x": "did you mean study?",
     "export csv": "Missing option: hpcml export --to FORMAT: csv, json, parquet, mlflow, tensorboard, rocrate, or one",
     "tag x good": "hpcml tag RUN... +paper -draft",
     "compare --metric a --by x --metric=b": "--metric was given 2 times, and the last alone would count: give one",
@@ -98,7 +111,8 @@ TYPED = {
     "runs --where 'loss=>0.9'": "after 'loss': write >= in place of =>, at character 6",
     "recipes resnet50": "it is a model of the recipe resnet",
     "new recipe ../x": "use letters, digits",
-    "sync extra": "Got unexpected extra argument (extra): hpcml sync --help lists what it takes",
+    "sync extra": "hpcml sync --add DIR...",
+    "doctor extra": "Got unexpected extra argument (extra): hpcml doctor --help lists what it takes",
     "logs x --tail 5": "Did you mean '--lines'?",
     "run -n --json": "--dry-run submits nothing: leave one of them out",
     "run lr=1 -- ls": "of your program stands behind the --: hpcml run [-m] -- python train.py --lr VALUE[,VALUE]",
@@ -158,18 +172,18 @@ def test_a_command_without_words_helps(words: list[str], hpcml: Hpcml) -> None:
 
 
 def test_where_nothing_is_yet_it_is_said_how_to_begin(hpcml: Hpcml) -> None:
-    none, no_folders = hpcml("runs"), hpcml("ingest")
+    none, no_folders = hpcml("runs"), hpcml("sync", "--add")
 
-    assert (none.returncode, no_folders.returncode) == (0, 0)
+    assert (none.returncode, no_folders.returncode) == (0, 2)
     assert "hpcml run -n" in none.stderr
-    assert "hpcml ingest PATH" in said_in_one_line(no_folders)
+    assert "hpcml sync --add DIR" in said_in_one_line(no_folders)
 
 
 def test_nothing_is_guessed_for_what_is_like_nothing() -> None:
     assert nearest("zzzzz", ["resources.account", "layout"]) == []
 
 
-@pytest.mark.parametrize("words", ["run -- true", "init", "new experiment x", "images", "doctor"])
+@pytest.mark.parametrize("words", ["run -- true", "new project", "new study x", "images", "doctor"])
 def test_in_a_folder_that_was_removed_the_answer_is_one_line(hpcml: Hpcml, words: str) -> None:
     lost = hpcml.cwd / "lost"
     lost.mkdir()
@@ -196,7 +210,6 @@ def test_python_without_its_assertions_is_named_where_hydras_parser_needs_them(h
         (("run", "-n", "x" * 300), "is no override: write key=value"),
         (("build", "-n", "x" * 300), "is no override: write key=value"),
         (("build", "-n", f"container.post=['echo {'x' * 300}']"), "container.post is of an image to build"),
-        (("import", "x" * 300), "...: File name too long"),
     ],
 )
 def test_a_word_that_is_too_long_for_a_file_is_answered_in_a_line(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hpcml
-from tests.cli.command_line import HPCML, Hpcml, program, said_in_one_line
+from tests.cli.command_line import Hpcml, program, said_in_one_line
 from tests.store.building import make_run_dir
 
 MAIN = 'if __name__ == "__main__":'
@@ -38,20 +38,11 @@ def test_a_run_under_a_home_whose_name_the_locale_has_no_word_for_is_run_and_sho
     assert ran.returncode == 0, ran.stderr
     (record,) = elsewhere.runs()
     assert (record["state"], record["path"].startswith(elsewhere.environ["HPCML_HOME"])) == ("COMPLETED", True)
-    for words in (["show", "@1"], ["store", "check"], ["files", "@1"], ["sync"]):
+    for words in (["show", "@1"], ["sync", "--check"], ["show", "--files"], ["sync"]):
         done = elsewhere(*words)
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     encoding = {"C": "ascii"}.get(elsewhere.environ["LC_ALL"], "iso8859-1")
     assert f"mode 0 {encoding}" in elsewhere("logs", "@1").stdout  # the program is started as ever
-
-
-def test_what_is_said_is_said_in_the_encoding_of_the_terminal(elsewhere: Hpcml) -> None:
-    environ = {name: value for name, value in elsewhere.environ.items() if name != "PYTHONIOENCODING"}
-
-    done = subprocess.run([*HPCML, "show", "\u00e9\u2713"], env=environ, capture_output=True, timeout=60, check=False)
-
-    spoken = "\u00e9\u2713".encode() if environ["LC_ALL"] == "C" else b"\xe9\\u2713"
-    assert done.stderr.startswith(b"hpcml: no run is called '" + spoken), done.stderr
 
 
 def test_a_home_whose_name_is_no_utf8_is_refused(hpcml: Hpcml) -> None:
@@ -65,7 +56,7 @@ def test_a_folder_of_runs_whose_name_is_no_utf8_is_not_ingested(hpcml: Hpcml, tm
     folder = tmp_path / "\udcff"
     make_run_dir(folder)
 
-    done = hpcml("ingest", str(folder))
+    done = hpcml("sync", "--add", str(folder))
 
     assert done.returncode == 2
     assert "is not in UTF-8" in said_in_one_line(done)

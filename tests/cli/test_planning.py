@@ -1,4 +1,4 @@
-"""hpcml plan, hpcml estimate and compare --latex as a user types them."""
+"""hpcml plan, hpcml plan --time and compare --latex as a user types them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
     return user
 
 
-def test_power_stands_alone_before_runs_and_with_a_number(hpcml: Hpcml) -> None:
+def test_the_power_is_chosen(hpcml: Hpcml) -> None:
     alone = json.loads(hpcml("plan", "--json").stdout)
-    bare = hpcml("plan", "--power", "20260528-202640-fp320ab", "20260528-202640-fp321ab", "--json")
+    bare = hpcml("plan", "20260528-202640-fp320ab", "20260528-202640-fp321ab", "--json")
     higher = hpcml("plan", "--power", "0.95", "--margin", "0.05", "--verdict", "non-inferior", "--json")
 
     assert (alone["power"], len(alone["cells"][0]["designs"])) == (0.8, 2)
@@ -52,7 +52,7 @@ def test_power_stands_alone_before_runs_and_with_a_number(hpcml: Hpcml) -> None:
 
 
 def test_a_plan_reads_as_an_answer_with_its_doubts(hpcml: Hpcml) -> None:
-    done = hpcml("plan", "--power", "--margin", "0.01")
+    done = hpcml("plan", "--margin", "0.01")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "! unpaired: a spread from so few runs is hardly known" in done.stdout
@@ -63,35 +63,38 @@ def test_a_plan_reads_as_an_answer_with_its_doubts(hpcml: Hpcml) -> None:
 
 
 def test_a_plan_without_a_spread_is_refused_in_one_line(hpcml: Hpcml) -> None:
-    done = hpcml("plan", "--power", "20260528-202640-fp320ab")
+    done = hpcml("plan", "20260528-202640-fp320ab")
 
     assert done.returncode == 2
     assert "it takes two seeds" in said_in_one_line(done)
 
 
 def test_a_sweep_is_estimated_and_nothing_is_submitted(hpcml: Hpcml) -> None:
-    done = hpcml("estimate", "-m", "precision=fp32,bf16", "seed=7,8", "training.steps=600")
+    done = hpcml("plan", "--time", "-m", "precision=fp32,bf16", "seed=7,8", "training.steps=600")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "resources.walltime=5m would do" in done.stdout
     assert "all 4 runs, one after the other: 2m40s (2m30s to 2m51s" in done.stdout
     assert len(hpcml.runs()) == 8
 
-    found = json.loads(hpcml("estimate", "precision=fp32", "training.steps=600", "--json").stdout)
+    found = json.loads(hpcml("plan", "--time", "precision=fp32", "training.steps=600", "--json").stdout)
     (forecast,) = found["forecasts"]
     mean = math.exp(sum(math.log(3 + 600 * 0.06 * (1 + seed / 50)) for seed in range(4)) / 4)
     assert forecast["wall_s"] == pytest.approx(mean, rel=1e-3)
     assert forecast["basis"] == "alike"
     assert forecast["low_s"] < mean < forecast["high_s"]
-    assert hpcml("estimate", "-m", "seed=1,2", "--csv").stdout.count("\n") == 3
+    assert hpcml("plan", "--time", "-m", "seed=1,2", "--csv").stdout.count("\n") == 3
 
 
 def test_what_was_never_run_is_said_to_be_unknown(hpcml: Hpcml) -> None:
-    near, unknown = hpcml("estimate", "training.batch_size=256"), hpcml("estimate", "model=mnist_mlp", "--md")
+    near, unknown = (
+        hpcml("plan", "--time", "training.batch_size=256"),
+        hpcml("plan", "--time", "model=mnist_mlp", "--md"),
+    )
 
     assert "training.batch_size=256 (recorded: 64)" in near.stdout
     assert "no record" in unknown.stdout
-    assert said_in_one_line(hpcml("estimate", "precison=fp32")).startswith("hpcml: ")
+    assert said_in_one_line(hpcml("plan", "--time", "precison=fp32")).startswith("hpcml: ")
 
 
 def test_a_dry_run_warns_of_a_walltime_that_will_not_do(hpcml: Hpcml) -> None:

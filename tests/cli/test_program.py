@@ -46,7 +46,7 @@ def test_a_flag_that_is_there_or_not_is_swept_with_the_seeds_and_compared(hpcml:
     without, with_it = json.loads(compared.stdout)["cells"][0]["rows"]
 
     assert [(row["level"], row["n_ok"]) for row in (without, with_it)] == [('""', 3), ("--amp", 3)]
-    for command in (("runs", "--md"), ("curves", "--experiment", "default", "--md")):  # which is which
+    for command in (("runs", "--md"), ("show", "--curve", "--experiment", "default", "--md")):  # which is which
         listed = hpcml(*command).stdout
         assert (listed.count('| amp="" |'), listed.count("| amp=--amp |")) == (3, 3), listed
     said = {RunDir(Path(run["path"])).stdout(0, 0).read_text().partition(" [")[2] for run in hpcml.runs()}

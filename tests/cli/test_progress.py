@@ -44,7 +44,7 @@ def test_without_a_terminal_a_line_says_how_far_a_run_is_and_the_end_where_every
     assert failed.endswith("FAILED loss 0.3333; exit status 1; last line: step 4 loss nan\n")
     assert f"{uid}\n" in end  # its folder
     process.communicate(timeout=300)
-    assert hpcml("last").stdout == hpcml("show", "@1").stdout == hpcml("show", "@-1").stdout
+    assert hpcml("show").stdout == hpcml("show", "@1").stdout == hpcml("show", "@-1").stdout
 
 
 def commands_on_runs() -> list[tuple[str, int]]:

@@ -38,7 +38,7 @@ def ended(hpcml: Hpcml) -> list[str]:
 
 
 def curve(hpcml: Hpcml, uid: str, metric: str) -> list[tuple[int, float]]:
-    done = hpcml("curves", uid, "--metric", metric, "--json")
+    done = hpcml("show", uid, "--curve", metric, "--json")
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["curves"]
     return [(point["step"], point["value"]) for point in found["points"]]

@@ -39,7 +39,7 @@ def test_threads_of_this_machine_scale_as_they_do(hpcml: Hpcml) -> None:
     assert said_in_one_line(refused).endswith("nothing to compare: all 4 runs have 1 process; --over threads")
 
 
-@pytest.mark.parametrize("command", ["scaling", "peak", "best", "compare --by precision", "plan --by precision"])
+@pytest.mark.parametrize("command", ["scaling", "peak", "runs --best", "compare --by precision", "plan --by precision"])
 def test_nothing_to_look_at_is_one_line_and_exit_code_2(hpcml: Hpcml, command: str) -> None:
     done = hpcml(*command.split())
 

@@ -203,7 +203,7 @@ def test_a_colleagues_copy_is_read_as_before(owner: Hpcml, hpcml: Hpcml, project
         if not path.is_symlink():
             path.chmod(0o777 if path.is_dir() else 0o666)
 
-    assert hpcml("ingest", str(project / "shared")).returncode == 0
+    assert hpcml("sync", "--add", str(project / "shared")).returncode == 0
     assert [found["uid"] for found in hpcml.runs()] == [run["uid"]]
 
 

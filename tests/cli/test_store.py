@@ -29,13 +29,13 @@ def done_run(hpcml: Hpcml) -> str:
 def test_it_says_where_it_is_how_it_is_used_and_what_is_in_it(hpcml: Hpcml, done_run: str) -> None:
     assert done_run
 
-    lines = hpcml("store").stdout.splitlines()
-    told = json.loads(hpcml("store", "--json", HPCML_STORE_MODE="published").stdout)
+    lines = hpcml("sync", "--check").stdout.splitlines()
+    told = json.loads(hpcml("sync", "--check", "--json", HPCML_STORE_MODE="published").stdout)
 
     assert lines[0] == str(hpcml.home / "store.db")
     assert "direct: " in lines[1]
     assert "1 run, " in lines[2]
-    assert set(told) == {"name", "used", "size_bytes", "runs", "points"}
+    assert set(told) == {"name", "used", "size_bytes", "runs", "points", "folders", "faults", "unreadable"}
     assert (told["name"], told["runs"]) == (lines[0], 1)
     assert "published: HPCML_STORE_MODE says so" in told["used"]
 
@@ -48,11 +48,11 @@ def test_a_published_store_serves_a_life_as_well_as_any_other(hpcml: Hpcml) -> N
     assert done.returncode == 0, done.stderr
     assert [record["state"] for record in with_mode.runs()] == ["COMPLETED", "COMPLETED"]
     assert with_mode("sync").returncode == 0
-    assert with_mode("store", "check").returncode == 0
+    assert with_mode("sync", "--check").returncode == 0
     assert not list(hpcml.home.glob("store.db-*"))
 
 
-@pytest.mark.parametrize("words", ["runs", "show @1", "store check", "sync"])
+@pytest.mark.parametrize("words", ["runs", "show @1", "sync --check", "sync"])
 def test_garbage_in_place_of_the_own_store_is_answered_by_how_to_make_it_anew(
     hpcml: Hpcml, done_run: str, words: str
 ) -> None:
@@ -80,21 +80,21 @@ def test_a_mode_that_is_none_is_refused(hpcml: Hpcml) -> None:
 
 def test_check_finds_nothing_then_damage_and_the_way_out_works(hpcml: Hpcml, done_run: str) -> None:
     store = hpcml.home / "store.db"
-    good = hpcml("store", "check")
-    assert (good.returncode, good.stdout) == (0, f"nothing is wrong with {store}\n")
+    good = hpcml("sync", "--check")
+    assert (good.returncode, good.stdout.splitlines()[-1]) == (0, f"nothing is wrong with {store}")
     before = hpcml("runs", "--json").stdout
     with sqlite3.connect(store) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
     content = store.read_bytes()
     store.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
 
-    bad = hpcml("store", "check")
+    bad = hpcml("sync", "--check")
     refused = hpcml("runs")
 
     assert bad.returncode == 1
     assert "hpcml sync makes it anew" in bad.stdout.splitlines()[-1]
     assert refused.returncode == 2
-    assert "hpcml store check" in said_in_one_line(refused)
+    assert "hpcml sync --check" in said_in_one_line(refused)
     for file in hpcml.home.glob("store.db*"):
         file.unlink()
     assert hpcml("sync").returncode == 0
@@ -112,27 +112,26 @@ def test_a_pipe_in_the_place_of_a_store_is_told_and_not_waited_for(hpcml: Hpcml,
     assert (done.returncode, "is no regular file" in said_in_one_line(done)) == (2, True)
 
 
-def test_backup_vacuum_and_compact_say_what_they_did(hpcml: Hpcml, done_run: str, tmp_path: Path) -> None:
+def test_backup_and_compact_say_what_they_did(hpcml: Hpcml, done_run: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
 
-    written = hpcml("store", "backup", str(copy))
-    again = hpcml("store", "backup", str(copy))
-    beside = hpcml("store", "backup")
+    written = hpcml("sync", "--backup", str(copy))
+    again = hpcml("sync", "--backup", str(copy))
+    beside = hpcml("sync", "--backup")
 
     assert written.stdout.startswith(f"wrote {copy}: ")
     assert again.returncode == 2
     assert "is there already" in said_in_one_line(again)
     assert f"wrote {hpcml.home}/store.db.backup-" in beside.stdout
     assert [record["uid"] for record in json.loads(hpcml("--store", str(copy), "runs", "--json").stdout)] == [done_run]
-    for act in ("vacuum", "compact"):
-        done = hpcml("store", act)
-        assert done.returncode == 0, done.stderr
-        assert ", now " in done.stdout.splitlines()[-1]
+    done = hpcml("sync", "--compact")
+    assert done.returncode == 0, done.stderr
+    assert ", now " in done.stdout.splitlines()[-1]
     assert [record["uid"] for record in hpcml.runs()] == [done_run]
 
 
 def test_a_server_is_looked_after_by_its_own_tools(hpcml: Hpcml) -> None:
-    done = hpcml("--store", "mysql://ada:secret@db/x", "store", "check")
+    done = hpcml("--store", "mysql://ada:secret@db/x", "sync", "--check")
 
     assert done.returncode == 2
     assert "secret" not in said_in_one_line(done)

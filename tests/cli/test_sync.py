@@ -1,4 +1,4 @@
-"""``hpcml sync`` and ``hpcml ingest`` as they are typed."""
+"""``hpcml sync`` and ``hpcml sync --add`` as they are typed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_runs_from_elsewhere_are_read_where_they_lie_and_found_again_without_a_s
     a_run(runs)
     copied = a_run(tmp_path / "copied", OTHER)
 
-    done = hpcml("ingest", str(tmp_path / "copied"))
+    done = hpcml("sync", "--add", str(tmp_path / "copied"))
     before = answers(hpcml)
     for path in hpcml.home.glob("store.db*"):
         path.unlink()
@@ -63,13 +63,13 @@ def test_runs_from_elsewhere_are_read_where_they_lie_and_found_again_without_a_s
     assert again.stdout == "2 runs, 10 new points, 0 unreadable lines, 0 lost records\n"
     assert answers(hpcml) == before
     assert {run["uid"]: run["path"] for run in hpcml.runs()}[OTHER] == str(copied.path)
-    assert hpcml("ingest").stdout == f"{tmp_path / 'copied'}\n"
+    assert f"  reads {tmp_path / 'copied'}, too" in hpcml("sync", "--check").stdout
 
 
 def test_a_run_from_elsewhere_is_never_found_lost_or_tried_again(hpcml: Hpcml, runs: Path, tmp_path: Path) -> None:
     own, copied = a_run(runs, ended=False), a_run(tmp_path / "copied", OTHER, ended=False)
     files = sorted(copied.journals.iterdir())
-    hpcml("ingest", str(tmp_path / "copied"))
+    hpcml("sync", "--add", str(tmp_path / "copied"))
 
     hpcml("sync")
     hpcml("wait")
@@ -85,11 +85,11 @@ def test_a_run_from_elsewhere_is_never_found_lost_or_tried_again(hpcml: Hpcml, r
 def test_a_folder_that_is_let_go_takes_its_runs_out_of_the_store(hpcml: Hpcml, runs: Path, tmp_path: Path) -> None:
     a_run(runs)
     a_run(tmp_path / "copied", OTHER)
-    hpcml("ingest", str(tmp_path / "copied"))
+    hpcml("sync", "--add", str(tmp_path / "copied"))
 
-    done = hpcml("ingest", "--forget", str(tmp_path / "copied"))
-    again = hpcml("ingest", "--forget", str(tmp_path / "copied"))
-    own = hpcml("ingest", "--forget", str(runs))
+    done = hpcml("sync", "--forget", str(tmp_path / "copied"))
+    again = hpcml("sync", "--forget", str(tmp_path / "copied"))
+    own = hpcml("sync", "--forget", str(runs))
 
     assert done.stdout == f"{tmp_path / 'copied'}: read no more; 1 runs taken out of the store\n"
     assert [run["uid"] for run in hpcml.runs()] == [UID]
@@ -103,11 +103,11 @@ def test_what_holds_no_run_is_refused_and_nothing_is_noted_down(hpcml: Hpcml, tm
     a_run(tmp_path / "good")
     (tmp_path / "empty").mkdir()
 
-    done = hpcml("ingest", str(tmp_path / "good"), str(tmp_path / "empty"))
+    done = hpcml("sync", "--add", str(tmp_path / "good"), str(tmp_path / "empty"))
 
     assert done.returncode == 2
     assert "no run directory" in said_in_one_line(done)
-    assert hpcml("ingest").stdout == ""
+    assert "reads" not in hpcml("sync", "--check").stdout
     assert hpcml.runs() == []
 
 
@@ -115,7 +115,7 @@ def test_a_copy_of_a_run_is_left_out_and_said(hpcml: Hpcml, runs: Path, tmp_path
     own = a_run(runs)
     shutil.copytree(runs, tmp_path / "copied")
 
-    done = hpcml("ingest", str(tmp_path / "copied"))
+    done = hpcml("sync", "--add", str(tmp_path / "copied"))
 
     assert done.returncode == 0
     assert "remove the copy" in said_in_one_line(done)
@@ -147,7 +147,7 @@ def test_runs_whose_directories_are_gone_are_said_with_what_to_do(hpcml: Hpcml, 
     run_dir = a_run(runs)
     a_run(runs, OTHER)
     a_run(tmp_path / "copied", UID[:-1] + "c")
-    hpcml("ingest", str(tmp_path / "copied"))
+    hpcml("sync", "--add", str(tmp_path / "copied"))
     shutil.rmtree(run_dir.path)
     shutil.rmtree(tmp_path / "copied")
 

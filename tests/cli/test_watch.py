@@ -1,8 +1,7 @@
-"""``hpcml watch`` asked as programs ask it: who gets the page, who does not, what is new, how it ends."""
+"""``hpcml watch`` asked as programs ask it: who gets the page, who does not, how it is renewed and how it ends."""
 
 from __future__ import annotations
 
-import gzip
 import http.client
 import os
 import signal
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hpcml.commands.watch.server import FIRST_PORT
+from hpcml.commands.watch import FIRST_PORT
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.cli.watching_pages import PATIENCE_S, Served, watching
 from tests.cluster.postgres.server import missing, running
@@ -52,11 +51,11 @@ def ask(link: str, path: str = "", method: str = "GET", **headers: str) -> tuple
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
-    return answer, (gzip.decompress(body) if answer.headers["Content-Encoding"] == "gzip" else body).decode()
+    return answer, body.decode()
 
 
 def test_who_has_the_link_gets_the_page_and_nothing_that_a_run_brought_along_is_raw(served: Served) -> None:
-    answer, body = ask(served.link, Accept_Encoding="gzip")
+    answer, body = ask(served.link)
 
     assert answer.status == 200
     assert "6 runs" not in body
@@ -68,34 +67,18 @@ def test_who_has_the_link_gets_the_page_and_nothing_that_a_run_brought_along_is_
     assert headers["Referrer-Policy"] == "no-referrer"
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
-    assert headers["Server"] == "hpcml"
     policy = unescape(body.partition('Content-Security-Policy" content="')[2].partition('"')[0])
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
-    assert "connect-src 'self'; base-uri 'none'; form-action 'none'" in policy
-    assert ask(served.link, Accept_Encoding="identity")[1] == body
+    assert "base-uri 'none'; form-action 'none'" in policy
 
 
 def test_without_the_secret_there_is_nothing(served: Served) -> None:
     secret = urlsplit(served.link).path
     other = f"{secret[:-2]}{'y' if secret[-2] == 'x' else 'x'}/"
 
-    for path in ("/", "/now", secret[:-2], other, f"{secret}../etc/passwd", f"/x{secret}", "/%00/"):
+    for path in ("/", secret[:-1], secret[:-2], other, f"{secret}../etc/passwd", f"/x{secret}", "/%00/"):
         answer, body = ask(served.link, path)
         assert (answer.status, "val_accuracy" in body, secret.strip("/") in body) == (404, False, False), path
-
-
-def test_a_link_that_lost_its_slash_leads_to_the_page(served: Served) -> None:
-    secret = urlsplit(served.link).path
-
-    answer, _ = ask(served.link, secret[:-1])
-
-    assert (answer.status, answer.headers["Location"]) == (308, secret)
-
-
-def test_only_get_is_answered(served: Served) -> None:
-    for method in ("HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
-        answer, body = ask(served.link, method=method)
-        assert (answer.status, answer.headers["Allow"], "val_accuracy" in body) == (405, "GET", False), method
 
 
 def test_a_request_under_another_hosts_name_is_refused(served: Served) -> None:
@@ -105,26 +88,15 @@ def test_a_request_under_another_hosts_name_is_refused(served: Served) -> None:
         assert ask(served.link, Host=host)[0].status == 403, host
 
 
-def test_news_comes_when_there_is_some_and_is_small(user: Hpcml, served: Served) -> None:
-    path = f"{urlsplit(served.link).path}now"
-    first, body = ask(served.link, path)
-    version = first.headers["ETag"]
-    for _ in range(3):
-        assert ask(served.link, path, If_None_Match=version)[0].status == 304
-        time.sleep(0.6)
+def test_the_page_is_made_anew_while_runs_come(user: Hpcml, served: Served) -> None:
+    answer, body = ask(served.link)
+    assert answer.headers["Refresh"] == "0.5"
+    assert "1 run (" in body
 
     journal = Journal(make_run_dir(user.home / "runs", f"{UID[:-1]}b", experiment="looks"))
     journal.metrics(1, val_accuracy=0.75)
-    end = time.monotonic() + PATIENCE_S
-    while (answer := ask(served.link, path, If_None_Match=version))[0].status == 304:
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
-    assert answer[0].headers["ETag"] != version
-    assert "1 run (" in body
-    assert "2 runs (" in answer[1]
-    assert len(answer[1]) < 200_000  # without plotly
-    assert "<script>" not in answer[1]
+    assert "val_accuracy" in once(served.link, "2 runs (")
 
 
 def test_a_slow_asker_is_hung_up_on_and_many_of_them_do_not_stop_the_page(served: Served) -> None:
@@ -183,7 +155,7 @@ def test_what_cannot_be_watched_is_one_line_and_nothing_is_served(user: Hpcml, w
 
 
 @pytest.mark.skipif(missing() is not None and os.environ.get("CI") != "true", reason=str(missing()))
-def test_a_store_that_went_away_is_told_on_the_page_which_stays_until_it_is_back(user: Hpcml) -> None:
+def test_a_store_that_went_away_is_told_until_it_is_back(user: Hpcml) -> None:
     with running() as server:
         server.sql("CREATE DATABASE watched")
         of_postgres = Hpcml(environ={**user.environ, "HPCML_STORE": server.url("watched")}, cwd=user.cwd)
@@ -191,7 +163,7 @@ def test_a_store_that_went_away_is_told_on_the_page_which_stays_until_it_is_back
             assert "val_accuracy" in ask(served.link)[1]
 
             server.stop()
-            assert "val_accuracy" in once(served.link, "cannot be used")
+            once(served.link, "cannot be used")
 
             server.start()
             once(served.link, "val_accuracy", but_not="cannot be used")
@@ -201,7 +173,7 @@ def test_a_store_that_went_away_is_told_on_the_page_which_stays_until_it_is_back
 def once(link: str, text: str, *, but_not: str = "") -> str:
     """Return the first page that has *text*, without *but_not*."""
     give_up_at = time.monotonic() + PATIENCE_S
-    while text not in (page := ask(link, f"{urlsplit(link).path}now")[1]) or (but_not and but_not in page):
+    while text not in (page := ask(link)[1]) or (but_not and but_not in page):
         assert time.monotonic() < give_up_at, page
         time.sleep(0.2)
     return page

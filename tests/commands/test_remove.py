@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.commands.added_folders import adopt
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.ingest import adopt
 from hpcml.commands.rm import Copy, delete_tree, find_unused, finish_removals, plan_removal, remove, remove_unused
 from hpcml.commands.selection import Selection
 from hpcml.commands.submit.submission import Phase, RecordedBatch, Submission, open_submission, this_host
@@ -106,7 +106,7 @@ def test_runs_read_from_elsewhere_are_not_removed_one_by_one(places: Places, tmp
     adopt(places, [tmp_path / "copied"])
 
     for forget in (False, True):
-        with pytest.raises(ConfigError, match=r"alone; nothing was removed|hpcml ingest --forget") as refused:
+        with pytest.raises(ConfigError, match=r"alone; nothing was removed|hpcml sync --forget") as refused:
             plan_removal(places, Selection(references=[copied.uid]), forget=forget)
         assert "\n" not in str(refused.value)
 

@@ -90,7 +90,7 @@ def test_a_new_study_starts_a_sweep(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheduler", [SchedulerName.slurm, SchedulerName.pbs])
 def test_a_new_profile_can_be_planned_on(scheduler: SchedulerName, tmp_path: Path) -> None:
-    new_cluster("mine", scheduler, tmp_path)
+    new_cluster("mine", scheduler, tmp_path / "conf" / "cluster")
 
     (item,) = planned_for(tmp_path, "cluster=mine")
     assert (item.run.cluster.name, item.run.cluster.scheduler) == ("mine", scheduler)
@@ -98,7 +98,7 @@ def test_a_new_profile_can_be_planned_on(scheduler: SchedulerName, tmp_path: Pat
 
 @pytest.mark.parametrize("scheduler", [SchedulerName.slurm, SchedulerName.pbs])
 def test_every_comment_in_a_new_profile_is_a_key_with_an_example(scheduler: SchedulerName, tmp_path: Path) -> None:
-    (path,) = new_cluster("mine", scheduler, tmp_path).files
+    (path,) = new_cluster("mine", scheduler, tmp_path / "conf" / "cluster").files
     path.write_text(re.sub(r"^  # ", "  ", path.read_text(), flags=re.MULTILINE))
 
     profile = get_profile("mine", tmp_path)

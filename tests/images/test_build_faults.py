@@ -199,7 +199,7 @@ def test_a_disk_that_becomes_full_leaves_nothing(user: ImageUser, registry: Regi
 
         assert done.returncode == 4
         assert f"{user.images}: no space left, or a quota is used up, while the image was built" in one_line(done)
-        assert one_line(done).endswith("hpcml images prune, or set HPCML_IMAGES to another place")
+        assert one_line(done).endswith("hpcml images rm --older-than 30d, or set HPCML_IMAGES to another place")
         assert user.left_behind() == []
 
 

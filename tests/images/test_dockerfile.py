@@ -770,7 +770,7 @@ def test_a_file_without_an_image_is_refused(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--dockerfile",), "--dockerfile needs a value: --dockerfile FILE"),
+        (("--dockerfile",), "Option '--dockerfile' requires an argument"),
         (("--dockerfile", "nothere"), "/nothere cannot be read: "),
         (
             ("--dockerfile=Dockerfile", "container.image=nvidia/cuda"),

@@ -141,7 +141,7 @@ def test_a_base_that_is_half_said_is_refused(words: dict[str, str], says: str) -
     [
         (("container.path=/nothere.sif",), "container.path=/nothere.sif does not exist"),
         (("container.path=/etc/passwd",), "container.path=/etc/passwd is no image that Apptainer can start"),
-        (("container.path=/etc", "--sandbox"), "--sandbox needs a value: --sandbox DIR"),
+        (("container.path=/etc", "--sandbox"), "Option '--sandbox' requires an argument"),
         (("container.path=/etc", "--sandbox=/nothere/dev"), "/nothere is not there, or you may not write into it"),
     ],
 )

@@ -42,7 +42,7 @@ def test_an_image_is_kept_for_a_run_that_has_not_ended(hpcml: Hpcml, tmp_path: P
     waiting = run_of(hpcml, "20260528-202640-bbbbbb", record.key, ended=False)
 
     removed = hpcml("images", "rm", "-y", record.key[:8])
-    pruned = hpcml("images", "prune", "-y", "--older-than", "0")
+    pruned = hpcml("images", "rm", "-y", "--older-than", "0")
     (listed,) = json.loads(hpcml("images", "--json").stdout)
 
     assert removed.returncode == 4
@@ -59,10 +59,10 @@ def test_an_image_whose_runs_have_ended_may_go(hpcml: Hpcml, tmp_path: Path) -> 
     run_of(hpcml, "20260528-202640-aaaaaa", record.key, ended=True)
 
     (listed,) = json.loads(hpcml("images", "--json").stdout)
-    young = hpcml("images", "prune", "-n")
-    shown = hpcml("images", "prune", "-n", "--older-than", "0")
+    young = hpcml("images", "rm", "-n", "--older-than", "30d")
+    shown = hpcml("images", "rm", "-n", "--older-than", "0")
     assert cache.find(record.key) is not None
-    gone = hpcml("images", "prune", "-y", "--older-than", "0")
+    gone = hpcml("images", "rm", "-y", "--older-than", "0")
 
     assert listed["last_used_at"] is not None
     assert young.stdout == ""
@@ -86,7 +86,7 @@ def test_nothing_is_removed_without_a_yes(hpcml: Hpcml, tmp_path: Path) -> None:
     ("words", "code", "said"),
     [
         (("rm", "-y", "zz"), 4, "no image has a key that begins with 'zz'"),
-        (("prune", "--older-than", "soon"), 2, "--older-than=soon is no age: write 30d, 12h or 0"),
+        (("rm", "--older-than", "soon"), 2, "--older-than=soon is no age: write 30d, 12h or 0"),
         (("export", "zz", "x.tar"), 4, "no image in"),
         (("import", "none.tar"), 4, "No such file"),
         (("verify", "zz"), 4, "no image in"),

@@ -64,15 +64,15 @@ def test_every_csv_of_a_run_that_is_all_formulas_is_inert(hpcml_environ: dict[st
             rank0.metrics(step, step, **{LINK: -1.5 - step, "val_accuracy": -0.25})
         rank0.event("@SUM(A1)", text=LINK)
         agent.event("attempt_ended", 10.0, state="FAILED", exit_code=1, wall_s=10.0, reason=LINK)
-    assert user("note", "aaaaaaaa", LINK).returncode == 0
+    assert user("tag", "aaaaaaaa", "--note", LINK).returncode == 0
     assert user("export", "--to", "csv", "-o", "out").returncode == 0
     written = {path.name: path.read_bytes().decode() for path in (tmp_path / "out").glob("*.csv")}
     assert sorted(written) == ["events.csv", "metrics.csv", "points.csv", "runs.csv"]
     for words in (
         ["runs"],
         ["runs", "--columns", "uid,name,tag,note,reason"],
-        ["best", "--by", "name", "--state", "FAILED"],
-        ["curves", "aaaaaaaa", "--metric", LINK],
+        ["runs", "--best", "--by", "name", "--state", "FAILED"],
+        ["show", "aaaaaaaa", "--curve", LINK],
         ["diff", "aaaaaaaa", "bbbbbbbb", "--all"],
         ["query", f"SELECT '{LINK}' AS '{LINK}', -0.5 AS n, '-7' AS m"],
     ):

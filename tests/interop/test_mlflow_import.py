@@ -315,7 +315,7 @@ def test_files_of_an_imported_run_are_said_to_lie_beside_its_record(hpcml: Hpcml
     imported(hpcml, store)
     (run,) = known(hpcml).values()
 
-    told = said_in_one_line(hpcml("files", run["uid"]))
+    told = said_in_one_line(hpcml("show", "--files", run["uid"]))
 
     assert f"it was imported; its files lie in {run['path']}" in told
 

@@ -1,4 +1,4 @@
-"""`hpcml gpus`, as typed."""
+"""`hpcml recipes --gpus`, as typed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
 
 
 def test_the_table_marks_what_no_data_sheet_settles(hpcml: Hpcml) -> None:
-    done = hpcml("gpus", COLUMNS="200")
+    done = hpcml("recipes", "--gpus", COLUMNS="200")
 
     assert done.returncode == 0
     lines = done.stdout.splitlines()
@@ -49,7 +49,7 @@ def test_the_table_marks_what_no_data_sheet_settles(hpcml: Hpcml) -> None:
 
 
 def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers(hpcml: Hpcml) -> None:
-    done = hpcml("gpus", COLUMNS="80")
+    done = hpcml("recipes", "--gpus", COLUMNS="80")
 
     assert "\u2026" not in done.stdout
     headings = done.stdout.splitlines()[0].split()
@@ -58,9 +58,9 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers(hpcml: Hpcml) ->
 
 
 def test_programs_get_every_field(hpcml: Hpcml) -> None:
-    (v100,) = json.loads(hpcml("gpus", "Tesla V100-SXM2-32GB", "--json").stdout)
-    rows = list(csv.DictReader(io.StringIO(hpcml("gpus", "v100", "--csv").stdout)))
-    markdown = hpcml("gpus", "v100", "--md").stdout
+    (v100,) = json.loads(hpcml("recipes", "--gpus", "Tesla V100-SXM2-32GB", "--json").stdout)
+    rows = list(csv.DictReader(io.StringIO(hpcml("recipes", "--gpus", "v100", "--csv").stdout)))
+    markdown = hpcml("recipes", "--gpus", "v100", "--md").stdout
 
     assert v100["peak_tflops"]["fp16"] == 125
     assert v100["basis"]["fp16"] == "data sheet"
@@ -72,7 +72,7 @@ def test_programs_get_every_field(hpcml: Hpcml) -> None:
 
 
 def test_an_unknown_name_is_refused(hpcml: Hpcml) -> None:
-    done = hpcml("gpus", "a100", "h1000")
+    done = hpcml("recipes", "--gpus", "a100", "h1000")
 
     assert done.returncode == 2
     assert "no GPU of the table is called 'h1000'" in said_in_one_line(done)

@@ -61,7 +61,7 @@ def test_files_that_were_written_are_counted_over_the_runs_that_wrote_any() -> N
 
     assert line is not None
     assert line.startswith("1 run ")
-    assert line.endswith("hpcml files 20261121-083015-222abcde")
+    assert line.endswith("hpcml show --files 20261121-083015-222abcde")
 
 
 def test_another_precision_than_the_one_asked_for_is_told_once_for_all_runs_alike() -> None:

@@ -197,7 +197,7 @@ def test_a_torn_store_is_said_in_one_line(tmp_path: Path, mode: str) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
 
-    refused(str(path), "is damaged", "hpcml store check", f"rm -f {path} {path}-*")
+    refused(str(path), "is damaged", "hpcml sync --check", f"rm -f {path} {path}-*")
 
 
 @pytest.mark.parametrize("mode", ["direct", "published"])

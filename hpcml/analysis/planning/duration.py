@@ -1,4 +1,4 @@
-"""`hpcml estimate`: how long runs will take and what they will use, from recorded runs of the same work. Pure.
+"""`hpcml plan --time`: how long runs will take and what they will use, from recorded runs of the same work. Pure.
 
 `find_precedents` chooses the recorded runs, `find_pace` splits each into start-up, steps and evaluations, `estimate`
 predicts. Each recorded run predicts the wanted one by its own pace. The geometric mean of the predictions is the

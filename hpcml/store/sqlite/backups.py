@@ -1,4 +1,4 @@
-"""Backups of a store in a file, beside it, by `hpcml store backup`.
+"""Backups of a store in a file, beside it, by `hpcml sync --backup`.
 
 A backup appears under its name only when it is whole.
 """

@@ -162,7 +162,7 @@ def damaged(name: str, how: str) -> str:
 
     A store can always be made anew, since all that it holds is in the run directories.
     """
-    return f"the store {name} is damaged ({how}): hpcml store check says more; {_anew(name)}"
+    return f"the store {name} is damaged ({how}): hpcml sync --check says more; {_anew(name)}"
 
 
 def other_version(name: str, revision: str) -> str:

@@ -22,7 +22,7 @@ from hpcml.store.sqlite.location import Placement, SqliteHeader, check_file, rev
 class ReadOnlyStore(SqliteFile):
     """A file that is never changed; readers see the state of the last ingest by somebody who may write.
 
-    `hpcml estimate` opens its store in this way too, since it must change nothing.
+    `hpcml plan --time` opens its store in this way too, since it must change nothing.
     """
 
     @classmethod

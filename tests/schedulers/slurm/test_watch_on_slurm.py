@@ -28,7 +28,7 @@ def fetched(link: str) -> str:
 def once(link: str, text: str) -> str:
     """Return the first page that has *text*."""
     give_up_at = time.monotonic() + PATIENCE_S
-    while text not in (page := fetched(f"{link}now")):
+    while text not in (page := fetched(link)):
         assert time.monotonic() < give_up_at, page
         time.sleep(0.5)
     return page
@@ -38,7 +38,7 @@ def test_a_page_follows_an_array_until_all_of_it_has_ended(slurm: Account, folde
     hpcml = Hpcml(slurm, folder)
     hpcml.submit("-m", "experiment=watched", "seed=0,1,2", GOES.format(folder=folder))
     said = folder / "link"
-    words = shlex.join([str(slurm.python), "-u", "-c", START, "watch", "watched", "--port", "0"])
+    words = shlex.join([str(slurm.python), "-u", "-c", START, "watch", "watched", "--port", "0", "--interval", "1s"])
     environ = {"HPCML_HOME": str(hpcml.home), **hpcml.environ}
     watch = slurm.start(["bash", "-c", f"exec {words} > {said}"], cwd=folder, environ=environ)
     try:

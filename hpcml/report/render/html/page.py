@@ -51,32 +51,7 @@ def as_page(document: Document) -> str:
     along is escaped, in the text as well as in the charts.
     """
     has_charts = any(_charts(section) for section in document.sections)
-    return _rendered(document, plotly=_plotly() if has_charts else None, script=_script())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
-    """How a page follows its runs: it asks once in *period_s* seconds for what is newer than *version*."""
-
-    period_s: float
-    version: str
-
-
-def as_live_page(document: Document, *, period_s: float, version: str) -> str:
-    """Return the same as a page that asks its server, at the address ``now`` beside its own, for what `as_news` gives.
-
-    It contains plotly.js in any case, since there may be charts later.
-    """
-    live = Following(period_s=period_s, version=version)
-    return _rendered(document, plotly=_plotly(), script=_script(is_live=True), live=live)
-
-
-def as_news(document: Document, *, period_s: float, version: str) -> str:
-    """Return the page without its scripts, which the page that is open takes what changed out of."""
-    return _rendered(document, plotly=None, script="", live=Following(period_s=period_s, version=version))
-
-
-def _rendered(document: Document, *, plotly: _Packed | None, script: str, live: Following | None = None) -> str:
+    plotly, script = _plotly() if has_charts else None, _script()
     # what a name could do is known to be nothing in HTML; what it could hide from a reader is spelt out
     environment = Environment(
         loader=PackageLoader("hpcml.report.render.html", "files"),
@@ -88,10 +63,7 @@ def _rendered(document: Document, *, plotly: _Packed | None, script: str, live: 
     return environment.get_template("report.html").render(
         document=document,
         version=document.made_by,
-        policy=_policy(
-            [*([plotly.sha256] if plotly else []), *([_sha256(script)] if script else [])], may_ask=live is not None
-        ),
-        live=live,
+        policy=_policy([*([plotly.sha256] if plotly else []), _sha256(script)]),
         css=Markup(_file("report.css")),  # noqa: S704 - our own file
         plotly=Markup(plotly.text) if plotly else "",  # noqa: S704 - base64
         script=Markup(script),  # noqa: S704 - our own file
@@ -132,10 +104,9 @@ def _file(name: str) -> str:
     return (resources.files("hpcml.report.render.html") / "files" / name).read_text(encoding="utf-8")
 
 
-def _script(*, is_live: bool = False) -> str:
+def _script() -> str:
     """Return the page's own script, which is cut into files by topic."""
-    names = ("curves.js", "charts.js", "tables.js", *(("live.js",) if is_live else ()), "page.js")
-    parts = [_file(name) for name in names]
+    parts = [_file(name) for name in ("curves.js", "charts.js", "tables.js", "page.js")]
     return "\n".join(['"use strict";', "(() => {", "const root = document.documentElement;", *parts, "})();"])
 
 
@@ -190,17 +161,16 @@ def _beside(parts: Sequence[Part]) -> list[tuple[bool, list[Part]]]:
     return [(is_small, list(those)) for is_small, those in grouped]
 
 
-def _policy(digests: Sequence[str], *, may_ask: bool) -> str:
+def _policy(digests: Sequence[str]) -> str:
     """Return the page's Content-Security-Policy: the scripts with these SHA-256 may run, nothing is loaded.
 
-    A page that *may_ask* may ask its own server alone. Styles are allowed inline, since plotly sets them; images are
+    Styles are allowed inline, since plotly sets them; images are
     what it makes of a chart for saving it.
     """
     allowed = " ".join(f"'sha256-{one}'" for one in digests) or "'none'"
-    own = "connect-src 'self'; " if may_ask else ""
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"{own}base-uri 'none'; form-action 'none'"
+        "base-uri 'none'; form-action 'none'"
     )
 
 

@@ -1,4 +1,4 @@
-"""Adding run directories from outside of HPCML_HOME to the store, and removing them from it, for ``hpcml ingest``.
+"""Adding run directories from outside of HPCML_HOME to the store, and removing them from it, for ``hpcml sync --add``.
 
 The directories stay where they are.
 """
@@ -37,16 +37,16 @@ def disown(places: Places, path: Path) -> int:
     """Read the folder *path* no more and take its runs out of the store; return how many those were.
 
     The folder is left alone; runs that lie in another folder, too, stay in the store. Raises `ConfigError` for a folder
-    that was not given to ``hpcml ingest``, and for one in HPCML_HOME, which is always read.
+    that was not given to ``hpcml sync --add``, and for one in HPCML_HOME, which is always read.
     """
     folder, was_given = external_runs.let_go(places, path)
     if not was_given and (folder.is_relative_to(places.home) or places.home.is_relative_to(folder)):
-        raise ConfigError(f"{path} was not given to hpcml ingest; what lies in HPCML_HOME is always read")
+        raise ConfigError(f"{path} was not given to hpcml sync --add; what lies in HPCML_HOME is always read")
     with opened(places, to_write=True) as store:
         # where it was not given now: what an earlier call, killed half-way, had left
         still_read = {uid for root in external_runs.roots(places) for uid in runs_below(store, root)}
         gone = forget_runs(store, [uid for uid in runs_below(store, folder) if uid not in still_read])
     if not was_given and not gone:
         known = ", ".join(map(str, external_runs.folders(places))) or "none"
-        raise ConfigError(f"{path} was not given to hpcml ingest; known: {known}")
+        raise ConfigError(f"{path} was not given to hpcml sync --add; known: {known}")
     return gone
