@@ -333,8 +333,8 @@ def _where(launched: Sequence[Launched]) -> str:
     """Return in a line how logs and files of the runs are looked at, and where they lie."""
     if len(launched) == 1:
         run_dir = launched[0].run_dir
-        return f"hpcml show {short_uid(run_dir.uid)} | logs | files; everything of it is in {run_dir.path}"
+        return f"hpcml show {short_uid(run_dir.uid)} [--files] | logs; everything of it is in {run_dir.path}"
     first, last = (short_uid(item.run_dir.uid) for item in (launched[0], launched[-1]))
     return (
-        f"hpcml show RUN | logs RUN | files RUN, RUN from {first} to {last}; each has its folder in {_folder(launched)}"
+        f"hpcml show RUN [--files] | logs RUN, RUN from {first} to {last}; each has its folder in {_folder(launched)}"
     )
