@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.commands.rm import find_unused
-from hpcml.paths import Places, locate
+from hpcml.paths import locate
 from hpcml.runs.layout import RunDir
 from tests.cli.command_line import HPCML, Hpcml, program, said_in_one_line
 from tests.cli.terminal import OnTerminal
@@ -231,21 +231,6 @@ def test_only_code_that_no_run_names_and_nobody_wanted_lately_is_removed(hpcml: 
     assert set((hpcml.home / "code").iterdir()) == copies - {code[first]}
     assert code[second].is_dir()
     assert find_unused(locate(hpcml.environ)) == []
-
-
-def test_a_copy_of_an_older_version_that_holds_what_programs_wrote_stays(tmp_path: Path) -> None:
-    places = Places(home=tmp_path / "home", store_url=str(tmp_path / "store.db"))
-    bare, used, recipe = (places.code / (letter * 16) for letter in "abc")
-    for copy in (bare, used, recipe):
-        copy.mkdir(parents=True, mode=0o700)
-        (copy / "train.py").touch(mode=0o400)
-    (used / "model.pt").touch()
-    (recipe / "__pycache__").mkdir()
-    (recipe / "__pycache__" / "train.pyc").touch()
-    for copy in (bare, used, recipe):
-        os.utime(copy, (1, 1))
-
-    assert {copy.path for copy in find_unused(places)} == {bare, recipe}
 
 
 def test_code_that_is_wanted_again_stays(hpcml: Hpcml) -> None:

@@ -283,9 +283,9 @@ def test_the_last_words_of_a_failure_are_shown(hpcml: Hpcml) -> None:
 
 
 def test_runs_that_fail_alike_are_told_of_once(hpcml: Hpcml) -> None:
-    (hpcml.cwd / "fails.py").write_text("import sys\nif sys.argv[1] == '3':\n    raise ValueError('three')\n1 / 0\n")
+    (hpcml.cwd / "fails.py").write_text("import sys\nif sys.argv[2] == '3':\n    raise ValueError('three')\n1 / 0\n")
 
-    done = hpcml("run", "-m", "--", sys.executable, "fails.py", "1,2,3,4")
+    done = hpcml("run", "-m", "--", sys.executable, "fails.py", "--n", "1,2,3,4")
 
     assert done.returncode == 1
     told = [line for line in done.stderr.splitlines() if " FAILED" in line]
@@ -298,9 +298,9 @@ def test_runs_that_fail_alike_are_told_of_once(hpcml: Hpcml) -> None:
 
 
 def test_runs_that_fail_alike_but_for_their_own_numbers_are_told_of_once(hpcml: Hpcml) -> None:
-    says = "import sys; s = int(sys.argv[1]); print(f'failed with seed {s} at step {s * 7 + 1}'); sys.exit(1 + s // 2)"
+    says = "import sys; s = int(sys.argv[2]); print(f'failed with seed {s} at step {s * 7 + 1}'); sys.exit(1 + s // 2)"
 
-    done = hpcml("run", "-m", "--", sys.executable, "-c", says, "0..2")
+    done = hpcml("run", "-m", "--", sys.executable, "-c", says, "--s", "0..2")
 
     told = [line.partition(" FAILED")[2].partition(";")[0] for line in done.stderr.splitlines() if " FAILED" in line]
     assert [line.partition(":")[0 if "same" in line else 2] for line in told] == [

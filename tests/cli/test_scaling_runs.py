@@ -44,9 +44,7 @@ def test_nothing_to_look_at_is_one_line_and_exit_code_2(hpcml: Hpcml, command: s
     done = hpcml(*command.split())
 
     assert done.returncode == 2
-    said = said_in_one_line(done)
-    assert said.startswith("hpcml: no run matches: ")
-    assert "; nothing is in HPCML_HOME=" in said
+    assert said_in_one_line(done).startswith("hpcml: no run matches: ")
 
 
 def test_published_figures_need_no_runs(hpcml: Hpcml) -> None:

@@ -237,7 +237,7 @@ QUESTIONS: list[list[str]] = [
     *(["runs"], ["runs", "--csv"], ["runs", "--md"], ["status"], ["status", "--json"], ["sync"], ["images", "--json"]),
     *(["show", ENDED], ["show", RUNNING, "--json"], ["show", WAITING], ["logs", ENDED], ["logs", "--err", ENDED]),
     *(["compare", "--allow", "seed"], ["compare", "--json"], ["scaling"], ["peak"], ["peak", "--json"]),
-    *(["best", "--metric", "val_accuracy"], ["curves", ENDED, "--metric", "loss"], ["diff", ENDED, WHOLE[0], "--all"]),
+    *(["runs", "--best", "val_accuracy"], ["show", ENDED, "--curve", "loss"], ["diff", ENDED, WHOLE[0], "--all"]),
     *(["query", "SELECT * FROM runs", "--json"], ["query", "SELECT * FROM points"], ["top", "--once", "--json"]),
     *(["report", "report.html"], ["report", "report.md"], ["rm", "--dry-run", ENDED], ["runs", "--where", "age<1d"]),
     *(["cancel", "-y", RUNNING], ["cancel", "-y", WAITING, ENDED], ["cancel", "-y", "--state", "running"]),
