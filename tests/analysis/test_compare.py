@@ -474,6 +474,17 @@ def test_runs_that_differ_in_their_commands_alone_are_not_said_to_be_alike(by: s
         compare(runs, {}, ComparisonRequest(by=by))
 
 
+def test_a_flag_that_some_runs_lack_is_what_differs() -> None:
+    runs = commanded("python m.py --seed '{seed}'", "python m.py '{amp}' --seed '{seed}'")
+    runs = [
+        replace(each, params={**each.params, **({"workload.args.amp": "--amp"} if "{amp}" in each.uid else {})})
+        for each in runs
+    ]
+
+    with pytest.raises(ComparisonError, match=r"what differs is amp, workload\.command: --by amp$"):
+        compare(runs, {}, ComparisonRequest(by="precision"))
+
+
 def test_a_seed_that_was_typed_by_hand_is_no_difference_to_compare_by() -> None:
     with pytest.raises(ComparisonError, match="nothing else of them differs"):
         compare(commanded("m --seed 1 --lr 2", "m --seed 2 --lr 2"), {})

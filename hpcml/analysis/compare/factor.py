@@ -219,11 +219,15 @@ def differing_settings(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _several(runs: Sequence[RunRecord]) -> dict[str, set[str]]:
-    """Return the settings of which *runs* have several values, with these, sorted by name."""
+    """Return the settings of which *runs* have several values, with these, sorted by name; a flag may be absent."""
     values: dict[str, set[str]] = {}
-    for run in with_distinct_settings(runs):
+    distinct = with_distinct_settings(runs)
+    for run in distinct:
         for key in run.params:
             values.setdefault(key, set()).add(show(setting_of(run, key)))
+    for key, found in values.items():
+        if key.startswith(ARGUMENTS) and any(key not in run.params for run in distinct):
+            found.add(show(None))
     return {key: found for key, found in sorted(values.items()) if len(found) > 1}
 
 
