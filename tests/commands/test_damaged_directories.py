@@ -90,7 +90,7 @@ def a_home(home: Path) -> None:
     (home / "submissions" / "queues" / folder.name).mkdir(parents=True)
     (home / "submissions" / "queues" / folder.name / "owner.json").write_text(json.dumps(owner))
     (home / "submissions" / "open").mkdir()
-    intent = {"format": 1, "submission": "s", "host": "h", "batches": [], "run_dirs": [str(runs / "default" / "gone")]}
+    intent = {"submission": "s", "host": "h", "batches": [], "run_dirs": [str(runs / "default" / "gone")]}
     (home / "submissions" / "open" / "20260528-202640-sub2.planning.-.0.0.json").write_text(json.dumps(intent))
     images = home / "images"
     images.mkdir()
