@@ -131,7 +131,7 @@ def put_a_submission(home: Path) -> None:
     """What `hpcml sync` would take for one that was never sent, whose directories are to be removed."""
     place = home / "submissions" / "open"
     place.mkdir(parents=True, exist_ok=True)
-    words = f'{{"format": 1, "submission": "s", "host": "h", "batches": [], "run_dirs": ["{home}/runs/default"]}}'
+    words = f'{{"submission": "s", "host": "h", "batches": [], "run_dirs": ["{home}/runs/default"]}}'
     (place / "20260101-000000-aaaaa.planning.-.0.0.json").write_text(words)
 
 
