@@ -242,7 +242,8 @@ def _lock(places: Places, tell: Callable[[str], None]) -> Lock:
 
 
 def _nowhere(error: OSError, folder: Path) -> ConfigError:
-    return ConfigError(f"{why_not(error, folder)}: nothing can be submitted (set HPCML_HOME to another place)")
+    why = error.strerror or error  # the file that it names is a hidden one of ours
+    return ConfigError(f"{folder}: {why}: nothing can be submitted (set HPCML_HOME to another place)")
 
 
 def _read(path: Path) -> Submission:
