@@ -325,4 +325,4 @@ def contradicts(requested: str, effective: str | None) -> bool:
 
 def is_proven(effective: str | None) -> bool:
     """Tell whether the *effective* precision says in what was computed; None was neither observed nor measured."""
-    return effective not in (None, UNKNOWN, NOT_OBSERVED)
+    return effective is not None and effective != UNKNOWN and not effective.startswith(NOT_OBSERVED)
