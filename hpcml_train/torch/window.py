@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import sys
 import threading
 from typing import Any, Callable, ClassVar, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -70,6 +71,7 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
         self._thread = threading.local()
         self._names: Dict[int, str] = {}
         self._hooks: List[Any] = []
+        self._undo: Callable[[], None] = lambda: None
 
     def open(self) -> None:
         """Become the active mode of this thread."""
@@ -78,6 +80,7 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
             modules.register_module_forward_pre_hook(self._enter_layer),
             modules.register_module_forward_hook(self._leave_layer, always_call=True),
         ]
+        self._undo = _watch_triton(lambda name: self._add_unknown(f"{name}: a kernel of Triton that multiplies", None))
         self.__enter__()  # type: ignore[no-untyped-call, unused-ignore]
 
     def close(self) -> bool:
@@ -87,6 +90,7 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._undo()
         return self.leave()
 
     def leave(self) -> bool:
@@ -256,6 +260,33 @@ def autocast_dtype(device: str) -> Optional[str]:
     is_on = torch.is_autocast_cpu_enabled() if device == "cpu" else torch.is_autocast_enabled()
     dtype = torch.get_autocast_cpu_dtype() if device == "cpu" else torch.get_autocast_gpu_dtype()
     return str(dtype).rpartition(".")[2] if is_on else None
+
+
+def _watch_triton(tell: Callable[[str], None]) -> Callable[[], None]:
+    """Have *tell* called with the name of each kernel with products that a program launches; return what ends this.
+
+    Triton computes float32 in TF32 unless it is told otherwise, whatever torch's switches say
+    (`triton.language.dot`, ``input_precision``), and no mode of torch's sees it.
+    """
+    kind: Any = getattr(sys.modules.get("triton.runtime.jit"), "JITFunction", None)
+    run = getattr(kind, "run", None)
+    if run is None:
+        return lambda: None
+
+    def run_and_tell(function: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as Triton calls it
+        kernel = run(function, *args, **kwargs)
+        with contextlib.suppress(Exception):  # never the program's trouble
+            if "tt.dot" in str(kernel.asm["ttir"]):
+                tell(str(getattr(function, "__name__", function)))
+        return kernel
+
+    kind.run = run_and_tell
+
+    def undo() -> None:
+        if kind.run is run_and_tell:  # else somebody has built upon it
+            kind.run = run
+
+    return undo
 
 
 _Multiplied = Tuple[str, Sequence[torch.Tensor], float]  # the kind of layer, the factors, the FLOPs

@@ -50,11 +50,9 @@ def test_products_inside_of_a_kernel_are_fused_and_what_only_sounds_like_one_is_
     kinds = {name_of(func): kind_of(func) for func in every_operation()}
 
     assert {name: kinds[name] for name in FUSED} == dict.fromkeys(FUSED, Kind.FUSED)
-    harmless = ("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell_backward", "_cudnn_rnn_flatten_weight", "linspace", "add",
-                "upsample_bilinear2d", "embedding", "native_layer_norm", "_softmax", "im2col", "ctc_loss")  # fmt: skip
-    assert {name: kinds[name] for name in harmless if kinds[name] is not Kind.COMPOSITE} == {
-        name: Kind.OTHER for name in harmless if kinds[name] is not Kind.COMPOSITE
-    }
+    others = ("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell_backward", "_cudnn_rnn_flatten_weight", "im2col")
+    others = (*others, "linspace", "upsample_bilinear2d", "embedding", "native_layer_norm", "_softmax", "_ctc_loss")
+    assert {name: kinds[name] for name in others} == dict.fromkeys(others, Kind.OTHER)
 
 
 def test_what_torch_counts_operations_of_is_never_harmless() -> None:

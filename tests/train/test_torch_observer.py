@@ -3,7 +3,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -606,6 +608,41 @@ def test_weights_of_a_subclass_are_seen_by_what_they_are_computed_of() -> None:
     assert {(row["layer"], row["format"]) for row in told.details[0]["rows"] if row["phase"] == "forward"} == {
         ("body", "bf16"), ("head", "fp32"),
     }  # fmt: skip
+
+
+class Launched:
+    """A stand-in for Triton's ``JITFunction``: its `run` returns the kernel that was launched."""
+
+    def __init__(self, name: str, ttir: str) -> None:
+        self.__name__ = name
+        self.kernel = types.SimpleNamespace(asm={"ttir": ttir})
+
+    def run(self, *args: object, grid: object) -> object:
+        assert (args, grid) == ((1, 2), (8, 8))
+        return self.kernel
+
+
+def test_a_kernel_of_triton_that_multiplies_is_unknown_and_any_other_is_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Launched.run
+    module = types.ModuleType("triton.runtime.jit")
+    module.JITFunction = Launched  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "triton.runtime.jit", module)
+    scale, attention, odd = Launched("scale", "tt.load"), Launched("attention", "%1 = tt.dot %0"), Launched("odd", "")
+    odd.kernel = types.SimpleNamespace()
+
+    def loss(model: Any) -> Any:
+        for function in (scale, odd, attention):
+            assert function.run(1, 2, grid=(8, 8)) is function.kernel
+        return whole(model)
+
+    with watching() as told:
+        train(loss)
+
+    assert told.windows[0].unknown == ("attention: a kernel of Triton that multiplies",)
+    assert told.word("fp32") == "unknown"
+    assert Launched.run is run
 
 
 class InHalf(torch.Tensor):
