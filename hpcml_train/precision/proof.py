@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
-from hpcml_train.precision.formats import OWN, name_precision
+from hpcml_client.formats import OWN, name_precision
 
 if TYPE_CHECKING:
     from hpcml_client.client import Client

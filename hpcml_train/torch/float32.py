@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 
-from hpcml_train.precision.observed import TF32_ALLOWED
+from hpcml_client.observed import TF32_ALLOWED
 from hpcml_train.torch import switches
 
 _CLOSED = ("ieee", "none", False, "highest")  # values of switches; "none": neither it nor its parents say anything

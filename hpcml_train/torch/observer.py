@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Mapping, Optional, Protocol
 import torch
 from torch.optim import optimizer as optimizers
 
-from hpcml_train.precision.observed import COMPILED
+from hpcml_client.observed import COMPILED
 from hpcml_train.torch import switches
 from hpcml_train.torch.float32 import Float32
 from hpcml_train.torch.window import Window, active_mode

@@ -17,7 +17,7 @@ import torch
 from torch.nn.modules import module as modules
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpcml_train.precision.observed import JUDGED
+from hpcml_client.observed import JUDGED
 from hpcml_train.torch import operations
 from hpcml_train.torch.float32 import Float32
 from hpcml_train.torch.multiplication import Call

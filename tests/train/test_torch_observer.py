@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpcml_train.precision.observed import Window, name_observed, read_window
+from hpcml_client.observed import Window, name_observed, read_window
 from hpcml_train.torch import observer
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.float32 import Float32

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hpcml_train.precision.formats import SHOWS
+from hpcml_client.formats import SHOWS
 
 UNKNOWN = "unknown"  # it was observed, and what it computed in cannot be said
 NOT_OBSERVED = "not observed"  # it was to be observed, and no observer has said hello
