@@ -91,7 +91,7 @@ def _may_be_result(number: re.Match[str]) -> bool:
 
 
 def _is_read_as(name: str, value: str, lines: Sequence[str]) -> bool:
-    """Whether ``--metric NAME`` finds *value*, and in lines of one kind alone: not in those of another data set, too."""
+    """Whether ``--metric NAME`` finds *value*, and in lines of one kind alone, not of several data sets."""
     found = [match for line in lines for match in re.finditer(number_behind(name), line)]
     kinds = {tuple(re.findall(r"[^\W\d_]{3,}", match.string[: match.start("value")])) for match in found}
     return value in [match["value"] for match in found] and len(kinds) == 1
