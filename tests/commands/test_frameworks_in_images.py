@@ -35,7 +35,7 @@ def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def started(item: Planned, folder: Path) -> list[str]:
     image, run_dir = Image(path="/i.sif"), RunDir(folder / "run")
-    return put_inside(item.plan, item.run, image, run_dir, folder=folder, code=None, packages=()).argv
+    return put_inside(item.plan, item.run, image, run_dir, folder=folder, code=None, packages=None).argv
 
 
 @pytest.mark.parametrize(

@@ -121,12 +121,12 @@ def runtime_for(run: Run) -> str:
 
 
 def put_inside(
-    plan: Plan, run: Run, image: Image, run_dir: RunDir, *, folder: Path, code: Path | None, packages: Sequence[Path]
+    plan: Plan, run: Run, image: Image, run_dir: RunDir, *, folder: Path, code: Path | None, packages: Path | None
 ) -> Plan:
     """Return *plan* with its command line wrapped, so that the program runs inside *image*.
 
-    *folder* is where the run was submitted to start; *code* and *packages* are the copies that it uses instead (None,
-    or empty: there are none). Bound into the container are these, the run directory, the data and the user's own binds.
+    *folder* is where the run was submitted to start; *code* and *packages* are the copies that it uses instead (None:
+    there are none). Bound into the container are these, the run directory, the data and the user's own binds.
     Variables reach the program by the environment, since arguments can be read by every user of a node.
     """
     container, switches = run.container, environment(run.precision.name)
@@ -188,7 +188,7 @@ def _old_branches(run: Run) -> Sequence[str]:
 def check_binds(plan: Plan, run: Run) -> None:
     """Raise `ConfigError` if a bind of the user would cover a path that hpcml must bind itself."""
     put_inside(
-        plan, run, Image(path="/image"), RunDir(Path("/run-of-hpcml")), folder=Path(plan.cwd), code=None, packages=()
+        plan, run, Image(path="/image"), RunDir(Path("/run-of-hpcml")), folder=Path(plan.cwd), code=None, packages=None
     )
 
 
@@ -221,9 +221,7 @@ def _check_own(container: Container, runtime: ContainerRuntime) -> None:
         raise ConfigError(f"container.path={path}: {runtime.name} takes {runtime.takes}, and this is none")
 
 
-def _binds(
-    plan: Plan, run: Run, run_dir: RunDir, folder: Path, code: Path | None, packages: Sequence[Path]
-) -> list[Bind]:
+def _binds(plan: Plan, run: Run, run_dir: RunDir, folder: Path, code: Path | None, packages: Path | None) -> list[Bind]:
     """Return all binds of the run, parents before children: hpcml's, each under its path outside, and the user's.
 
     Where the user binds the same folder in another mode (read-only or not), the user's bind counts.
@@ -238,9 +236,8 @@ def _binds(
         ours += _seen([Path(plan.argv[1]).parent], read_only=True)
     elif code is not None:
         ours += _seen([code], read_only=True)
-    ours += _seen(packages, read_only=True)
-    if run.data.path is not None:
-        ours += _seen([Path(run.data.path)], read_only=True)
+    data = None if run.data.path is None else Path(run.data.path)
+    ours += _seen(filter(None, (packages, data)), read_only=True)
     # The same folder asked for in another mode: the user knows better, and what is written to stays so.
     known = {(bind.source, bind.destination) for bind in chosen}
     kept: dict[tuple[str, str], Bind] = {}
