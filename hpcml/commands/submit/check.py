@@ -29,7 +29,6 @@ from hpcml.config.sweep import MOST_RUNS, check_count
 from hpcml.errors import ConfigError, HpcmlError, require
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import ContainerKind
-from hpcml.model.metric_goal import goal_by_name
 from hpcml.model.mig import check_is_told
 from hpcml.model.precision import CPU, Device
 from hpcml.model.recipe import own_recipes
@@ -123,20 +122,8 @@ def plan_all(
 
 
 def _warn_of_goals(points: Sequence[Composed]) -> None:
-    """Say where the way a metric is better is not known, or nobody typed it and it is not the one of its name."""
-    doubtful = {
-        (asked.metric, asked.goal.name, told.name)
-        for point in points
-        if (asked := point.run.objective).goal is not None
-        and (told := goal_by_name(asked.metric)) not in (None, asked.goal)
-        and not any(word.startswith("objective.goal=") for word in point.overrides)
-    }
-    for metric, goal, by_name in sorted(doubtful):
-        log.warning(
-            "objective.goal=%s, but by its name %s has %s: say objective.goal=min or max", goal, metric, by_name
-        )
-    unknown = {point.run.objective.metric for point in points if point.run.objective.way is None}
-    for metric in sorted(unknown):
+    """Say where it is not known which way a metric is better."""
+    for metric in sorted({point.run.objective.metric for point in points if point.run.objective.way is None}):
         log.warning("the name %s does not tell which way is better: say objective.goal=min or max", metric)
 
 

@@ -1,21 +1,19 @@
 """Checks that a run fits its container, and the run's plan rewritten to start inside of it.
 
-Which version of a framework is in an image NVIDIA's own tables say before the image is there (images/releases), and its
-record once it is; what neither says is left to the program.
+Which version of a framework is in an image NVIDIA's own tables say (images/releases); else it is left to the program.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from hpcml.commands.submit.plan import Planned
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, require
 from hpcml.images import releases
 from hpcml.images.command import PASSED_ON, gpu_for
 from hpcml.images.definition import reference_of
@@ -273,34 +271,13 @@ def check_framework(run: Run, script: Path, project: Path) -> None:
         raise ConfigError(wrong)
     if image is not None and tag is not None:
         lowest, highest = releases.version_of(image, tag, framework)
-        _refuse_older(run, script, highest, f"{image}:{tag}", or_older=lowest != highest)
-
-
-def check_packages(planned: Iterable[Planned], packages: Mapping[str, Mapping[str, str]]) -> None:
-    """Raise `ConfigError` for the first run whose built image has an older framework than its recipe asks.
-
-    *packages* has what is installed in each image, as its record says it, by the key of the image.
-    """
-    for item in planned:
-        key = (item.image and item.image.key) or ""
-        if item.run.workload.command is None and key in packages:
-            has = packages[key].get(f"python:{item.run.model.framework}")
-            _refuse_older(item.run, Path(item.plan.argv[1]), has, f"the image {key[:12]}")
-
-
-def _refuse_older(run: Run, script: Path, has: str | None, image: str, *, or_older: bool = False) -> None:
-    """Raise `ConfigError` where the version *has* in *image* is of a release before the one that the recipe asks."""
-    asked, framework = oldest_version(run, read_recipe(script.parent)), run.model.framework
-    if has is None or asked is None:
-        return
-    oldest, why = asked
-    try:
-        is_older = Version(Version(has).base_version) < Version(oldest)
-    except InvalidVersion:
-        return
-    if is_older:
-        raise ConfigError(
-            f"{why} needs {framework} {oldest} or newer, and {image} has {framework} {has}"
-            f"{' or older' if or_older else ''}: choose a newer container.tag, or container.pip=[{framework}] with a "
-            "version"
+        asked = oldest_version(run, read_recipe(script.parent))
+        if asked is None or highest is None:
+            return
+        oldest, why = asked
+        require(
+            Version(Version(highest).base_version) >= Version(oldest),
+            f"{why} needs {framework} {oldest} or newer, and {image}:{tag} has {framework} {highest}"
+            f"{' or older' if lowest != highest else ''}: choose a newer container.tag, or container.pip=[{framework}] "
+            "with a version",
         )

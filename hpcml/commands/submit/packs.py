@@ -204,7 +204,7 @@ def batches_of(packed: Sequence[Sequence[Job]], submission: str) -> list[Batch]:
 
     Each pack becomes one element of an array: its runs share that job and run one after the other. Packs with equal
     requests keep their order; the queue of this machine takes unequal ones too. `resources.array_parallelism` is
-    divided evenly among the arrays that a request is split into. A batch of one run has that run's own token; every
+    divided evenly among the arrays of those that name the same. A batch of one run has that run's own token; every
     other has *submission* with a running number, and a scheduler can be asked by that token whether it has the batch.
     """
     groups: list[tuple[Request, list[Sequence[Job]]]] = []
@@ -215,16 +215,24 @@ def batches_of(packed: Sequence[Sequence[Job]], submission: str) -> list[Batch]:
             groups.append((request, [pack]))
         else:
             members.append(pack)
+    arrays = [
+        ((request.cluster.name, request.array_parallelism), chunk)
+        for request, members in groups
+        for chunk in chunks(members, _largest(request))
+    ]
+    sizes = Counter(limit for limit, _ in arrays)
+    seen: Counter[tuple[str, int | None]] = Counter()
     batches: list[Batch] = []
-    for request, members in groups:
-        is_local = request.cluster.scheduler is SchedulerName.local
-        arrays = chunks(members, None if is_local else request.cluster.max_array_size)
-        for number, chunk in enumerate(arrays):
-            is_alone = len(chunk) == len(chunk[0]) == 1
-            token = token_of(chunk[0][0]) if is_alone else f"{submission}-{len(batches)}"
-            at_once = share(request.array_parallelism, number, len(arrays))
-            batches.append(Batch(token=token, packs=chunk, at_once=at_once))
+    for number, (limit, chunk) in enumerate(arrays):
+        is_alone = len(chunk) == len(chunk[0]) == 1
+        token = token_of(chunk[0][0]) if is_alone else f"{submission}-{number}"
+        batches.append(Batch(token=token, packs=chunk, at_once=share(limit[1], seen[limit], sizes[limit])))
+        seen[limit] += 1
     return batches
+
+
+def _largest(request: Request) -> int | None:
+    return None if request.cluster.scheduler is SchedulerName.local else request.cluster.max_array_size
 
 
 def _may_share(one: Request, other: Request) -> bool:
