@@ -17,9 +17,9 @@ from hpcml.commands.retryable import may_retry, retries_of
 from hpcml.commands.selection import Selection, done_since, select
 from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.check import refuse_impossible
 from hpcml.commands.submit.dependencies import resolve
 from hpcml.commands.submit.plan import with_times
-from hpcml.commands.submit.site import refuse_impossible
 from hpcml.commands.submit.submission import deciding_alone, manifests_under_way
 from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.model.cluster import Resources

@@ -1,7 +1,7 @@
 """Preferences of the user and of the project for all runs; at present, the accounts that jobs are charged to.
 
 Two files are read: hpcml.yaml of the project, and config.yaml of the user (`user_file`).
-`hpcml.commands.submit.site` decides between them.
+`hpcml.commands.submit.check` decides between them.
 """
 
 from __future__ import annotations

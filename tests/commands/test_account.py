@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.site import with_accounts
+from hpcml.commands.submit.check import with_accounts
 from hpcml.config.compose import Composed, compose_from_cli
 from hpcml.errors import ConfigError
 

@@ -20,33 +20,31 @@ from hpcml.store.database import Database
 from hpcml.store.query import find_runs, runs_meant
 
 
-def with_jobs(planned: Sequence[Planned], places: Places) -> tuple[list[Planned], list[str]]:
-    """Return *planned* with the runs and jobs that each waits for, and what its scheduler makes of it, a line each.
+def with_jobs(planned: Sequence[Planned], places: Places) -> list[Planned]:
+    """Return *planned* with the runs and the jobs that each waits for.
 
     The store is opened only where a dependency names a run. Raises `ConfigError` for a reference that means no run.
     """
     waits = {(text, run.cluster.scheduler): run for run in (item.run for item in planned) if (text := _text(run))}
-    found: dict[tuple[str, SchedulerName], tuple[str, str, list[str]]] = {
-        key: (key[0], key[0], []) for key, run in waits.items() if _names_no_run(run)
-    }
+    found = {key: (key[0], key[0]) for key, run in waits.items() if _names_no_run(run)}
     if len(found) < len(waits):
         with opened(places) as store:
             collect(store, places)
             found |= {key: resolve(store, run) for key, run in waits.items() if key not in found}
     ready = []
     for item in planned:
-        runs, jobs, _ = found.get((_text(item.run), item.run.cluster.scheduler), (None, None, []))
+        runs, jobs = found.get((_text(item.run), item.run.cluster.scheduler), (None, None))
         if (item.run.resources.dependency, item.plan.dependency) != (runs, jobs):  # else its hash is known by now
             resources = replace(item.run.resources, dependency=runs)
             item = replace(  # noqa: PLW2901
                 item, run=replace(item.run, resources=resources), plan=replace(item.plan, dependency=jobs)
             )
         ready.append(item)
-    return ready, list(dict.fromkeys(note for _, _, notes in found.values() for note in notes))
+    return ready
 
 
-def resolve(store: Database, run: Run) -> tuple[str, str, list[str]]:
-    """Return what *run* waits for by what *store* knows now: the whole ids of runs, jobs, and notes for the user.
+def resolve(store: Database, run: Run) -> tuple[str, str]:
+    """Return what *run* waits for by what *store* knows now: the whole ids of runs, and those of jobs.
 
     A reference is a whole id, an end of one, a name, or ``@1`` for the newest run; ``@-1`` stands for all runs of the
     last submission, an experiment for all of its runs but those that failed and were made good by a later one. What
@@ -55,10 +53,9 @@ def resolve(store: Database, run: Run) -> tuple[str, str, list[str]]:
     """
     text, scheduler = _text(run), run.cluster.scheduler
     if _names_no_run(run):
-        return text, text, []
+        return text, text
     runs: list[str] = []
     jobs: list[str] = []
-    notes: list[str] = []
     for clause in clauses_of(text):
         if _is_the_schedulers(clause, scheduler):
             runs.append(str(clause))
@@ -76,11 +73,10 @@ def resolve(store: Database, run: Run) -> tuple[str, str, list[str]]:
             names += [record.uid for record in records] or [name]
             waiting = [record for record in records if _is_open(clause.word, record)]
             left += [_job_of(record, scheduler, text) for record in waiting] if records else [name]
-            notes += filter(None, [_coarser(record, scheduler, clause.word) for record in waiting])
         runs.append(str(Clause(word=clause.word, names=list(dict.fromkeys(names)))))
         if left:
             jobs.append(str(Clause(word=clause.word, names=list(dict.fromkeys(left)))))
-    return ",".join(runs), ",".join(jobs), notes
+    return ",".join(runs), ",".join(jobs)
 
 
 def _text(run: Run) -> str:
@@ -134,12 +130,3 @@ def _job_of(record: RunRecord, scheduler: SchedulerName, text: str) -> str:
         )
     is_whole = not backend_of(scheduler.name).waits_for_elements
     return record.job_id if is_whole else spell_job(record.job_id, record.array_index)
-
-
-def _coarser(record: RunRecord, scheduler: SchedulerName, word: str) -> str | None:
-    """Return in a line that all of a job is waited for, of which the run is one part."""
-    backend = backend_of(scheduler.name)
-    is_element = record.array_index is not None and not backend.waits_for_elements
-    if scheduler is SchedulerName.local or not (is_element or record.is_shared):
-        return None
-    return f"{word}: run {record.uid} is one of several in job {record.job_id}, all of which is waited for"

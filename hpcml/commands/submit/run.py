@@ -94,14 +94,14 @@ def submit_points(
 
 def _checked(planned: Sequence[Planned], places: Places, backends: Backends, reporter: RunReporter) -> list[Planned]:
     """Return *planned* with the jobs that they wait for; raise where one is refused by this machine or its site."""
-    chosen, notes = dependencies.with_jobs(planned, places)
+    chosen = dependencies.with_jobs(planned, places)
     for line in advice.refusals(chosen):
         raise ConfigError(line)
     answer = advice.rehearse(chosen, places, backends)
     answer.refuse()
     for warning in answer.warnings:
         reporter.warn(warning)
-    for note in (*notes, *answer.notes):
+    for note in answer.notes:
         reporter.note(note)
     return chosen
 

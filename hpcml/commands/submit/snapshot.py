@@ -46,14 +46,13 @@ _NEVER = frozenset({".git", "__pycache__"})  # Python might take what was compil
 class KeptCode:
     """The copy of a run's code, and the plan that starts in it.
 
-    `code` None: nothing was copied, and the job runs what lies in its folder when it starts. `packages` are copies of
-    hpcml_client and hpcml_train, which programs import; empty: the job uses those of the agent that starts it. They lie
-    in one folder, in which nothing else is.
+    `code` None: nothing was copied, and the job runs what lies in its folder when it starts. `packages` is a folder
+    with copies of hpcml_client and hpcml_train, which programs import; None: the job uses those of its agent.
     """
 
     plan: Plan
     code: Path | None
-    packages: tuple[Path, ...]
+    packages: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,16 +105,14 @@ def keep_code(places: Places) -> Callable[[Planned, RunDir], KeptCode]:
         return None if tree is None else _Copy(tree, code_store.keep(places.code, tree.files, tree.links))
 
     @functools.cache
-    def packages() -> tuple[Path, ...]:
-        found = program_packages()
-        kept = code_store.keep(places.code, [file for package in found for file in _files_of(package)])
-        return tuple(kept / package.name for package in found)
+    def packages() -> Path:
+        return code_store.keep(places.code, [file for package in program_packages() for file in _files_of(package)])
 
     def keep(item: Planned, run_dir: RunDir) -> KeptCode:
         source = source_of(item)
         copy = copy_of(source)
         if copy is None:  # hpcml's own folders are not seen inside an image
-            return KeptCode(plan=item.plan, code=None, packages=packages() if item.wants_image else ())
+            return KeptCode(plan=item.plan, code=None, packages=packages() if item.wants_image else None)
         if source.is_recipe:
             python, script = item.plan.argv
             argv = [python, str(copy.kept / source.folder.name / Path(script).name)]
