@@ -17,7 +17,6 @@ from hpcml.cli.terminal import console as terminal
 from hpcml.cli.terminal import warn
 from hpcml.commands.cancel import cancel_run
 from hpcml.commands.collect import collect, effective_precisions, opened
-from hpcml.commands.ends.look import has_live_queue
 from hpcml.commands.follow import Glimpse, follow
 from hpcml.commands.logs import last_words
 from hpcml.commands.not_copied import not_copied
@@ -35,7 +34,7 @@ from hpcml.report.runs import short_uid
 from hpcml.report.text import duration, number, safe
 from hpcml.runs.manifest import Manifest
 from hpcml.schedulers.contract import Ticket
-from hpcml.schedulers.local.waiting import why_waiting
+from hpcml.schedulers.local.waiting import is_served, why_waiting
 
 _PERIOD_S = 0.25
 _SECOND_THOUGHT_S = 5.0
@@ -144,7 +143,7 @@ class _Supervision:
         self._looked_at: float | None = None
 
     def is_there(self) -> bool:
-        if has_live_queue(self._tickets):
+        if is_served(self._places.submissions, self._tickets):
             return True
         if self._looked_at is None:  # the first time, all ends are mostly told
             self._looked_at = time.monotonic()

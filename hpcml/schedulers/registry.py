@@ -27,7 +27,7 @@ from hpcml.schedulers.flux import script as flux_script
 from hpcml.schedulers.flux import site as flux_site
 from hpcml.schedulers.flux.submitter import FluxSubmitter
 from hpcml.schedulers.flux.submitter import put_back as put_back_flux
-from hpcml.schedulers.local.queue import put_back as put_back_local
+from hpcml.schedulers.local.jobs import put_back as put_back_local
 from hpcml.schedulers.lsf import query as lsf_query
 from hpcml.schedulers.lsf import script as lsf_script
 from hpcml.schedulers.lsf import site as lsf_site

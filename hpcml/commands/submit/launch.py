@@ -394,7 +394,6 @@ def tell_submitted(run_dir: RunDir, submission: Submission, ticket: Ticket, pack
         job_name=ticket.job_name,
         pack=pack,
         **({} if ticket.job_cluster is None else {"job_cluster": ticket.job_cluster}),
-        **({} if ticket.queue is None else {"queue": ticket.queue.as_details()}),
     )
     if journal is None:
         raise UnrecordedError(

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcml.schedulers.contract import Answers, Batch, Job, Submitter, Ticket
 from hpcml.schedulers.flux.submitter import FluxSubmitter
-from hpcml.schedulers.local.slots import Pool
+from hpcml.schedulers.local.runtime import Pool
 from hpcml.schedulers.local.submitter import LocalSubmitter
 from hpcml.schedulers.lsf.submitter import LsfSubmitter
 from hpcml.schedulers.pbs.submitter import PbsSubmitter
