@@ -17,28 +17,28 @@ _SYNONYMS: Mapping[str, str] = {  # what sbatch, qsub, Lightning, W&B and shells
     "t": "walltime",
     "time": "walltime",
     "p": "partition",
-    "project": "account",
     "c": "cpus_per_task",
     "cores": "cpus_per_task",
     "gres": "gpus_per_node",
     "ntasks": "processes_per_node",
-    "memory": "mem",
+    "ntasks_per_node": "processes_per_node",
     "lr": "learning_rate",
-    "bs": "batch_size",
     "epochs": "steps",
     "experiment": "study",
     "float64": "fp64",
     "float32": "fp32",
-    "float16": "fp16",
     "bfloat16": "bf16",
     "32": "fp32",
     "16": "amp_fp16",
     "16-mixed": "amp_fp16",
     "bf16-mixed": "amp_bf16",
     "submit": "run",
+    "sbatch": "run",
+    "qsub": "run",
     "ls": "runs",
     "ps": "status",
     "kill": "cancel",
+    "stop": "cancel",
     "delete": "rm",
     "resume": "retry",
     "tail": "lines",
@@ -51,8 +51,8 @@ def nearest(word: str, known: Collection[str]) -> list[str]:
     """Return at most two of *known* that *word* may stand for, the likeliest first; none where nothing is like it.
 
     Known words may be dotted keys, of which the last part counts. It is one that is called the same, or what other
-    programs call so; else some are spelled alike; else begin so; else contain *word*. Of several those
-    count that are in the section of *word*.
+    programs call so; else some begin so; else are spelled alike; else *word* begins as they do, or they contain it. Of
+    several those count that are in the section of *word*.
 
     >>> nearest("account", ["layout", "resources.account"]), nearest("Precison", ["precision", "seed"])
     (['resources.account'], ['precision'])
@@ -70,9 +70,10 @@ def nearest(word: str, known: Collection[str]) -> list[str]:
         return [by_lower[same[0]]]
     names = difflib.get_close_matches(last, dict.fromkeys(map(_last, keys)), n=_MOST, cutoff=_LIKE)
     alike = [key for name in names for key in keys if _last(key) == name]
-    begun = [key for key in keys if len(last) > _MOST and _last(key).startswith(last)]
+    longer = [key for key in keys if _begins(_last(key), last)]
+    shorter = [key for key in keys if _begins(last, _last(key))]
     inside = [key for key in keys if len(asked) > _MOST and asked in key]
-    near = next(filter(None, (begun, alike, inside)), [])
+    near = next(filter(None, (longer, alike, shorter, inside)), [])
     least = min((_distance(key, section) for key in near), default=None)
     return [by_lower[key] for key in near if _distance(key, section) == least][:_MOST]
 
@@ -81,6 +82,10 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
     """Return ``did you mean X or Y?``; "" where none of *known* is like *word*."""
     near = nearest(word, known)
     return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def _begins(word: str, beginning: str) -> bool:
+    return len(beginning) > _MOST and word.startswith(beginning)
 
 
 def _last(key: str) -> str:

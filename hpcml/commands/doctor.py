@@ -17,8 +17,9 @@ from hpcml.commands.export import FORMS
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.advice import warnings
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.check import known_account, plan_all
+from hpcml.commands.submit.check import plan_all
 from hpcml.config.compose import compose_from_cli
+from hpcml.config.user import known_account
 from hpcml.errors import HpcmlError, why_not
 from hpcml.images.readiness import ready_for_images
 from hpcml.interop.exporters import Exporter

@@ -1,7 +1,7 @@
 """Checking composed runs against this machine or their site, and planning them; nothing is written.
 
-What a site asks and allows is its account and the limits of its queues: a run that no queue takes is refused. A profile
-may leave the limits to the scheduler (``cluster.asks_scheduler``), which is asked once for all runs.
+A run that no queue of its site takes is refused. A profile may leave the limits to the scheduler
+(``cluster.asks_scheduler``), which is asked once for all runs.
 """
 
 from __future__ import annotations
@@ -17,34 +17,39 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hpcml.agent.telemetry.others import sampler_of
+from hpcml.commands.collect import collect, opened
 from hpcml.commands.machine import Machine, look_around
+from hpcml.commands.selection import not_done_since
 from hpcml.commands.submit import packs
 from hpcml.commands.submit.containers import check_binds, check_framework, fitted, lacks_fuse
 from hpcml.commands.submit.plan import Planned, Software, absent_paths, build_plan
 from hpcml.commands.submit.program import check_startable, start_of
 from hpcml.commands.submit.strategy import processes_per_node
-from hpcml.config import user
 from hpcml.config.compose import Composed
 from hpcml.config.sweep import MOST_RUNS, check_count
-from hpcml.errors import ConfigError, HpcmlError, require
+from hpcml.config.user import Ask, with_accounts
+from hpcml.errors import ConfigError, HpcmlError, StoreError, require
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import ContainerKind
 from hpcml.model.mig import check_is_told
 from hpcml.model.precision import CPU, Device
 from hpcml.model.recipe import own_recipes
-from hpcml.model.records import check_tag
+from hpcml.model.records import RunRecord, check_tag, spell_job
 from hpcml.model.run import Run
-from hpcml.paths import resource_dir
+from hpcml.model.state import State
+from hpcml.paths import Places, resource_dir
+from hpcml.runs.dependency import WORDS, Clause, Outlook, clauses_of, outlook
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.discover import Found, ask_of_site, describe
 from hpcml.schedulers.registry import backend_of, find_programs
 from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
 from hpcml.spelling import did_you_mean
+from hpcml.store.database import Database
+from hpcml.store.query import find_runs, runs_meant
 from hpcml.units import parse_walltime_s
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[[str], str | None]
 _MOST_DEFAULT_CORES = 8  # a small model gains nothing from more, and leaves room for a second run
 # Of a profile; those that it leaves open are taken from what the scheduler tells.
 _ASKED = (
@@ -260,57 +265,6 @@ def _local_cpus(run: Run, machine: Machine, device: Device) -> int:
     return cpus
 
 
-# The account.
-
-
-def with_accounts(
-    points: Sequence[Composed], environ: Mapping[str, str], project: Path, *, ask: Ask, placeholder: str | None = None
-) -> list[Composed]:
-    """Return *points* in their order, with an account for every run whose site charges one and that names none.
-
-    The account is the first of: HPCML_ACCOUNT, `accounts` in the project's hpcml.yaml, the same in the user's
-    configuration file, *placeholder* (of dry runs), and the answer of *ask*, which gets the question as text. A site is
-    asked about once, however many runs go there.
-
-    Raises `ConfigError` where none of them has an account; *ask* returns None where nobody can be asked (no terminal).
-    """
-    found: dict[str, str] = {}
-    charged = []
-    for point in points:
-        run, site = point.run, point.run.cluster
-        if site.account_required and run.resources.account is None:
-            if site.name not in found:
-                known = known_account(site, environ, project) or placeholder
-                found[site.name] = known or _asked(site, environ, ask)
-            run = replace(run, resources=replace(run.resources, account=found[site.name]))
-        charged.append(replace(point, run=run))
-    return charged
-
-
-def known_account(site: Cluster, environ: Mapping[str, str], project: Path) -> str | None:
-    """Return the account for *site* that was configured before; None where there is none.
-
-    HPCML_ACCOUNT holds for every site and comes first; then hpcml.yaml in *project*, then the user's configuration
-    file. `hpcml doctor` calls this too, to report a missing account before a submission does.
-    """
-    if environ.get("HPCML_ACCOUNT"):
-        return environ["HPCML_ACCOUNT"]
-    files = [project / user.PROJECT_FILE, user.user_file(environ)]
-    accounts = (user.read_preferences(file).account_for(site.name) for file in files if file is not None)
-    return next((account for account in accounts if account), None)
-
-
-def _asked(site: Cluster, environ: Mapping[str, str], ask: Ask) -> str:
-    file = user.user_file(environ) or "your configuration"
-    account = ask(f"Account to charge on {site.name} ('accounts: {{{site.name}: ...}}' in {file} sets it)")
-    if not account:
-        raise ConfigError(
-            f"cluster={site.name} charges an account and none is given: set resources.account=..., HPCML_ACCOUNT, or "
-            f"'accounts: {{{site.name}: ...}}' in {user.PROJECT_FILE} here or in {file}"
-        )
-    return account
-
-
 # The queues.
 
 
@@ -397,3 +351,118 @@ def routed(run: Run) -> Run:
             "and its profile names no other for them (cluster.gpu_queue)"
         )
     return replace(run, resources=replace(run.resources, partition=site.gpu_queue, queue=None))
+
+
+# What runs wait for: `resources.dependency` names runs, experiments or jobs; a scheduler knows jobs alone.
+
+
+def with_jobs(planned: Sequence[Planned], places: Places) -> list[Planned]:
+    """Return *planned* with the runs and the jobs that each waits for.
+
+    The store is opened only where a dependency names a run. Raises `ConfigError` for a reference that means no run.
+    """
+    waits = {(text, run.cluster.scheduler): run for run in (item.run for item in planned) if (text := _text(run))}
+    found = {key: (key[0], key[0]) for key, run in waits.items() if _names_no_run(run)}
+    if len(found) < len(waits):
+        with opened(places) as store:
+            collect(store, places)
+            found |= {key: jobs_waited_for(store, run) for key, run in waits.items() if key not in found}
+    ready = []
+    for item in planned:
+        runs, jobs = found.get((_text(item.run), item.run.cluster.scheduler), (None, None))
+        if (item.run.resources.dependency, item.plan.dependency) != (runs, jobs):  # else its hash is known by now
+            resources = replace(item.run.resources, dependency=runs)
+            item = replace(  # noqa: PLW2901
+                item, run=replace(item.run, resources=resources), plan=replace(item.plan, dependency=jobs)
+            )
+        ready.append(item)
+    return ready
+
+
+def jobs_waited_for(store: Database, run: Run) -> tuple[str, str]:
+    """Return what *run* waits for by what *store* knows now: the whole ids of runs, and those of jobs.
+
+    A reference is a whole id, an end of one, a name, or ``@1`` for the newest run; ``@-1`` stands for all runs of the
+    last submission, an experiment for all of its runs but those that failed and were made good by a later one. What
+    looks like a job's id is the scheduler's. What has come true already is no job that is waited for: schedulers forget
+    theirs. Whether the rest can still come true is the scheduler's to say.
+    """
+    text, scheduler = _text(run), run.cluster.scheduler
+    if _names_no_run(run):
+        return text, text
+    runs: list[str] = []
+    jobs: list[str] = []
+    for clause in clauses_of(text):
+        if _is_the_schedulers(clause, scheduler):
+            runs.append(str(clause))
+            jobs.append(str(clause))
+            continue
+        if clause.word not in WORDS or not all(clause.names) or not clause.names:
+            raise ConfigError(
+                f"resources.dependency={text}: write WORD:RUN[:RUN], where WORD is {', '.join(WORDS)} "
+                "and RUN an id, a name, an experiment, @1 or @-1"
+            )
+        names: list[str] = []
+        left: list[str] = []
+        for name in clause.names:
+            records = [] if _is_job(name, scheduler) else _meant(store, name, text)
+            names += [record.uid for record in records] or [name]
+            waiting = [record for record in records if _is_open(clause.word, record)]
+            left += [_job_of(record, scheduler, text) for record in waiting] if records else [name]
+        runs.append(str(Clause(word=clause.word, names=list(dict.fromkeys(names)))))
+        if left:
+            jobs.append(str(Clause(word=clause.word, names=list(dict.fromkeys(left)))))
+    return ",".join(runs), ",".join(jobs)
+
+
+def _text(run: Run) -> str:
+    return run.resources.dependency or ""
+
+
+def _names_no_run(run: Run) -> bool:
+    """Tell whether the dependency of *run* is all in its scheduler's own words, with which it may name alternatives."""
+    text, scheduler = _text(run), run.cluster.scheduler
+    alternatives = backend_of(scheduler.name).alternatives
+    is_or = alternatives is not None and alternatives in text
+    return is_or or all(_is_the_schedulers(clause, scheduler) for clause in clauses_of(text))
+
+
+def _is_the_schedulers(clause: Clause, scheduler: SchedulerName) -> bool:
+    is_known = backend_of(scheduler.name).job is not None
+    return is_known and all(_is_job(name, scheduler) for name in clause.names)
+
+
+def _is_job(name: str, scheduler: SchedulerName) -> bool:
+    pattern = backend_of(scheduler.name).job
+    return pattern is not None and pattern.fullmatch(name) is not None
+
+
+def _meant(store: Database, name: str, text: str) -> list[RunRecord]:
+    """Return the runs that *name* means, as an experiment or as a run."""
+    if members := find_runs(store, experiment=name):
+        ended = not_done_since(store, [record for record in members if record.state is not State.COMPLETED])
+        counted = {record.uid for record in ended}
+        return [record for record in members if record.state is State.COMPLETED or record.uid in counted]
+    try:
+        return runs_meant(store, name)
+    except StoreError as error:
+        raise ConfigError(f"resources.dependency={text}: no experiment is called {name!r}, and {error}") from error
+
+
+def _is_open(word: str, record: RunRecord) -> bool:
+    is_over = record.state.is_final and record.is_settled
+    return outlook(word, record.state, is_over=is_over) is not Outlook.MET
+
+
+def _job_of(record: RunRecord, scheduler: SchedulerName, text: str) -> str:
+    """Return what the run is called by the scheduler of those that wait for it."""
+    if scheduler is SchedulerName.local:
+        return record.uid  # our own queue reads journals, of whatever scheduler
+    if record.scheduler != scheduler.name or record.job_id is None:
+        where = "was not submitted yet" if record.job_id is None else f"is with {record.scheduler}"
+        raise ConfigError(
+            f"resources.dependency={text}: run {record.uid} {where}, and {scheduler.name} can wait for its own jobs "
+            "only"
+        )
+    is_whole = not backend_of(scheduler.name).waits_for_elements
+    return record.job_id if is_whole else spell_job(record.job_id, record.array_index)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -102,7 +102,8 @@ def launch(
     jobs = iter([each.job for each in prepared])
     batches = packs.batches_of([[next(jobs) for _ in pack] for pack in packed], submission)
     run_dirs = [str(each.job.run_dir.path) for each in prepared]
-    opened = open_submission(places.open_submissions, _to_send(submission, batches, run_dirs=run_dirs), Phase.PLANNING)
+    to_send = Submission(submission=submission, host=this_host(), batches=_recorded(batches), run_dirs=run_dirs)
+    opened = open_submission(places.open_submissions, to_send, Phase.PLANNING)
     _write_run_dirs(prepared, backends, opened)
     tickets = _send(batches, backends, opened)
     return [
@@ -123,7 +124,13 @@ def submit_retries(
     """
     submission = new_submission_id(datetime.now(UTC).astimezone())
     batches = packs.batches_of([[job] for job in jobs], submission)
-    to_send = _to_send(submission, batches, attempt=attempt, details={"why": why, "by": by})
+    to_send = Submission(
+        submission=submission,
+        host=this_host(),
+        batches=_recorded(batches),
+        attempt=attempt,
+        details={"why": why, "by": by},
+    )
     tickets = _send(batches, backends, open_submission(places.open_submissions, to_send, Phase.SUBMITTING))
     return [tickets[job.run_dir.uid] for job in jobs]
 
@@ -276,31 +283,12 @@ def submitter_of(batch: Batch, backends: Backends) -> Submitter:
     return backends.submitter_for(batch.jobs[0].manifest.run.cluster)
 
 
-def _to_send(
-    submission: str,
-    batches: Sequence[Batch],
-    *,
-    run_dirs: Sequence[str] = (),
-    attempt: int = 0,
-    details: Mapping[str, str] | None = None,
-) -> Submission:
-    """Return what is about to be sent, as it is written down before."""
-    recorded = [
-        RecordedBatch(
-            token=batch.token,
-            packs=[[str(job.source) for job in pack] for pack in batch.packs],
-            at_once=batch.at_once,
-        )
-        for batch in batches
+def _recorded(batches: Sequence[Batch]) -> list[RecordedBatch]:
+    packed = [[[str(job.source) for job in pack] for pack in batch.packs] for batch in batches]
+    return [
+        RecordedBatch(token=batch.token, packs=sources, at_once=batch.at_once)
+        for batch, sources in zip(batches, packed, strict=True)
     ]
-    return Submission(
-        submission=submission,
-        host=this_host(),
-        batches=recorded,
-        attempt=attempt,
-        details=dict(details or {}),
-        run_dirs=list(run_dirs),
-    )
 
 
 def _send(batches: Sequence[Batch], backends: Backends, opened: OpenSubmission) -> dict[str, Ticket]:
