@@ -21,7 +21,7 @@ from hpcml.schedulers.script import body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class JobDraft:
     """A job, or an array of *array_size* jobs, before its scheduler's words are found for it."""
 
     request: Request
@@ -59,7 +59,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class StatusCommand:
     """A program that tells of jobs."""
 
     argv: Callable[[Sequence[str]], list[str]]  # asks for the jobs that these words name
@@ -73,7 +73,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class NameSearch:
     """A program that finds a job by its name."""
 
     argv: Callable[[str, str, bool], list[str]]  # of a name, its token, and whether names are numbered
@@ -81,7 +81,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
+class SchedulerFacts:
     """What commands need to know of a scheduler, or of this machine in its place."""
 
     title: str  # as people call it
@@ -103,13 +103,13 @@ def in_c_locale(environ: Mapping[str, str], cluster: str | None) -> dict[str, st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduler(Backend):
+class Scheduler(SchedulerFacts):
     """How a scheduler is spoken to; everything here is text or a function of text."""
 
     name: str
     # submission
-    render: Callable[[Draft], str]  # the script; raises `ConfigError` for what the scheduler has no word for
-    submit: Callable[[Draft], list[str]]
+    render: Callable[[JobDraft], str]  # the script; raises `ConfigError` for what the scheduler has no word for
+    submit: Callable[[JobDraft], list[str]]
     by_hand: str  # the program that submits a script by hand
     reads_script: Callable[[Request], bool] = lambda request: False  # noqa: ARG005 - on its standard input
     label: Callable[[str], str] = plain_label
@@ -118,7 +118,7 @@ class Scheduler(Backend):
     first_index: int | None = 0  # of an array; None: it has none, and makes a job for each pack
     array_id: str = "{}"
     refused: re.Pattern[str]  # its own words for a job that it does not take
-    unheard: Sequence[str] = ()  # words of a client that reached nobody: nothing was sent
+    unheard: re.Pattern[str]  # its own words where it reached nobody: nothing was sent
     silent: Sequence[str]  # words of a client that got no answer: nothing follows of any job
     speaks: re.Pattern[str] = re.compile(r"(?!)")  # what stands before words of its own, not of a site's wrapper
     advice: Mapping[str, str] = field(default_factory=dict)  # what to set after which words of a refusal
@@ -126,10 +126,10 @@ class Scheduler(Backend):
     settles_s: float = 0.0  # after which it says that a job can never be placed
     # questions
     job_id: re.Pattern[str]  # an id; its first group is the number
-    queue: Question
-    history: Question | None = None
-    overview: Question | None = None  # asked first where there are more jobs than the queue is asked for at once
-    searches: Sequence[Search]
+    queue: StatusCommand
+    history: StatusCommand | None = None
+    overview: StatusCommand | None = None  # asked first where there are more jobs than the queue is asked for at once
+    searches: Sequence[NameSearch]
     optional: tuple[str, str] | None = None  # a word that is left out where the answer has these words
     elements_vanish: bool = False  # of an element that was cancelled before it began nothing is known
     # what its programs see when they are asked about a cluster of the site; None: it is not known which

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError
@@ -20,7 +20,7 @@ from hpcml.runs.atomic import write_text
 from hpcml.schedulers import batches
 from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, advised, call
 from hpcml.schedulers.contract import Answers, Batch, Job, Known, Preview, Ticket
-from hpcml.schedulers.description import Draft, Question, Row, Scheduler
+from hpcml.schedulers.description import JobDraft, Row, Scheduler, StatusCommand
 from hpcml.schedulers.request import request_for_batch
 from hpcml.schedulers.script import requeue_command, time_limit_command
 
@@ -111,7 +111,7 @@ class Driver:
         for cluster in dict.fromkeys(ticket.job_cluster for ticket in tickets):
             some = [ticket for ticket in tickets if ticket.job_cluster == cluster]
             for ticket in some:
-                _key_of(self.scheduler, ticket)
+                key_of(self.scheduler, ticket)
             inquiry = _Inquiry(self.scheduler, self.ask_timeout_s, cluster)
             words = dict.fromkeys(map(self.scheduler.cancel_word, some))
             for ids in chunks(list(words), self.scheduler.cancels_at_once):
@@ -122,11 +122,11 @@ class Driver:
             more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
             raise HpcmlError(f"{self.scheduler.title} did not cancel every job: {refusals[0]}{more}")
 
-    def _draft(self, batch: Batch) -> Draft:
+    def _draft(self, batch: Batch) -> JobDraft:
         scheduler, request = self.scheduler, request_for_batch(batch)
         own = batch.jobs[0].run_dir if batch.is_single else None
         folder = batches.folder_of(self.submissions, batch) if own is None else own.path
-        return Draft(
+        return JobDraft(
             request=request,
             name=scheduler.job_name(batches.label_of(batch), batch.token),
             token=batch.token,
@@ -187,7 +187,7 @@ class Driver:
 
     # Submission.
 
-    def _send(self, draft: Draft, text: str, environ: Mapping[str, str]) -> list[str]:
+    def _send(self, draft: JobDraft, text: str, environ: Mapping[str, str]) -> list[str]:
         """Submit the script *text*, and return the ids of its jobs; what nobody heard, or may not have, is repeated."""
         scheduler, clusters = self.scheduler, self.scheduler.clusters(text)
         argv, sees = scheduler.submit(draft), scheduler.environ(environ, draft.request)
@@ -208,7 +208,7 @@ class Driver:
                     log.warning("%s said: %s", program, line)
                 return self._placed(ids[-count:])
             words = scheduler.words(answer)
-            if any(sign in words for sign in scheduler.unheard):
+            if scheduler.unheard.search(answer.stderr):
                 error = SubmissionError(f"{scheduler.title} cannot be reached, so nothing was queued: {words}")
             elif found := self._found_after_all(draft, answer, clusters, sees):
                 return found
@@ -221,7 +221,7 @@ class Driver:
         raise AssertionError("the last try returns or raises")
 
     def _found_after_all(
-        self, draft: Draft, answer: Answer, clusters: Sequence[str | None], sees: Mapping[str, str]
+        self, draft: JobDraft, answer: Answer, clusters: Sequence[str | None], sees: Mapping[str, str]
     ) -> list[str]:
         """Return the ids of the jobs that *answer* does not name; none where they may be submitted again.
 
@@ -239,7 +239,7 @@ class Driver:
             raise SubmissionError(f"{why}; {scheduler.title} has no job called {draft.name}")
         return found
 
-    def _look(self, draft: Draft, why: str, clusters: Sequence[str | None]) -> list[str]:
+    def _look(self, draft: JobDraft, why: str, clusters: Sequence[str | None]) -> list[str]:
         """Return the ids of the jobs that are there in spite of *why*."""
         try:
             found = self._find(draft, clusters, is_recent=True)
@@ -259,12 +259,12 @@ class Driver:
         time.sleep(self.scheduler.settles_s)
         inquiry = _Inquiry(self.scheduler, self.ask_timeout_s, None)
         ticket = Ticket(scheduler=self.scheduler.name, job_id=ids[0])
-        for row in inquiry.ask(self.scheduler.queue, [ticket])[0]:
+        for row in inquiry.ask(self.scheduler.queue, [ticket]).rows:
             if row.never_placed is not None:  # they are all alike
                 raise SubmissionError(f"{self.scheduler.title} refused the job: {row.never_placed}")
         return ids
 
-    def _find(self, draft: Draft, clusters: Sequence[str | None], *, is_recent: bool) -> list[str] | None:
+    def _find(self, draft: JobDraft, clusters: Sequence[str | None], *, is_recent: bool) -> list[str] | None:
         """Return the ids of the jobs of *draft*, None where there are not all of them.
 
         A name that is found proves that there is a job. That there is none, all searches have to say; of a submission
@@ -287,13 +287,13 @@ class Driver:
         return None
 
 
-def _doubt(draft: Draft, why: str) -> UncertainSubmissionError:
+def _doubt(draft: JobDraft, why: str) -> UncertainSubmissionError:
     return UncertainSubmissionError(
         f"{why}, and there is no job called {draft.name} yet: hpcml sync looks for it again"
     )
 
 
-def _names(scheduler: Scheduler, draft: Draft) -> list[str]:
+def _names(scheduler: Scheduler, draft: JobDraft) -> list[str]:
     """Return the names of the jobs of *draft*: one, but where there are no arrays one for each pack."""
     if scheduler.first_index is not None or draft.array_size is None:
         return [draft.name]
@@ -333,11 +333,20 @@ def _own_job(scheduler: Scheduler, environ: Mapping[str, str]) -> str:
 # Questions.
 
 
-def _key_of(scheduler: Scheduler, ticket: Ticket) -> _Key:
+def key_of(scheduler: Scheduler, ticket: Ticket) -> _Key:
+    """Return the number and index of *ticket*; raise `HpcmlError` where its id is none of *scheduler*."""
     number = scheduler.number_of(ticket.job_id)
     if number is None:
         raise HpcmlError(f"{ticket.job_id!r} is no job id of {scheduler.title}")
     return number, ticket.array_index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a program told of jobs, and why it did not answer for others."""
+
+    rows: Sequence[Row] = ()
+    unsaid: Mapping[Ticket, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -384,7 +393,7 @@ class _Inquiry:
             self.silence = self.trouble(argv, answer)
         return ids
 
-    def ask(self, question: Question, tickets: Collection[Ticket]) -> tuple[list[Row], dict[Ticket, str]]:
+    def ask(self, question: StatusCommand, tickets: Collection[Ticket]) -> Told:
         """Return what a program says of *tickets*, and why it did not answer for some of them."""
         self.silence = None
         by_word: dict[str, list[Ticket]] = {}
@@ -398,9 +407,9 @@ class _Inquiry:
         if left := words[question.most :] if question.most is not None else []:
             later = f"{len(words)} jobs are gone from the list: the others are asked about first"
             unsaid |= dict.fromkeys(left, later)
-        return rows, {ticket: why for word, why in unsaid.items() for ticket in by_word[word]}
+        return Told(rows=rows, unsaid={ticket: why for word, why in unsaid.items() for ticket in by_word[word]})
 
-    def _ask_once(self, question: Question, words: Sequence[str]) -> tuple[list[Row], dict[str, str]]:
+    def _ask_once(self, question: StatusCommand, words: Sequence[str]) -> tuple[list[Row], dict[str, str]]:
         if self.silence is not None:
             return [], dict.fromkeys(words, self.silence)
         argv = question.argv(words)
@@ -431,36 +440,25 @@ class _Inquiry:
         scheduler = self.scheduler
         if not tickets:
             return Answers(known={})
-        keys = {ticket: _key_of(scheduler, ticket) for ticket in tickets}
+        keys = {ticket: key_of(scheduler, ticket) for ticket in tickets}
         close, brief = self._overview(keys)
-        rows, unsaid = self.ask(scheduler.queue, close)
+        queue = self.ask(scheduler.queue, close)
+        queue = Told(rows=[*brief, *queue.rows], unsaid=queue.unsaid)
         queue_silence = self.silence
-        live = _pick(keys, [*brief, *rows])
+        live = _pick(keys, queue.rows)
         gone = [ticket for ticket in tickets if ticket not in live or live[ticket].is_partial]
-        past_rows, past_unsaid = list[Row](), dict[Ticket, str]()
-        if scheduler.history is not None and gone:
-            past_rows, past_unsaid = self.ask(scheduler.history, gone)
-        past = _pick(keys, past_rows)
-        arrays = {row.number for row in (*rows, *past_rows) if row.index is not None}
-        known: dict[Ticket, Known] = {}
-        unanswered: dict[Ticket, str] = {}
-        for ticket, (number, index) in keys.items():
-            now, then, why = live.get(ticket), past.get(ticket), unsaid.get(ticket)
-            is_forgotten = scheduler.elements_vanish and why is None and ticket not in past_unsaid
-            if now is None and is_forgotten and index is not None and number in arrays and _is_none(then):
-                known[ticket] = _NEVER_BEGAN
-            elif (word := _together(now, then, has_queue=why is None)) is not None:
-                known[ticket] = word
-            elif now is None and then is None and (why is not None or ticket in past_unsaid):
-                gone_from_queue = "gone from the queue, and the history, which knows the end, does not answer: "
-                unanswered[ticket] = why or f"{gone_from_queue}{past_unsaid[ticket]}"
+        history = Told() if scheduler.history is None or not gone else self.ask(scheduler.history, gone)
+        known, unanswered = merge(scheduler, keys, queue, history)
         is_late = queue_silence is not None and not unanswered
-        silence = f"{queue_silence}; only the accounting, which is late, tells of jobs" if is_late else ""
         return Answers(
-            known=known, unanswered=unanswered, calls=self.calls, has_queue=queue_silence is None, silence=silence
+            known=known,
+            unanswered=unanswered,
+            calls=self.calls,
+            has_queue=queue_silence is None,
+            silence=f"{queue_silence}; only the accounting, which is late, tells of jobs" if is_late else "",
         )
 
-    def _overview(self, keys: Mapping[Ticket, _Key]) -> tuple[list[Ticket], list[Row]]:
+    def _overview(self, keys: Mapping[Ticket, _Key]) -> tuple[list[Ticket], Sequence[Row]]:
         """Return which jobs have to be looked at closely, and the rows of a list that shows the others.
 
         Looked at are arrays, those that the list does not show, and some of those that wait, for their reasons.
@@ -469,7 +467,7 @@ class _Inquiry:
         plain = {ticket: key for ticket, key in keys.items() if key[1] is None and "[" not in ticket.job_id}
         if question is None or len(set(plain.values())) <= at_once:
             return list(keys), []
-        rows, _ = self.ask(question, plain)
+        rows = self.ask(question, plain).rows
         alive = _pick(plain, rows)
         waiting = [ticket for ticket, row in alive.items() if row.known and row.known.state is State.PENDING]
         arrays = [ticket for ticket in keys if ticket not in plain]
@@ -487,6 +485,29 @@ def _calls(words: Sequence[str], per_call: int) -> Iterator[Sequence[str]]:
 def chunks(words: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     """Yield *words* in parts of *size* at most."""
     return (words[first : first + size] for first in range(0, len(words), size))
+
+
+def merge(
+    scheduler: Scheduler, keys: Mapping[Ticket, _Key], queue: Told, history: Told
+) -> tuple[dict[Ticket, Known], dict[Ticket, str]]:
+    """Return what *queue* and *history* say together of each ticket, and why nothing is known of others."""
+    live, past = _pick(keys, queue.rows), _pick(keys, history.rows)
+    arrays = {row.number for row in (*queue.rows, *history.rows) if row.index is not None}
+    known: dict[Ticket, Known] = {}
+    unanswered: dict[Ticket, str] = {}
+    for ticket, (number, index) in keys.items():
+        now, then, why = live.get(ticket), past.get(ticket), queue.unsaid.get(ticket)
+        is_gone = now is None and why is None and ticket not in history.unsaid
+        if is_gone and scheduler.elements_vanish and index is not None and number in arrays and _is_none(then):
+            known[ticket] = _NEVER_BEGAN
+        elif (word := _together(now, then, has_queue=why is None)) is not None:
+            known[ticket] = word
+        elif now is None and why is not None:
+            unanswered[ticket] = why
+        elif now is None and ticket in history.unsaid:
+            of_history = history.unsaid[ticket]
+            unanswered[ticket] = f"gone from the queue, and the history, which knows the end, is silent: {of_history}"
+    return known, unanswered
 
 
 def _pick(keys: Mapping[Ticket, _Key], rows: Iterable[Row]) -> dict[Ticket, Row]:

@@ -18,7 +18,7 @@ from hpcml.model.image import without_login
 from hpcml.model.state import State
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.contract import JobUsage, Known, Ticket
-from hpcml.schedulers.description import Draft, Question, Row, Scheduler, Search
+from hpcml.schedulers.description import JobDraft, NameSearch, Row, Scheduler, StatusCommand
 from hpcml.schedulers.request import Request, fill
 from hpcml.schedulers.script import refuse_line_breaks, words_of_directive
 
@@ -45,7 +45,7 @@ _WAITING = frozenset({"NEW", "DEPEND", "PRIORITY", "SCHED"})
 # What is asked for, and the script that each node then runs.
 
 
-def render(draft: Draft) -> str:
+def render(draft: JobDraft) -> str:
     """Return the script that each node runs; its head says how it is submitted by hand.
 
     Raises `ConfigError` for what Flux has no word for, and for a value with a line break.
@@ -77,7 +77,7 @@ _RENDEZVOUS = (
 )
 
 
-def submit(draft: Draft) -> list[str]:
+def submit(draft: JobDraft) -> list[str]:
     """Return the words of ``flux submit`` for *draft*."""
     braces = set(str(draft.folder)) & set("{}")
     require(
@@ -305,16 +305,18 @@ FLUX = Scheduler(
     submitted=submitted,
     first_index=None,
     refused=re.compile(r"\[Errno|flux-submit: (?:ERROR|error)"),
-    unheard=("Unable to connect to Flux",),
+    unheard=re.compile("^flux-submit: .*Unable to connect to Flux", re.MULTILINE),
     silent=("Unable to connect to Flux", "Connection refused", "Connection reset"),
     speaks=re.compile(r"flux[- ]\w+: (?:ERROR: |error: )?"),
     settles_s=0.5,  # within which Flux says that a job can never be placed
     job_id=re.compile(f"[f\u0192]?({_BASE58}+)"),
-    queue=Question(
+    queue=StatusCommand(
         argv=lambda ids: [*_ASK, *ids], rows=rows, word=_word, unknown=re.compile(r"JobID (\S+) unknown"), per_call=500
     ),
     searches=[
-        Search(argv=lambda name, _, several: [*_ASK, "-a", "--count=0" if several else f"--name={name}"], found=found)
+        NameSearch(
+            argv=lambda name, _, several: [*_ASK, "-a", "--count=0" if several else f"--name={name}"], found=found
+        )
     ],
     cancel=lambda ids: ["flux", "cancel", *ids],  # SIGTERM, and SIGKILL five seconds later
     cancel_word=_word,

@@ -22,7 +22,7 @@ from hpcml.model.image import without_login
 from hpcml.model.state import State
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.contract import JobUsage, Known, Ticket
-from hpcml.schedulers.description import Draft, Question, Row, Scheduler, Search
+from hpcml.schedulers.description import JobDraft, NameSearch, Row, Scheduler, StatusCommand
 from hpcml.schedulers.request import Request, fill
 from hpcml.schedulers.script import refuse_line_breaks
 
@@ -80,7 +80,7 @@ _MIB = {"": 1 / 1024**2, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}
 # What is asked for, as a job script with ``#BSUB`` lines.
 
 
-def render(draft: Draft) -> str:
+def render(draft: JobDraft) -> str:
     """Return the whole script; it starts in the draft's folder, where LSF leaves what the job prints.
 
     Raises `ConfigError` for what LSF has no word for, and for a value that cannot stand in a ``#BSUB`` line.
@@ -108,7 +108,7 @@ def render(draft: Draft) -> str:
     return "\n".join(["#!/bin/bash", f"# {draft.remark}", *(f"#BSUB {line}" for line in lines), "", *shell, ""])
 
 
-def submit(draft: Draft) -> list[str]:
+def submit(draft: JobDraft) -> list[str]:
     """Return bsub's words; where the site does not want the script as one of them, it reads it."""
     return ["bsub"] if _reads_script(draft.request) else ["bsub", str(draft.script)]
 
@@ -493,17 +493,17 @@ LSF = Scheduler(
     first_index=1,
     array_id="{}[]",
     refused=re.compile("Job not submitted|Request aborted by esub"),
-    unheard=("Request from non-LSF host rejected",),  # of a host that LSF is just getting to know
+    unheard=re.compile("Request from non-LSF host rejected"),  # of a host that LSF is just getting to know
     silent=("LSF is down", "Cannot connect to LSF", "Failed in LSF lim", "Communication time out", "batch daemon not"),
     job_id=re.compile(r"([1-9]\d*)(?:\[\d*\])?"),  # 0 means all of a user's jobs
-    queue=Question(
+    queue=StatusCommand(
         argv=lambda ids: ["bjobs", "-a", "-json", "-o", _FIELDS, *ids], rows=rows, word=_number, unknown=_NOT_FOUND
     ),
     # it reads the event logs, which takes long
-    history=Question(
+    history=StatusCommand(
         argv=lambda ids: ["bhist", "-l", "-n", "0", *ids], rows=past_rows, word=_spelled, per_call=1, most=25
     ),
-    searches=[Search(argv=lambda name, *_: ["bjobs", "-a", "-json", "-o", _FIELDS, "-J", name], found=found)],
+    searches=[NameSearch(argv=lambda name, *_: ["bjobs", "-a", "-json", "-o", _FIELDS, "-J", name], found=found)],
     cancel=lambda ids: ["bkill", *ids],  # SIGINT, SIGTERM and SIGKILL, ten seconds apart (JOB_TERMINATE_INTERVAL)
     cancel_word=_spelled,
     refusals=refusals,

@@ -36,12 +36,7 @@ from hpcml.schedulers.pbs import submission as pbs_submission
 from hpcml.schedulers.pbs.submitter import PbsSubmitter
 from hpcml.schedulers.pbs.submitter import put_back as put_back_pbs
 from hpcml.schedulers.rehearsal import Rehearse
-from hpcml.schedulers.slurm import query as slurm_query
-from hpcml.schedulers.slurm import rehearsal as slurm_rehearsal
-from hpcml.schedulers.slurm import script as slurm_script
-from hpcml.schedulers.slurm import site as slurm_site
-from hpcml.schedulers.slurm.submitter import SlurmSubmitter
-from hpcml.schedulers.slurm.submitter import put_back as put_back_slurm
+from hpcml.schedulers.slurm import SLURM
 
 
 class OpenSubmitter(Protocol):
@@ -120,21 +115,7 @@ def _of(
 # In the order in which a machine is searched for them: Slurm brings a qstat and a pbsnodes of its own (slurm-torque)
 BACKENDS: Mapping[str, Backend] = {
     "local": Backend(title="this machine", programs=(), put_back=put_back_local),
-    "slurm": Backend(
-        title="Slurm",
-        programs=("sbatch", "squeue", "sacct", "scancel"),
-        put_back=put_back_slurm,
-        time_limit=slurm_query.time_limit,
-        submitter=SlurmSubmitter,
-        site_programs=("sinfo",),
-        look_at_site=slurm_site.look,
-        gpu_request=slurm_script.GPU_REQUEST,
-        typed_gpu_request=slurm_script.TYPED_GPU_REQUEST,
-        rehearse=slurm_rehearsal.rehearse,
-        avoids_nodes=True,
-        job=re.compile(r"\d+(_\d+)?(\+\d+)?"),  # 4711, 4711_3 and 4711+5, in minutes (man sbatch)
-        alternatives="?",
-    ),
+    "slurm": _of(SLURM, site_programs=("sinfo",), look_at_site=sites.look_at_slurm),
     "pbs": Backend(
         title="PBS",
         programs=("qsub", "qstat", "qdel", "qselect"),

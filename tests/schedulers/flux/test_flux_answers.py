@@ -10,7 +10,7 @@ import pytest
 
 from hpcml.model.state import State
 from hpcml.schedulers.commands import Answer
-from hpcml.schedulers.description import Draft
+from hpcml.schedulers.description import JobDraft
 from hpcml.schedulers.flux import FLUX, known_of, parse_jobs, refusals, row_of, submitted
 from hpcml.schedulers.sites import flux_site
 from tests.schedulers.slurm.test_slurm_script import request
@@ -102,7 +102,7 @@ def test_a_site_is_read_as_it_was_recorded() -> None:
 
 def test_jobs_of_one_call_log_beside_their_script_whatever_the_folders_are_called() -> None:
     script = Path("/x/job.logs/job.sh")
-    draft = Draft(
+    draft = JobDraft(
         request=request(), name="n", token="", remark="", folder=script.parent, logs=script.parent, script=script,
         command=["agent"], array_size=2,
     )  # fmt: skip
