@@ -243,7 +243,7 @@ def rehearse(batch: Batch, script: str) -> Rehearsal:
         return Rehearsal(warnings=(f"Slurm did not say whether it would take the job: {answer.end}: {words}",))
     if any(sign in words for sign in _WAITS):
         return Rehearsal(warnings=(f"Slurm says of the job: {words}",))
-    return Rehearsal(refused=f"sbatch refused the job: {explain(advised(words, _ADVICE), sees)}")
+    return Rehearsal(refused=f"Slurm refused the job: {explain(advised(words, _ADVICE), sees)}")
 
 
 def _unix(text: str) -> float | None:
