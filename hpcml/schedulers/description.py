@@ -43,7 +43,7 @@ class JobDraft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class JobRow:
     """What a scheduler's program says of a job, or of an element of an array."""
 
     number: str  # the job's id without index and server, as `Scheduler.job_id` finds it
@@ -63,7 +63,7 @@ class StatusCommand:
     """A program that tells of jobs."""
 
     argv: Callable[[Sequence[str]], list[str]]  # asks for the jobs that these words name
-    rows: Callable[[str], list[Row] | None]  # what it printed; None: that is no answer
+    rows: Callable[[str], list[JobRow] | None]  # what it printed; None: that is no answer
     word: Callable[[Ticket], str] = attrgetter("job_id")
     unknown: re.Pattern[str] | None = None  # an id that it says it does not know; None: it leaves such out
     needs_success: bool = False  # with another exit status than 0 it told nothing

@@ -20,7 +20,7 @@ from hpcml.runs.atomic import write_text
 from hpcml.schedulers import batches
 from hpcml.schedulers.commands import Answer, NoAnswerError, UncertainSubmissionError, advised, call
 from hpcml.schedulers.contract import Answers, Batch, Job, Known, Preview, Ticket
-from hpcml.schedulers.description import JobDraft, Row, Scheduler, StatusCommand
+from hpcml.schedulers.description import JobDraft, JobRow, Scheduler, StatusCommand
 from hpcml.schedulers.request import request_for_batch
 from hpcml.schedulers.script import requeue_command, time_limit_command
 
@@ -345,7 +345,7 @@ def key_of(scheduler: Scheduler, ticket: Ticket) -> _Key:
 class Told:
     """What a program told of jobs, and why it did not answer for others."""
 
-    rows: Sequence[Row] = ()
+    rows: Sequence[JobRow] = ()
     unsaid: Mapping[Ticket, str] = field(default_factory=dict)
 
 
@@ -399,7 +399,7 @@ class _Inquiry:
         by_word: dict[str, list[Ticket]] = {}
         for ticket in tickets:
             by_word.setdefault(question.word(ticket), []).append(ticket)
-        words, rows, unsaid = list(by_word), list[Row](), dict[str, str]()
+        words, rows, unsaid = list(by_word), list[JobRow](), dict[str, str]()
         for some in _calls(words[: question.most], question.per_call):
             found, why = self._ask_once(question, some)
             rows += found
@@ -409,7 +409,7 @@ class _Inquiry:
             unsaid |= dict.fromkeys(left, later)
         return Told(rows=rows, unsaid={ticket: why for word, why in unsaid.items() for ticket in by_word[word]})
 
-    def _ask_once(self, question: StatusCommand, words: Sequence[str]) -> tuple[list[Row], dict[str, str]]:
+    def _ask_once(self, question: StatusCommand, words: Sequence[str]) -> tuple[list[JobRow], dict[str, str]]:
         if self.silence is not None:
             return [], dict.fromkeys(words, self.silence)
         argv = question.argv(words)
@@ -458,7 +458,7 @@ class _Inquiry:
             silence=f"{queue_silence}; only the accounting, which is late, tells of jobs" if is_late else "",
         )
 
-    def _overview(self, keys: Mapping[Ticket, _Key]) -> tuple[list[Ticket], Sequence[Row]]:
+    def _overview(self, keys: Mapping[Ticket, _Key]) -> tuple[list[Ticket], Sequence[JobRow]]:
         """Return which jobs have to be looked at closely, and the rows of a list that shows the others.
 
         Looked at are arrays, those that the list does not show, and some of those that wait, for their reasons.
@@ -510,12 +510,12 @@ def merge(
     return known, unanswered
 
 
-def _pick(keys: Mapping[Ticket, _Key], rows: Iterable[Row]) -> dict[Ticket, Row]:
+def _pick(keys: Mapping[Ticket, _Key], rows: Iterable[JobRow]) -> dict[Ticket, JobRow]:
     """Return the row of each ticket, the last of several; of one whose id is another job's by now there is none."""
-    by_key: dict[_Key, list[Row]] = {}
+    by_key: dict[_Key, list[JobRow]] = {}
     for row in rows:
         by_key.setdefault((row.number, row.index), []).append(row)
-    picked: dict[Ticket, Row] = {}
+    picked: dict[Ticket, JobRow] = {}
     for ticket, key in keys.items():
         for row in reversed(by_key.get(key, ())):
             if _fits(row.name, ticket.job_name, is_cut=row.is_brief):
@@ -530,11 +530,11 @@ def _fits(name: str, wanted: str | None, *, is_cut: bool) -> bool:
     return wanted.startswith(name) if is_cut else wanted.strip() == name
 
 
-def _is_none(then: Row | None) -> bool:
+def _is_none(then: JobRow | None) -> bool:
     return then is None or then.known is None or (then.is_range and then.known.state is State.PENDING)
 
 
-def _together(now: Row | None, then: Row | None, *, has_queue: bool) -> Known | None:
+def _together(now: JobRow | None, then: JobRow | None, *, has_queue: bool) -> Known | None:
     """Return what queue and history say together of a job.
 
     The queue was asked first, and is of this moment; the history is late by seconds or, after trouble, by any time. So

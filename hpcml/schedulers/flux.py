@@ -18,7 +18,7 @@ from hpcml.model.image import without_login
 from hpcml.model.state import State
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.contract import JobUsage, Known, Ticket
-from hpcml.schedulers.description import JobDraft, NameSearch, Row, Scheduler, StatusCommand
+from hpcml.schedulers.description import JobDraft, JobRow, NameSearch, Scheduler, StatusCommand
 from hpcml.schedulers.request import Request, fill
 from hpcml.schedulers.script import refuse_line_breaks, words_of_directive
 
@@ -200,17 +200,17 @@ def parse_jobs(stdout: str) -> list[Mapping[str, Any]] | None:
     return None
 
 
-def rows(stdout: str) -> list[Row] | None:
+def rows(stdout: str) -> list[JobRow] | None:
     """Return the jobs of ``flux jobs --json``."""
     jobs = parse_jobs(stdout)
     return None if jobs is None else [row_of(job) for job in jobs]
 
 
-def row_of(job: Mapping[str, Any]) -> Row:
+def row_of(job: Mapping[str, Any]) -> JobRow:
     """Return what a job in the JSON says; a duration of 0 is none."""
     duration, exception = _number(job.get("duration")), _exception(job)
     is_unsatisfiable = job.get("state") == "INACTIVE" and exception.get("type") == "alloc"
-    return Row(
+    return JobRow(
         number=str(job.get("jobid", ""))[1:],
         name=str(job.get("name", "")),
         known=known_of(job),

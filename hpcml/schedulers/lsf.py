@@ -22,7 +22,7 @@ from hpcml.model.image import without_login
 from hpcml.model.state import State
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.contract import JobUsage, Known, Ticket
-from hpcml.schedulers.description import JobDraft, NameSearch, Row, Scheduler, StatusCommand
+from hpcml.schedulers.description import JobDraft, JobRow, NameSearch, Scheduler, StatusCommand
 from hpcml.schedulers.request import Request, fill
 from hpcml.schedulers.script import refuse_line_breaks
 
@@ -344,15 +344,15 @@ def _is_job(record: Mapping[str, Any]) -> bool:
     return "ERROR" not in record and str(record.get("JOBID", "")).isdigit()
 
 
-def rows(stdout: str) -> list[Row] | None:
+def rows(stdout: str) -> list[JobRow] | None:
     """Return the jobs, and elements of arrays, of bjobs."""
     jobs = parse_jobs(stdout)
     return None if jobs is None else [_row(job) for job in jobs]
 
 
-def _row(job: Mapping[str, str]) -> Row:
+def _row(job: Mapping[str, str]) -> JobRow:
     index = job.get("JOBINDEX", "0")
-    return Row(
+    return JobRow(
         number=job["JOBID"],
         index=int(index) if index.isdigit() and index != "0" else None,
         name=_ELEMENT.sub("", job.get("JOB_NAME", "")),
@@ -404,7 +404,7 @@ def ended(code: str | None, reason: str | None, *, used: JobUsage | None = None,
     return Known(state=state, raw=raw, exit_code=code, reason=reason, used=used, was_killed=code == _KILLED_CODE)
 
 
-def past_rows(stdout: str) -> list[Row]:
+def past_rows(stdout: str) -> list[JobRow]:
     """Read the end of ``bhist -l`` of one job, in the event logs after bjobs has forgotten it; none tells no end."""
     text = re.sub(r"\n {10,}", "", stdout)  # long lines are folded
     job, ends = _OF_HISTORY.search(text), _END.findall(text)
@@ -419,7 +419,7 @@ def past_rows(stdout: str) -> list[Row]:
     known = Known(state=State.COMPLETED, raw="DONE", exit_code="0") if has_succeeded else ended(code, reason)
     name = job["name"] or ""
     index = job["index"] or (element[1] if (element := _ELEMENT.search(name)) else None)
-    return [Row(number=job["number"], index=int(index) if index else None, name=_ELEMENT.sub("", name), known=known)]
+    return [JobRow(number=job["number"], index=int(index) if index else None, name=_ELEMENT.sub("", name), known=known)]
 
 
 def parse_limit_s(text: str) -> int | None:

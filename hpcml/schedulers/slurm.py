@@ -16,7 +16,7 @@ from hpcml.model.image import without_login
 from hpcml.model.state import State
 from hpcml.schedulers.commands import FEWER_JOBS, Answer, advised, call
 from hpcml.schedulers.contract import Batch, JobUsage, Known
-from hpcml.schedulers.description import JobDraft, NameSearch, Row, Scheduler, StatusCommand
+from hpcml.schedulers.description import JobDraft, JobRow, NameSearch, Scheduler, StatusCommand
 from hpcml.schedulers.rehearsal import PATIENCE_S, Rehearsal
 from hpcml.schedulers.request import Request, fill, request_for_batch
 from hpcml.schedulers.script import refuse_line_breaks
@@ -311,7 +311,7 @@ def state_of(word: str) -> State:
     return _STATES.get(first, State.RUNNING)  # COMPLETING, SUSPENDED, STAGE_OUT ... and what a later Slurm invents
 
 
-def squeue_rows(stdout: str) -> list[Row] | None:
+def squeue_rows(stdout: str) -> list[JobRow] | None:
     """Return the rows of squeue; lines that are none are passed over, and words without a row are no answer.
 
     Steps of jobs are left out. The expected start is ISO 8601 in the zone of the cluster, and told of waiting jobs
@@ -319,7 +319,7 @@ def squeue_rows(stdout: str) -> list[Row] | None:
     """
     if _SEPARATOR not in stdout:
         return None if stdout.strip() else []
-    rows: list[Row] = []
+    rows: list[JobRow] = []
     for job_id, word, reason, start, limit, left, name in _fields(stdout, 7):
         state = state_of(word)
         meaning = _meaning(reason) if state is State.PENDING else None
@@ -349,7 +349,7 @@ def _may_start(reason: str, start: str) -> bool:
     return start not in ("", "N/A", "Unknown") and not is_held
 
 
-def sacct_rows(stdout: str) -> list[Row] | None:
+def sacct_rows(stdout: str) -> list[JobRow] | None:
     """Return the rows of sacct; lines that are none are passed over, and words without a row are no answer.
 
     The exit code is Slurm's ``STATUS:SIGNAL`` (man sacct). Steps of jobs are left out, but for the most memory that a
@@ -363,7 +363,7 @@ def sacct_rows(stdout: str) -> list[Row] | None:
         if (used_mb := _memory_mb(max_rss)) is not None:
             job = _STEP_OF.sub("", job_id)
             memory_mb[job] = max(memory_mb.get(job, 0.0), used_mb)
-    rows: list[Row] = []
+    rows: list[JobRow] = []
     for job_id, word, exit_code, elapsed, cpu, _, name in lines:
         state = state_of(word)
         used = None
@@ -404,19 +404,19 @@ def _fields(text: str, count: int) -> Iterator[list[str]]:
 
 def _rows(
     job_id: str, name: str, known: Known, *, limit_s: int | None = None, left_s: int | None = None
-) -> Iterator[Row]:
+) -> Iterator[JobRow]:
     """Yield a row for each job or element that *job_id* names; of elements that wait together, for each of them."""
     is_partial = known.state.is_final and known.exit_code is None  # squeue does not tell how a job ended
     if _STEP.match(job_id):
         return
     if match := _ARRAY_ROW.match(job_id):
         for index in _expand(match["indices"]):
-            yield Row(number=match["job"], index=index, is_range=True, name=name, known=known, is_partial=is_partial)
+            yield JobRow(number=match["job"], index=index, is_range=True, name=name, known=known, is_partial=is_partial)
         return
     number, _, element = job_id.partition("_")
     if number.isdigit() and (not element or element.isdigit()):
         index_or_none = int(element) if element else None
-        yield Row(
+        yield JobRow(
             number=number,
             index=index_or_none,
             name=name,
