@@ -55,8 +55,6 @@ OWNERS: dict[str, set[str]] = {
 # A module under 80 lines with one importer, in its own room: the topic that a reader looks for under its name.
 SMALL_TOPICS: dict[str, str] = {
     "hpcml.schedulers.pbs.rehearsal": "the counterpart of slurm/rehearsal: a scheduler's folders have the same files",
-    "hpcml.schedulers.flux.site": "every backend has the same files, and a site is looked for here",
-    "hpcml.schedulers.lsf.site": "as above",
 }
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
 SAME_NAME: dict[str, str] = {
