@@ -84,7 +84,7 @@ def import_runs(places: Places, wish: ImportRequest) -> Report:
             run_dir = RunDir(places.runs / ours.experiment / ours.uid)
             theirs = _files_in(run_dir.path / _ARTIFACTS)
             if wish.with_artifacts and found.artifact_uri:
-                theirs = {**theirs, **_files_in(folder_of(found.artifact_uri))}
+                theirs = {**_files_in(folder_of(found.artifact_uri)), **theirs}
             if theirs:
                 ours = mlflow_import.as_ours(found, names, artifacts=_artifact_events(theirs))
             if not run_dir.manifest.exists() and clock_zeros(store, [ours.uid]):
@@ -97,7 +97,7 @@ def import_runs(places: Places, wish: ImportRequest) -> Report:
     return report
 
 
-def _bring_in(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str], report: Report, *, is_dry: bool) -> None:
+def _bring_in(run_dir: RunDir, ours: Imported, artifacts: Mapping[str, Path], report: Report, *, is_dry: bool) -> None:
     n_points, journal = _count_points(ours.records), run_dir.journals / _JOURNAL
     if not run_dir.manifest.exists() and (is_dry or _create(run_dir, ours, artifacts)):
         report.created += 1
@@ -120,7 +120,7 @@ def _bring_in(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str], re
         _write(run_dir, ours, artifacts)
 
 
-def _create(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str]) -> bool:
+def _create(run_dir: RunDir, ours: Imported, artifacts: Mapping[str, Path]) -> bool:
     """Make the run directory, whole or not at all; False where another import was faster."""
     make_folder(run_dir.path.parent, parents=True)
     work = RunDir(run_dir.path.with_name(f"{_BEGUN}{secrets.token_hex(4)}"))
@@ -138,27 +138,27 @@ def _create(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str]) -> b
     return True
 
 
-def _write(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str]) -> None:
+def _write(run_dir: RunDir, ours: Imported, artifacts: Mapping[str, Path]) -> None:
     """Write what *ours* says into *run_dir*, in place of what an earlier import wrote."""
-    for source, name in artifacts.items():
+    for name, source in artifacts.items():
         if not (run_dir.path / name).exists():
             copy_file(source, run_dir.path / name)
     write_text(run_dir.journals / _JOURNAL, journal_text(ours), durable=True)
     write_text(run_dir.manifest, json.dumps(ours.manifest, indent=2, allow_nan=False) + "\n")
 
 
-def _files_in(folder: Path | None) -> dict[Path, str]:
-    """Return the files in a folder of artifacts, and what a run calls them; what lies on a server stays there."""
+def _files_in(folder: Path | None) -> dict[str, Path]:
+    """Return the files in a folder of artifacts by what a run calls them; what lies on a server stays there."""
     if folder is None or not folder.is_dir():
         return {}
     files = sorted(path for path in folder.rglob("*") if is_inside(path, folder))
-    return {path: f"{_ARTIFACTS}/{path.relative_to(folder).as_posix()}" for path in files}
+    return {f"{_ARTIFACTS}/{path.relative_to(folder).as_posix()}": path for path in files}
 
 
-def _artifact_events(files: Mapping[Path, str]) -> list[Event]:
+def _artifact_events(files: Mapping[str, Path]) -> list[Event]:
     """Return an event "artifact" for each file, with its size in bytes and its SHA-256."""
     events: list[Event] = []
-    for path, name in files.items():
+    for name, path in sorted(files.items()):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         details = {"path": name, "kind": None, "bytes": path.stat().st_size, "sha256": digest}
