@@ -233,7 +233,7 @@ def _build(
             written={cache.root: IMAGES, **chosen_places(environ)},
         )
         try:
-            decided = decide(packing, runtime, environ, folder)
+            decided = decide(packing, runtime, environ)
             work.make(image, decided.options, on_progress, first_words=f"hpcml: {runtime}, {decided.note}")
             record = _describe(definition, image, runtime, environ, time.monotonic() - began)
             _require_still_ours(held, definition)

@@ -121,7 +121,7 @@ def test_a_base_that_is_pinned_and_here_needs_no_registry(user: ImageUser, base_
 def test_an_image_travels_to_a_site_without_a_network(user: ImageUser, registry: Registry) -> None:
     user.build(registry)
     (image,) = user.listed()
-    tar, there = user.folder / "image.tar", str(user.folder / "there")
+    tar, there = user.folder / "image.sif", str(user.folder / "there")
 
     exported = user("images", "export", image["key"][:8], str(tar))
     imported = user("images", "import", str(tar), HPCML_IMAGES=there)

@@ -148,8 +148,8 @@ def put_inside(
     )
     return replace(
         plan,
-        argv=runtime.words_for(start, plan.environment),
-        profiled=runtime.words_for(replace(start, command=plan.profiled), plan.environment) if plan.profiled else [],
+        argv=runtime.words_for(start),
+        profiled=runtime.words_for(replace(start, command=plan.profiled)) if plan.profiled else [],
         image=image,
         program_words=len(plan.argv),
         env_prefixes=list(runtime.env_prefixes),
