@@ -1,4 +1,4 @@
-"""`hpcml top`: the lines of its screen for a machine or for runs, and the same as JSON."""
+"""`hpcml top`: the lines of its screen, and the same as JSON."""
 
 from __future__ import annotations
 
@@ -201,24 +201,9 @@ def runs_frame(runs: Sequence[RunNow], *, now: float, width: int) -> list[Text]:
     return [*lines, Text(), *map(_as_note, run.notes)] if run.notes else lines
 
 
-def machine_frame(node: NodeNow, *, now: float, width: int) -> list[Text]:
-    """Return the screen for one machine; *now* in unix seconds."""
-    return _node(node, now=now, width=width)
-
-
-def plain(lines: Sequence[Text]) -> str:
-    """Return *lines* as plain text, without colours."""
-    return "".join(f"{line.plain.rstrip()}\n" for line in lines)
-
-
 def runs_json(runs: Sequence[RunNow]) -> str:
     """Return a JSON list with every field of `RunNow`, for ``hpcml top --once --json``."""
     return json_text([encode(run) for run in runs])
-
-
-def machine_json(node: NodeNow) -> str:
-    """Return every field as a JSON object."""
-    return json_text(encode(node))
 
 
 def _title(run: RunNow, now: float) -> Text:

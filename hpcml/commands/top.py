@@ -1,9 +1,12 @@
-"""The live state of running runs, read from the files that they write, for ``hpcml top``."""
+"""The live state of runs, read from the files that they write, for ``hpcml top`` and the page of ``hpcml watch``."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,55 +14,36 @@ from typing import Any
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.follow import EndOfAll, Glimpse, JournalReader, Watcher
 from hpcml.commands.selection import Selection, select
-from hpcml.commands.top.live_machine import Sampled
 from hpcml.errors import HpcmlError
-from hpcml.model.live import NodeNow, RunNow
-from hpcml.model.records import spell_job
+from hpcml.model.live import GpuNow, NodeNow, RunNow
+from hpcml.model.records import Point, spell_job
+from hpcml.model.running_total import TotalReading, growth_between
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.files import read_raw
-from hpcml.runs.journal import parse_piece, read_piece
+from hpcml.runs.journal import Event, Metrics, parse_piece, read_piece
 from hpcml.runs.layout import RunDir, home_of
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.waiting import why_waiting
 
 _EDGE_BYTES = 64 << 10  # what telemetry is about stands in its first lines; ten samples of eight GPUs take 50 KiB
 _SILENT_S = 60.0  # a run that writes nothing for so long, nor for ten intervals, may have died with its agent
+_KEPT = 120  # samples of a curve
+_RATE_S = 0.9  # what CPU time is averaged over at least: ticks of 10 ms that lie close together tell no rate
+_COUNTED, _SAMPLED = "throttle_", "throttled_"
+_OF_FIELDS = ("energy_j", "power_w")  # come with the counters: a sample with one of them is news of throttling
 
 
-def find_runs(places: Places, references: Sequence[str], submission: str | None = None) -> list[RunDir]:
-    """Return the runs that *references* mean, each once, and those that were submitted together as *submission*.
-
-    References are ids, ends of ids, names, ``@1`` or ``@-1`` as in `hpcml.store.query.runs_meant`, and paths of run
-    directories. Raises an `HpcmlError` for one that means no run or several, and for a submission without runs.
-    """
-    at = [RunDir(Path(word).absolute()) for word in references if "/" in word and (Path(word) / "run.json").is_file()]
-    words = [word for word in references if "/" not in word or not (Path(word) / "run.json").is_file()]
-    wanted = [Selection(references=words)] if words else []
-    wanted += [Selection(submission=submission)] if submission is not None else []
+def find_runs(places: Places, selection: Selection) -> list[RunDir]:
+    """Return the selected runs; of an empty selection those that run, and behind them those that wait."""
+    if selection.is_empty:
+        selection = Selection(states=[State.RUNNING.name, State.PENDING.name])
     with opened(places) as store:
         collect(store, places)
-        refusal = f"--submission {submission}: no run was submitted so"
-        found = [record for selection in wanted for record in select(store, selection, refusal=refusal)]
-    run_dirs = [*at, *(RunDir(Path(record.path)) for record in found)]
-    return list({run_dir.path.resolve(): run_dir for run_dir in run_dirs}.values())
-
-
-def runs_under_way(places: Places) -> list[RunDir]:
-    """Return the runs that run, and behind them those that wait."""
-    with opened(places) as store:
-        collect(store, places)
-        found = select(store, Selection(states=[State.RUNNING.name, State.PENDING.name]))
-    return [RunDir(Path(record.path)) for record in sorted(found, key=lambda record: record.state is State.PENDING)]
-
-
-def _said_of(run_dir: RunDir, what: str) -> Mapping[str, Any]:
-    """Return a part of run.json; empty where that cannot be read, as of a run that is just being removed."""
-    try:
-        found = read_raw(run_dir.manifest).get(what)
-    except HpcmlError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        found = select(store, selection)
+    if not selection.references:
+        found = sorted(found, key=lambda record: record.state is State.PENDING)
+    return [RunDir(Path(record.path)) for record in found]
 
 
 @dataclass(slots=True)
@@ -70,13 +54,14 @@ class RunTop:
     """
 
     run_dir: RunDir
-    _spec: Mapping[str, Any] = field(default_factory=dict)
     _watcher: Watcher = field(init=False)
+    _spec: Mapping[str, Any] = field(default_factory=dict)
     _telemetry: dict[Path, tuple[JournalReader, Sampled]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._spec = _said_of(self.run_dir, "run")
         self._watcher = Watcher(self.run_dir)
+        with suppress(HpcmlError):  # the run is being removed
+            self._spec = read_raw(self.run_dir.manifest).get("run") or {}
 
     def look(self, now: float) -> tuple[RunNow, Glimpse]:
         """Read what is new and return the run at *now* (unix seconds), with the glimpse that its end is judged by."""
@@ -229,3 +214,147 @@ def follow(run_dirs: Sequence[RunDir], *, period_s: float) -> Iterator[list[RunN
         if has_ended.by([seen for is_there, (_, seen) in zip(there, looks, strict=True) if is_there]):
             return
         time.sleep(period_s)
+
+
+# One node, from the records of its sampler.
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """The newest values of one GPU, the first ones (for differences of counters), and two short curves."""
+
+    about: Mapping[str, Any] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)
+    throttled: tuple[str, ...] = ()
+    xids: list[int] = field(default_factory=list)
+    lost: str | None = None
+    sampled_at: float | None = None  # unix seconds
+    util: deque[Point] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    power: deque[Point] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    def take(self, step: int, at: float, values: Mapping[str, float]) -> None:
+        """Take the values of one sample; *at* is unix seconds.
+
+        A reason for throttling holds if its counter has risen since the sample before, or if it is set in this one.
+        """
+        rose = [
+            name.removeprefix(_COUNTED).removesuffix("_s")
+            for name, value in values.items()
+            if name.startswith(_COUNTED) and value > self.values.get(name, value)
+        ]
+        holds = [
+            name.removeprefix(_SAMPLED).removesuffix("_percent")
+            for name, value in values.items()
+            if name.startswith(_SAMPLED) and value > 0
+        ]
+        if rose or holds or any(name in values for name in _OF_FIELDS):
+            self.throttled = tuple(sorted({*rose, *holds}))
+        self.values |= values
+        self.first = {**values, **self.first}
+        self.sampled_at = at
+        for curve, name in ((self.util, "util_percent"), (self.power, "power_w")):
+            if name in values:
+                curve.append(Point(step, at, values[name]))
+
+    def energy_j(self) -> float | None:
+        """Return the energy since sampling began: by the counter, or the integral where that fell or is not there."""
+        for name in ("energy_j", "power_integral_j"):
+            if name in self.values and self.values[name] >= self.first[name]:
+                return self.values[name] - self.first[name]
+        return None
+
+
+@dataclass(slots=True)
+class Sampled:
+    """The state of one node, built from the records of its sampler; *t0* is the unix time of their second 0."""
+
+    node: int
+    host: str
+    t0: float
+    attempt: int = 0
+    ended: str | None = None
+    _about: Mapping[str, Any] = field(default_factory=dict)
+    _gpus: defaultdict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))
+    _host: dict[str, float] = field(default_factory=dict)
+    _cpu: deque[TotalReading] = field(default_factory=deque)  # CPU seconds, as far back as the rate goes
+    _sampled_at: float | None = None
+    _missed: int = 0
+
+    def take(self, records: Sequence[Metrics | Event]) -> None:
+        """Take more records, in the order in which the sampler wrote them; gaps between them are allowed."""
+        for record in records:
+            if isinstance(record, Metrics):
+                self._take_sample(record)
+            elif record.name == "devices":
+                self._about = record.details
+                for about in record.details.get("gpus", ()):
+                    self._gpus[str(about["gpu"])].about = about
+            elif record.name == "xid":
+                self._gpus[str(record.details.get("gpu"))].xids.append(int(record.details["code"]))
+            elif record.name == "gpu_lost":
+                self._gpus[str(record.details.get("gpu"))].lost = str(record.details.get("reason"))
+            elif record.name == "sampler_ended":
+                self.ended = "sampling has ended"
+
+    def now(self) -> NodeNow:
+        """Return the node as the records so far describe it; what they did not say is None.
+
+        `cores_busy` is the CPU time of the last second, or between the last two readings if they are longer apart.
+        """
+        cpu = growth_between(self._cpu[0], self._cpu[-1], -math.inf, math.inf) if self._cpu else None
+        return NodeNow(
+            node=self.node,
+            host=self.host,
+            gpus=[self._gpu_now(name) for name in sorted(self._gpus, key=_number)],
+            cores_busy=None if cpu is None else cpu.rate,
+            memory_mb=self._host.get("memory_mb"),
+            load1=self._host.get("load1"),
+            sampled_at=self._sampled_at,
+            interval_s=self._about.get("interval_s"),
+            missed_ticks=self._missed,
+            ended=self.ended,
+            doubt=self._about.get("mapping_reason"),
+        )
+
+    def _take_sample(self, record: Metrics) -> None:
+        of: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for name, value in record.values.items():
+            owner, _, what = name.partition(".")
+            of[owner][what] = value
+        for owner, values in of.items():
+            if owner.startswith("gpu"):
+                self._gpus[owner].take(record.step, self.t0 + record.t_s, values)
+        host = of["host"]
+        self._host |= host
+        if "cpu_s" in host and "at_s" in host:
+            self._cpu.append(TotalReading(host["at_s"], host["cpu_s"]))
+            while len(self._cpu) > 2 and self._cpu[-1].at_s - self._cpu[1].at_s >= _RATE_S:
+                self._cpu.popleft()
+        self._sampled_at = self.t0 + record.t_s
+        self._missed = int(of["sampler"].get("missed_ticks", 0))
+
+    def _gpu_now(self, name: str) -> GpuNow:
+        gpu = self._gpus[name]
+        return GpuNow(
+            gpu=name,
+            uuid=gpu.about.get("uuid"),
+            model=gpu.about.get("model"),
+            scope=gpu.about.get("scope"),
+            values={key: value for key, value in gpu.values.items() if key != "at_s"},
+            memory_total_mb=gpu.about.get("memory_total_mb"),
+            power_limit_w=gpu.about.get("power_limit_w"),
+            max_sm_mhz=gpu.about.get("max_sm_mhz"),
+            throttled=gpu.throttled,
+            energy_j=gpu.energy_j(),
+            xids=tuple(gpu.xids),
+            lost=gpu.lost,
+            sampled_at=gpu.sampled_at,
+            util_percent=tuple(gpu.util),
+            power_w=tuple(gpu.power),
+        )
+
+
+def _number(name: str) -> tuple[int, str]:
+    digits = name.removeprefix("gpu")
+    return (int(digits) if digits.isdecimal() else -1), name
