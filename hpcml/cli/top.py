@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -48,14 +48,21 @@ def top(places: Places, /, *, selection: Selection, interval: str, once: bool, f
     elif once or not console.is_terminal:
         show(Group(*report.runs_frame(live.look_once(found), now=time.time(), width=console.width)))
     else:
-        _redraw(console, live.follow(found, period_s=interval_s))
+        with suppress(KeyboardInterrupt), screen(console) as draw:
+            for looks in live.follow(found, period_s=interval_s):
+                draw([run for run, _ in looks])
 
 
-def _redraw(console: Console, looks: Iterable[Sequence[RunNow]]) -> None:
-    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, transient=False) as live:
-        for runs in looks:
+@contextmanager
+def screen(console: Console) -> Iterator[Callable[[Sequence[RunNow]], None]]:
+    """Yield a function that draws runs in place of what it drew before."""
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+
+        def draw(runs: Sequence[RunNow]) -> None:
             lines = report.runs_frame(runs, now=time.time(), width=console.width)
             # what does not fit would scroll away at every redrawing
             room = max(3, console.height - 2)
             hidden = [Text(f"... and {len(lines) - room} more lines", style="dim")] if len(lines) > room else []
             live.update(Group(*lines[:room], *hidden), refresh=True)
+
+        yield draw

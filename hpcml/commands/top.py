@@ -1,18 +1,18 @@
-"""The live state of runs, read from the files that they write, for ``hpcml top`` and the page of ``hpcml watch``."""
+"""The live state of runs, read from the files that they write, for ``hpcml run``, ``top`` and ``watch``."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.follow import EndOfAll, Glimpse, JournalReader, Watcher
+from hpcml.commands.follow import EndOfAll, Glimpse, JournalReader, Watcher, look_unless_removed
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import HpcmlError
 from hpcml.model.live import GpuNow, NodeNow, RunNow
@@ -65,12 +65,10 @@ class RunTop:
 
     def look(self, now: float) -> tuple[RunNow, Glimpse]:
         """Read what is new and return the run at *now* (unix seconds), with the glimpse that its end is judged by."""
-        try:
-            seen = self._watcher.look()
+        seen = look_unless_removed(self._watcher)
+        with suppress(HpcmlError, FileNotFoundError):  # the run is being removed
             for path in sorted(self.run_dir.telemetry.glob("*.jsonl")):
                 self._follow_samples(path)
-        except (HpcmlError, FileNotFoundError):  # the run is being removed
-            seen = self._watcher.glimpse()
         nodes = self._nodes(seen.attempt)
         run = self._run(seen, nodes)
         return replace(run, notes=self._notes(run, now)), seen
@@ -200,18 +198,25 @@ def _waiting_note(run: RunNow) -> str:
     return f"waits in the queue{f' as {run.job}' if run.job else ''}: hpcml status asks what for"
 
 
-def follow(run_dirs: Sequence[RunDir], *, period_s: float) -> Iterator[list[RunNow]]:
-    """Yield the state of the runs once in *period_s* seconds, until all have ended or were removed.
+def follow(
+    run_dirs: Sequence[RunDir], *, period_s: float, is_supervised: Callable[[], bool] = lambda: True
+) -> Iterator[list[tuple[RunNow, Glimpse]]]:
+    """Yield the state of the runs once in *period_s* seconds, in the order of *run_dirs*.
 
-    A run that left at a checkpoint is followed for two more seconds, since its agent may be queueing it again.
+    It ends when all have ended, or when *is_supervised* (asked each time) says that no queue is left to start those
+    that wait. A run that left at a checkpoint is followed for two more seconds, since its agent may be queueing it
+    again. One whose directory was removed meanwhile is lost.
     """
     tops = [RunTop(run_dir) for run_dir in run_dirs]
     has_ended = EndOfAll()
     while True:
-        there = [top.run_dir.path.is_dir() for top in tops]  # asked first: a frame shall say that a run is gone
+        supervised = is_supervised()  # asked first: what is written before the queue ends is seen by the look below
         looks = _look_at(tops)
-        yield [run for run, _ in looks]
-        if has_ended.by([seen for is_there, (_, seen) in zip(there, looks, strict=True) if is_there]):
+        yield looks
+        if has_ended.by([seen for _, seen in looks]):
+            return
+        is_any_open = any(not seen.is_over for _, seen in looks)
+        if is_any_open and not supervised and not any(seen.state is State.RUNNING for _, seen in looks):
             return
         time.sleep(period_s)
 

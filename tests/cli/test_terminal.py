@@ -40,7 +40,7 @@ def test_an_account_is_asked_for_and_is_not_remembered(hpcml: Hpcml, tmp_path: P
     assert not (Path(environ["HOME"]) / ".config").exists()
 
 
-def test_a_terminal_gets_a_bar_for_each_run(hpcml: Hpcml) -> None:
+def test_a_terminal_shows_each_run(hpcml: Hpcml) -> None:
     report = "import hpcml_client as c; r = c.connect(); r.metric('val_accuracy', 0.5, 1)"
 
     code, said = talk(hpcml, ["run", "-m", program(report), "seed=0,1"], prompt="\0", answer="")

@@ -152,7 +152,7 @@ def test_a_run_that_is_removed_ends_the_watch(run_dir: RunDir, write: Write) -> 
     next(looks)
     run_dir.path.rename(run_dir.being_removed)
 
-    (run,) = list(looks)[-1]
+    ((run, _),) = list(looks)[-1]
 
     assert "is gone" in run.notes[0]
 
@@ -161,11 +161,11 @@ def test_the_watch_ends_with_the_last_run(places: Places, run_dir: RunDir, write
     other = make(places, "20261121-083015-222zzzzz")
     write("agent").event("attempt_ended", {"state": "COMPLETED"})
     looks = follow([run_dir, other], period_s=0.01)
-    assert [run.state for run in next(looks)] == [State.COMPLETED, State.PENDING]
+    assert [run.state for run, _ in next(looks)] == [State.COMPLETED, State.PENDING]
     with JournalWriter.open(str(other.journals), run=other.uid, writer="agent") as journal:
         journal.event("attempt_ended", {"state": "TIMEOUT", "reason": "walltime"})
 
-    assert [run.state for run in list(looks)[-1]] == [State.COMPLETED, State.TIMEOUT]
+    assert [run.state for run, _ in list(looks)[-1]] == [State.COMPLETED, State.TIMEOUT]
 
 
 def test_runs_are_found_by_id_its_ends_name_and_submission(places: Places) -> None:
