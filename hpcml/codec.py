@@ -60,9 +60,10 @@ def decode(kind: Any, value: Json, *, where: str = "") -> Any:  # noqa: ANN401
         return value
     _check(kind, value, where)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        if value not in kind.__members__:
-            raise ConfigError(f"{where}={value[:_SHOWN]!r} is none of {', '.join(kind.__members__)}")
-        return kind[value]
+        try:
+            return kind[value]
+        except KeyError as error:
+            raise ConfigError(f"{where}={value[:_SHOWN]!r} is none of {', '.join(kind.__members__)}") from error
     if is_dataclass(kind):
         _check_keys(kind, value, where)
     parts = {key: decode(inner, item, where=place) for key, inner, item, place in _inside(kind, value, where)}

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from hpcml.cli.say import complain, say
 from hpcml.cli.terminal import console as terminal
-from hpcml.cli.terminal import warn
-from hpcml.cli.top import screen
+from hpcml.cli.terminal import redrawn, warn
 from hpcml.commands.cancel import cancel_run
 from hpcml.commands.collect import collect, effective_precisions, opened
 from hpcml.commands.ends.look import has_live_queue
@@ -33,7 +32,7 @@ from hpcml.paths import Places
 from hpcml.report import run_end
 from hpcml.report.run_end import RunEnd
 from hpcml.report.runs import short_uid
-from hpcml.report.top import run_line
+from hpcml.report.top import run_line, runs_frame
 from hpcml.runs.manifest import Manifest
 
 _PERIOD_S = 0.25
@@ -125,10 +124,15 @@ def _show(launched: Sequence[Launched], places: Places, console: Console) -> lis
     run_dirs, is_supervised = [item.run_dir for item in launched], _Supervision(launched, places).is_there
     names = labels(launched)
     glimpses: list[Glimpse] = []
-    with screen(console) if console.is_terminal else nullcontext(_Lines()) as draw:
+    lines = _Lines()
+    with redrawn(console) if console.is_terminal else nullcontext() as draw:
         for looks in follow(run_dirs, period_s=_PERIOD_S, is_supervised=is_supervised):
             glimpses = [glimpse for _, glimpse in looks]
-            draw([replace(run, name=name) for name, (run, _) in zip(names, looks, strict=True)])
+            runs = [replace(run, name=name) for name, (run, _) in zip(names, looks, strict=True)]
+            if draw is None:
+                lines.say_news(runs)
+            else:
+                draw(runs_frame(runs, now=time.time(), width=console.width))
     return glimpses
 
 
@@ -139,7 +143,8 @@ class _Lines:
         self._ended: set[str] = set()
         self._said_at = time.monotonic() + _SAY_AFTER_S - _SAY_PERIOD_S
 
-    def __call__(self, runs: Sequence[RunNow]) -> None:
+    def say_news(self, runs: Sequence[RunNow]) -> None:
+        """Say what is new of *runs*."""
         for run in runs:
             if run.state.is_final and run.uid not in self._ended:
                 self._ended.add(run.uid)

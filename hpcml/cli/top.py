@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
+from rich.console import Group
 
 from hpcml.cli.options import form, pass_places, selecting
 from hpcml.cli.say import say
 from hpcml.cli.terminal import console as terminal
-from hpcml.cli.terminal import show
-from hpcml.model.live import RunNow
+from hpcml.cli.terminal import redrawn, show
 from hpcml.paths import Places
 from hpcml.report import top as report
 
@@ -48,21 +44,6 @@ def top(places: Places, /, *, selection: Selection, interval: str, once: bool, f
     elif once or not console.is_terminal:
         show(Group(*report.runs_frame(live.look_once(found), now=time.time(), width=console.width)))
     else:
-        with suppress(KeyboardInterrupt), screen(console) as draw:
+        with suppress(KeyboardInterrupt), redrawn(console) as draw:
             for looks in live.follow(found, period_s=interval_s):
-                draw([run for run, _ in looks])
-
-
-@contextmanager
-def screen(console: Console) -> Iterator[Callable[[Sequence[RunNow]], None]]:
-    """Yield a function that draws runs in place of what it drew before."""
-    with Live(console=console, auto_refresh=False, transient=False) as live:
-
-        def draw(runs: Sequence[RunNow]) -> None:
-            lines = report.runs_frame(runs, now=time.time(), width=console.width)
-            # what does not fit would scroll away at every redrawing
-            room = max(3, console.height - 2)
-            hidden = [Text(f"... and {len(lines) - room} more lines", style="dim")] if len(lines) > room else []
-            live.update(Group(*lines[:room], *hidden), refresh=True)
-
-        yield draw
+                draw(report.runs_frame([run for run, _ in looks], now=time.time(), width=console.width))

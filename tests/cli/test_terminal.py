@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -49,3 +50,13 @@ def test_a_terminal_shows_each_run(hpcml: Hpcml) -> None:
     assert "seed=0" in said
     assert "COMPLETED" in said
     assert "2 of 2 runs completed" in said
+
+
+def test_with_a_closed_input_nobody_is_asked(hpcml: Hpcml) -> None:
+    assert hpcml("run", program("pass")).returncode == 0
+    line = f"{shlex.join(HPCML)} rm @1 <&-"
+
+    done = subprocess.run(["bash", "-c", line], env=hpcml.environ, cwd=hpcml.cwd, capture_output=True, check=False)
+
+    assert b"There is nobody here to ask" in done.stderr
+    assert b"Traceback" not in done.stderr
