@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import keyword
 import logging
@@ -157,6 +158,10 @@ def main() -> None:
         sys.exit(_INTERRUPTED)
     except OSError as error:
         sys.exit(_say(error))
+    except RuntimeError as error:
+        if str(error) != "can't start new thread":  # all that Python says of it
+            raise
+        sys.exit(_say(OSError(errno.EAGAIN, "")))
     except HpcmlError as error:
         complain(*error.lines)
         sys.exit(error.exit_code)
