@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from rich import box
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -46,7 +45,7 @@ def standing_table(rows: Sequence[StandingRow], *, console: Console, now: float)
     scheduler's answer is told where it is older than five seconds.
     """
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
-    headings = _headings(rows)
+    headings = [*_HEADINGS[:_NAME], name_heading(row.record for row in rows), *_HEADINGS[_NAME + 1 :]]
     lines = [_cells(row, now, headings[_NAME]) for row in rows]
     columns = _columns(lines)
     for at in columns:
@@ -57,33 +56,12 @@ def standing_table(rows: Sequence[StandingRow], *, console: Console, now: float)
     return table
 
 
-def standing_text(rows: Sequence[StandingRow], *, now: float) -> str:
-    """Return the table as plain text, for a pipe; ten times as fast for a thousand runs.
-
-    Nothing is cut or wrapped.
-    """
-    headings = _headings(rows)
-    lines = [_cells(row, now, headings[_NAME]) for row in rows]
-    columns = _columns(lines)
-    table = [headings, *([safe(cell) for cell in line] for line in lines)]
-    widths = {at: max(cell_len(line[at]) for line in table) for at in columns}
-    padded = ("  ".join(set_cell_size(line[at], widths[at]) for at in columns).rstrip() for line in table)
-    return "".join(f"{line}\n" for line in padded)
-
-
 def standing_json(rows: Sequence[StandingRow]) -> str:
     """Return a JSON list; a key is null where the scheduler reported nothing.
 
     `scheduler_said_at` is ISO 8601 in UTC, `scheduler_state` the scheduler's own word.
     """
     return json_text([_entry(row) for row in rows])
-
-
-def standing_line(record: RunRecord, word: Known | None) -> str:
-    """Return one line on the state of one run and its job."""
-    attempt = f"attempt {record.attempt}" if record.attempt else ""
-    words = (record.uid, _state_words(record), attempt, job_words(record), why_words(record, word))
-    return safe("  ".join(filter(None, words)))
 
 
 def end_line(record: RunRecord) -> str:
@@ -103,10 +81,6 @@ def _columns(lines: Sequence[Sequence[str]]) -> list[int]:
     return [
         at for at, heading in enumerate(_HEADINGS) if heading not in _MAY_BE_EMPTY or any(line[at] for line in lines)
     ]
-
-
-def _headings(rows: Sequence[StandingRow]) -> list[str]:
-    return [*_HEADINGS[:_NAME], name_heading(row.record for row in rows), *_HEADINGS[_NAME + 1 :]]
 
 
 def _cells(row: StandingRow, now: float, named: str) -> list[str]:

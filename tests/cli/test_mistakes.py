@@ -93,7 +93,6 @@ TYPED = {
     "new experiment x": "did you mean study?",
     "export csv": "Missing option: hpcml export --to FORMAT: csv, json, parquet, mlflow, tensorboard, rocrate, or one",
     "tag x good": "hpcml tag RUN... +paper -draft",
-    "compare --metric a --by x --metric=b": "--metric was given 2 times, and the last alone would count: give one",
     "runs --tag paper": "No such option '--tag': hpcml runs --help lists what it takes",
     "jewels": "there is no command jewels: hpcml --help lists the commands",
     "show nosuch": "hpcml runs lists them",

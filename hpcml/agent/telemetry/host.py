@@ -1,8 +1,7 @@
 """What a run uses of its node besides GPUs: CPU time, memory, files, network, energy of the processors.
 
 `HostReader` reads it for a run, from the control group of its job (`JobGroup`) or, without one, from its tree of
-processes. `MachineReader` reads the whole machine, for `hpcml top`. Units: seconds, MiB, joules, totals since the
-start.
+processes. Units: seconds, MiB, joules, totals since the start.
 """
 
 from __future__ import annotations
@@ -247,25 +246,3 @@ def _read(file: Path) -> str | None:
 def _keys(file: Path) -> dict[str, int]:
     pairs = (line.split() for line in (_read(file) or "").splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
-
-
-_NOT_BUSY = ("idle", "iowait", "guest", "guest_nice")  # what guests use is in user and nice already (proc(5))
-
-
-@dataclass(slots=True)
-class MachineReader:
-    """Reads CPU time and memory of all processes of this machine; has the interface of `HostReader`."""
-
-    cpu_from: str = "machine"
-    memory_from: str = "machine"
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def read(self, _: float, *, whatever_it_takes: bool = False) -> dict[str, float]:  # noqa: ARG002 - as HostReader
-        """Return the present values by name: CPU seconds since boot, MiB of memory in use, and the load."""
-        times = psutil.cpu_times()._asdict()
-        memory = psutil.virtual_memory()
-        return {
-            "cpu_s": sum(spent_s for name, spent_s in times.items() if name not in _NOT_BUSY),
-            "memory_mb": (memory.total - memory.available) / _MIB,
-            "load1": os.getloadavg()[0],
-        }
