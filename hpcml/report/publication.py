@@ -15,7 +15,6 @@ from hpcml.model.state import State
 from hpcml.model.told_apart import alike_words
 from hpcml.report.asked_used import asked_used_section
 from hpcml.report.charts import level_styles
-from hpcml.report.checklist import checklist_section
 from hpcml.report.comparison import closing, comparison_section, introduction
 from hpcml.report.comparison_rows import RowQuantities, row_quantities
 from hpcml.report.curves import curve_chart
@@ -41,6 +40,7 @@ from hpcml.report.document import (
     words,
 )
 from hpcml.report.finding import findings_of, heading
+from hpcml.report.hours import hours_section
 from hpcml.report.live import live_section, so_far
 from hpcml.report.runs import cause_words, key_metric, metric_beside_objectives, metric_words, objective_of
 from hpcml.report.scaling import scaling_section
@@ -66,7 +66,7 @@ def publication_document(publication: Publication, quantities: RowQuantities = r
         telemetry_section(publication, styles),
         scaling_section(publication.scaling) if publication.scaling else None,
         utilization_section(publication.attainment) if publication.attainment else None,
-        checklist_section(publication.checklist) if publication.checklist else None,
+        hours_section(*publication.hours) if publication.hours else None,
         asked_used_section(publication.runs),
         environment_section(publication),
         runs_section(publication),
