@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hpcml.codec import Json, encode
 from hpcml.model.comparison import Cell, Comparison, FlagCode, Row
+from hpcml.model.hours import Hours
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
@@ -72,6 +73,14 @@ def comparison_section(
         for cell in comparison.cells
     ]
     return Section(heading=f"Comparison by {comparison.by}", parts=list(_left_out(comparison)), sections=cells)
+
+
+def hours_section(compared: Hours, of_experiments: Hours) -> Section:
+    """Return the section: the hours of the compared runs, and of all runs of their experiments."""
+    lines = [f"the compared runs: {line}" for line in _hours(compared)]
+    if of_experiments.n_runs > compared.n_runs:
+        lines += [f"all runs of their experiments: {line}" for line in _hours(of_experiments)]
+    return Section(heading="Hours", parts=[Remarks(lines=lines)])
 
 
 def introduction(comparison: Comparison) -> str:
@@ -191,3 +200,17 @@ def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Ro
     if targets:
         caption = f"Time until {comparison.metric} first reached {targets[0]:g}; runs that never did are counted"
         yield table(TARGET, caption, races)
+
+
+def _hours(hours: Hours) -> Iterator[str]:
+    attempts = f"{hours.n_attempts} attempt{'s'[: hours.n_attempts != 1]} of {hours.n_runs} runs"
+    lost = _spent(hours.lost_node_h, hours.lost_gpu_h) if hours.lost_node_h else "none of it"
+    yield f"{_spent(hours.node_h, hours.gpu_h)} in {attempts}; {lost} lost: failed, cancelled or begun anew"
+    if hours.n_unknown:
+        yield f"{hours.n_unknown} more attempts are over, and how long they ran is not recorded"
+    if hours.n_running:
+        yield f"{hours.n_running} more attempts are not over"
+
+
+def _spent(node_h: float, gpu_h: float | None) -> str:
+    return f"{node_h:.3g} node-h, " + ("GPU-h not recorded" if gpu_h is None else f"{gpu_h:.3g} GPU-h")

@@ -15,7 +15,7 @@ from hpcml.model.state import State
 from hpcml.model.told_apart import alike_words
 from hpcml.report.asked_used import asked_used_section
 from hpcml.report.charts import level_styles
-from hpcml.report.comparison import closing, comparison_section, introduction
+from hpcml.report.comparison import closing, comparison_section, hours_section, introduction
 from hpcml.report.comparison_rows import RowQuantities, row_quantities
 from hpcml.report.curves import curve_chart
 from hpcml.report.document import (
@@ -40,7 +40,6 @@ from hpcml.report.document import (
     words,
 )
 from hpcml.report.finding import findings_of, heading
-from hpcml.report.hours import hours_section
 from hpcml.report.live import live_section, so_far
 from hpcml.report.runs import cause_words, key_metric, metric_beside_objectives, metric_words, objective_of
 from hpcml.report.scaling import scaling_section
