@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _AGENTS_WORDS = "hpcml agent: "
 _POLL_S = 0.1
+_MAY_BE_AWAY_S = 600.0  # a home, before it is forgotten
 _LOOK_S = 1.0  # between looks at marks and dependencies, and before what failed for a moment is tried again
 _PASSING = OF_THE_DISK | {errno.EAGAIN}  # of no job: neither its files nor its agent can be made now (man 2 fork)
 
@@ -100,7 +101,7 @@ class _Queue:
     def __init__(self, runtime: RuntimeFolder) -> None:
         self._runtime = runtime
         self._homes: dict[Path, int] = {}  # open descriptors: whether a home was removed
-        self._away: set[Path] = set()
+        self._away: dict[Path, float] = {}  # homes that cannot be seen: since when, by the monotonic clock
         self._batches: dict[Path, _Batch] = {}
         self._last_of: dict[str, Path] = {}  # by run directory: the batch in which it came last
         self._active = {job.key: _Active(job) for job in runtime.started()}
@@ -146,33 +147,37 @@ class _Queue:
     # What is there
 
     def _look_for_batches(self) -> None:
-        """Take up what was submitted since; a home that cannot be seen is away, and one that was removed forgotten."""
+        """Take up what was submitted since; a home that cannot be seen is away, and after a while forgotten."""
         for submissions in self._runtime.homes():
             try:
                 if submissions not in self._homes:
                     self._homes[submissions] = os.open(submissions, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 files = jobs.batch_files(submissions)
-                self._away.discard(submissions)
+                self._away.pop(submissions, None)
             except OSError as error:
                 self._warn(f"a home is away: {error}")
-                self._away.add(submissions)
-                files = []
-                if not self._is_removed(submissions):
+                self._away.setdefault(submissions, time.monotonic())
+                if not self._is_gone(submissions):
                     continue
+                self._forget(submissions)
+                files = []
             for path in [path for path in self._batches if path.parent.parent == submissions and path not in files]:
                 del self._batches[path]
             for path in files:
                 if path not in self._batches:
                     self._take_up(path)
 
-    def _is_removed(self, submissions: Path) -> bool:
-        """Tell whether the home was removed, and not moved or unmounted; it is forgotten then."""
-        if submissions not in self._homes or os.fstat(self._homes[submissions]).st_nlink:
-            return False
-        os.close(self._homes.pop(submissions))
+    def _is_gone(self, submissions: Path) -> bool:
+        """Tell whether the home was removed, and not moved or unmounted, or stays away."""
+        is_removed = submissions in self._homes and os.fstat(self._homes[submissions]).st_nlink == 0
+        return is_removed or time.monotonic() - self._away[submissions] >= _MAY_BE_AWAY_S
+
+    def _forget(self, submissions: Path) -> None:
+        """Serve the home no more, unless somebody submits there or asks for it with `hpcml sync`."""
         self._runtime.forget_home(submissions)
-        self._away.discard(submissions)
-        return True
+        del self._away[submissions]
+        with suppress(KeyError):
+            os.close(self._homes.pop(submissions))
 
     def _take_up(self, path: Path) -> None:
         try:
@@ -304,6 +309,7 @@ class _Queue:
         if not left or job.is_unwanted or _was_ended(job, jobs.token_of(batch.path)):
             batch.end(index)
             return
+        jobs.write_ended(batch.path, batch.ended)  # a disk that has no room for this has none for a run either
         if len(job.sources) == 1:
             check(Path(job.command[-1]), top=home_of(Path(job.sources[0])))  # its script
         else:

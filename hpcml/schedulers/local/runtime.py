@@ -102,6 +102,10 @@ class RuntimeFolder:
         except FileNotFoundError:  # there is no folder
             return False
 
+    def serves(self, submissions: Path) -> bool:
+        """Tell whether a queue is at work that looks for batches in *submissions*."""
+        return submissions in self.homes() and self.is_at_work
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         start = _open(self.path / _START)

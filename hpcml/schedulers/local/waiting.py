@@ -61,9 +61,10 @@ def is_served(submissions: Path, tickets: Collection[Ticket]) -> bool:
 
 def left_by_killed(submissions: Path) -> int:
     """Return how many runs wait in the queue of this machine while no process serves it. Raises `OSError`."""
-    batches = [(path, batch) for path, batch in _batches(submissions)]
-    dead = {runtime for _, batch in batches if not (runtime := RuntimeFolder(Path(batch.runtime))).is_at_work}
-    return sum(runs_left(path, batch) for path, batch in batches if RuntimeFolder(Path(batch.runtime)) in dead)
+    batches = list(_batches(submissions))
+    runtimes = {RuntimeFolder(Path(batch.runtime)) for _, batch in batches}
+    dead = {str(runtime.path) for runtime in runtimes if not runtime.serves(submissions)}
+    return sum(runs_left(path, batch) for path, batch in batches if batch.runtime in dead)
 
 
 def runs_left(path: Path, batch: QueuedBatch) -> int:
