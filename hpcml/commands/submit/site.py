@@ -19,7 +19,8 @@ from hpcml.model.cluster import Cluster
 from hpcml.model.run import Run
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.discover import Found, ask_of_site, describe
-from hpcml.schedulers.registry import backend_of, find_programs
+from hpcml.schedulers.registry import find_programs
+from hpcml.schedulers.sites import LOOKS
 from hpcml.spelling import did_you_mean
 from hpcml.units import parse_walltime_s
 
@@ -96,13 +97,13 @@ def _asked(site: Cluster, environ: Mapping[str, str], ask: Ask) -> str:
 
 def asked_of(site: Cluster, ask: Callable[[Sequence[str]], Answer] = ask_of_site) -> Found | None:
     """Return what the scheduler of *site* tells of it; None, with a warning, where it tells nothing."""
-    backend = backend_of(site.scheduler.name)
+    look = LOOKS.get(site.scheduler.name)
     absent = [name for name, place in find_programs(site.scheduler.name).items() if place is None]
-    if backend.look_at_site is None or absent:
+    if look is None or absent:
         log.warning("cluster=%s asks its scheduler for queues and limits; not here: %s", site.name, ", ".join(absent))
         return None
     try:
-        return describe(site.name, backend.look_at_site(ask), today=datetime.now(tz=UTC).date())
+        return describe(site.name, look[1](ask), today=datetime.now(tz=UTC).date())
     except HpcmlError as error:
         log.warning("cluster=%s asks its scheduler for queues and limits, which did not answer: %s", site.name, error)
         return None
