@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +18,8 @@ from hpcml.cli.terminal import console, say_interrupted, warn
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report import status as report
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import document_output
+from hpcml.report.render.terminal import as_renderable
 from hpcml.report.text import safe
 
 if TYPE_CHECKING:
@@ -51,17 +51,8 @@ def status(places: Places, /, *, is_watched: bool, form: str | None, selection: 
         warn(line)
     rows = [report.StandingRow(record=one.record, word=one.known, said_at=one.said_at) for one in found]
     none = "no run is waiting or running" if selection.is_empty else "no runs match"
-    is_text = not console().is_terminal
-    code = print_output(
-        Output(
-            rows,
-            table=partial(report.standing_table, now=time.time()) if rows and not is_text else None,
-            lines=report.standing_text(rows, now=time.time()).splitlines() if rows and is_text else (),
-            remark=None if rows else none,
-            json=report.standing_json,
-        ),
-        form,
-    )
+    document = report.standing_document(rows, now=time.time())
+    code = print_output(document_output(document, remark=None if rows else none), form)
     say_interrupted(places)
     return code
 
@@ -95,7 +86,7 @@ def _drawing(standings: Sequence[Standing], notes: Sequence[str], live: Live) ->
     room = max(3, live.console.height - 4 - len(notes))
     ordered = sorted(standings, key=lambda one: one.record.state.is_final)
     shown, hidden = ordered[:room], len(ordered) - room
-    table = report.standing_table(_rows(shown), console=live.console, now=time.time())
+    table = as_renderable(report.standing_document(_rows(shown), now=time.time()), console=live.console)
     more = [Text(f"... and {hidden} more", style="dim")] if hidden > 0 else []
     return Group(table, *more, *(Text(safe(note), style="yellow") for note in notes))
 

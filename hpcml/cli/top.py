@@ -7,18 +7,18 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import click
-from rich.console import Console, Group
+from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from hpcml.cli.options import form, pass_places
 from hpcml.cli.say import say
 from hpcml.cli.terminal import console as terminal
 from hpcml.cli.terminal import show
 from hpcml.commands.top import live_runs
-from hpcml.model.live import RunNow
+from hpcml.model.live import NodeNow, RunNow
 from hpcml.paths import Places
 from hpcml.report import top as report
 from hpcml.runs.layout import RunDir
@@ -66,7 +66,7 @@ def top(
 SHORTEST_S = 0.1
 _BETWEEN_S = 1.0  # two samples of a machine of which one frame is shown: rates need two
 
-Draw = Callable[[int], list[Text]]  # a width -> lines
+Draw = Callable[[Console], RenderableType]
 
 
 def show_runs(run_dirs: Sequence[RunDir], interval_s: float, *, is_once: bool, form: str | None) -> None:
@@ -75,8 +75,7 @@ def show_runs(run_dirs: Sequence[RunDir], interval_s: float, *, is_once: bool, f
     if form == "json":
         say(report.runs_json(live_runs.look_once(run_dirs)), nl=False)
     elif is_once or not console.is_terminal:
-        runs = live_runs.look_once(run_dirs)
-        _print(console, report.runs_frame(runs, now=time.time(), width=console.width))
+        show(_drawn(live_runs.look_once(run_dirs))(console))
     else:
         looks = live_runs.follow(run_dirs, period_s=interval_s)
         _redraw(console, (_drawn(runs) for runs in looks))
@@ -93,8 +92,7 @@ def show_machine(interval_s: float, *, is_once: bool, form: str | None) -> None:
 
         def frames() -> Iterator[Draw]:
             for count in itertools.count():
-                node = sample()
-                yield lambda width: report.machine_frame(node, now=time.time(), width=width)  # noqa: B023 - drawn at once
+                yield partial(_machine, sample())
                 time.sleep(min(interval_s, _BETWEEN_S) if count == 0 else interval_s)
 
         if not is_once:
@@ -106,25 +104,18 @@ def show_machine(interval_s: float, *, is_once: bool, form: str | None) -> None:
     if form == "json":
         say(report.machine_json(node), nl=False)
     else:
-        _print(console, report.machine_frame(node, now=time.time(), width=console.width))
+        show(_machine(node, console))
+
+
+def _machine(node: NodeNow, console: Console) -> RenderableType:
+    return report.machine_frame(node, now=time.time(), console=console)
 
 
 def _drawn(runs: Sequence[RunNow]) -> Draw:
-    return lambda width: report.runs_frame(runs, now=time.time(), width=width)
+    return lambda console: report.runs_frame(runs, now=time.time(), console=console)
 
 
 def _redraw(console: Console, frames: Iterator[Draw]) -> None:
     with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, transient=False) as live:
         for draw in frames:
-            lines = draw(console.width)
-            # what does not fit would scroll away at every redrawing
-            room = max(3, console.height - 2)
-            hidden = [Text(f"... and {len(lines) - room} more lines", style="dim")] if len(lines) > room else []
-            live.update(Group(*lines[:room], *hidden), refresh=True)
-
-
-def _print(console: Console, lines: Sequence[Text]) -> None:
-    if console.is_terminal:
-        show(Group(*lines))
-    else:
-        say(report.plain(lines), nl=False)
+            live.update(draw(console), refresh=True)  # rich ends what does not fit with an ellipsis

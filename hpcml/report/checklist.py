@@ -6,7 +6,7 @@ from hpcml.codec import encode
 from hpcml.model.checklist import NOT_RECORDED, Checklist, ChecklistAnswer
 from hpcml.model.comparison import Comparison
 from hpcml.report.comparison import introduction
-from hpcml.report.document import Document, Entry, Remarks, Section, Table, text_column, words
+from hpcml.report.document import Column, Document, Listing, Section
 
 FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
 _HEADING = "What a reviewer asks"
@@ -27,27 +27,23 @@ def checklist_document(comparison: Comparison, checklist: Checklist) -> Document
         introduction=introduction(comparison),
         sections=[checklist_section(checklist)],
         record={"format": FORMAT, "by": comparison.by, "metric": comparison.metric, **record},
-        lines=[
-            {
-                "key": answer.key,
-                "question": answer.question,
-                "is_recorded": answer.is_recorded,
-                "answer": "; ".join(answer.lines),
-                "asked_by": "; ".join(answer.asked_by),
-            }
-            for answer in checklist.answers
-        ],
     )
 
 
 def checklist_section(checklist: Checklist) -> Section:
     """Return the section of the questions, each with its answer, "not recorded" where there is none."""
-    rows = [[words(answer.question), _said(answer), words("; ".join(answer.asked_by))] for answer in checklist.answers]
-    columns = [text_column("question"), text_column("answer"), text_column("asked by")]
-    return Section(
-        heading=_HEADING, parts=[Table(caption=_CAPTION, columns=columns, rows=rows), Remarks(lines=_SOURCES)]
-    )
-
-
-def _said(answer: ChecklistAnswer) -> Entry:
-    return Entry(text="; ".join(answer.lines)) if answer.is_recorded else Entry(text=NOT_RECORDED, tone="doubt")
+    columns: list[Column[ChecklistAnswer]] = [
+        Column("key", None, lambda answer: answer.key),
+        Column("question", "question", lambda answer: answer.question),
+        Column("is_recorded", None, lambda answer: answer.is_recorded),
+        Column(
+            "answer",
+            "answer",
+            lambda answer: "; ".join(answer.lines),
+            lambda answer: "; ".join(answer.lines) or NOT_RECORDED,
+            tone=lambda answer: "plain" if answer.is_recorded else "doubt",
+        ),
+        Column("asked_by", "asked by", lambda answer: "; ".join(answer.asked_by)),
+    ]
+    listing = Listing(caption=_CAPTION, columns=columns, rows=checklist.answers, notes=_SOURCES)
+    return Section(heading=_HEADING, parts=[listing])

@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from typing import Any
 
 from hpcml.codec import Json, encode
 from hpcml.model.comparison import OTHER_UNITS, Cell, Comparison, Difference, Row
 from hpcml.model.metric_goal import goal_by_name
+from hpcml.report.charts import Styles
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
 from hpcml.report.comparison_rows import RowQuantities, row_quantities
-from hpcml.report.document import (
-    Document,
-    LevelStyle,
-    Paragraph,
-    Part,
+from hpcml.report.document import Document, Listing, Paragraph, Part, Remarks, Section, Tone
+from hpcml.report.finding import AFTERWARDS, ENOUGH_IS_SAID, heading, of_all, sentence
+from hpcml.report.quantities import (
     Quantity,
-    Remarks,
-    Section,
-    Table,
-    Tone,
     derived,
     flat_line,
+    flat_listing,
     line_table,
     report_table,
     short_table,
     tallied,
 )
-from hpcml.report.finding import AFTERWARDS, ENOUGH_IS_SAID, heading, of_all, sentence
 from hpcml.report.text import duration, p_value
 
 _MOST_REMARKS = 3
@@ -58,7 +54,7 @@ def comparison_document(
             *([Section(heading="", parts=[Paragraph(text=warning)])] if warning is not None and explain else []),
         ],
         record=_record(comparison, told),
-        lines=[flat_line(its, row) for cell, its in told for row in cell.rows],
+        data=[flat_listing([flat_line(its, row) for cell, its in told for row in cell.rows])],
     )
 
 
@@ -79,10 +75,10 @@ def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]
     if explain or not found:
         found += [f"{row.level}: {sentence(comparison, cell, row)}" for row in judged]
     parts: list[Part] = [Remarks(lines=found, tones=["conclusion"] * len(found))] if found else []
-    parts.append(short_table(quantities, cell.rows, is_dense=True))
+    parts.append(short_table(quantities, cell.rows))
     parts += [below] if below is not None else []
     parts.append(_remarks(comparison, cell, most=None if explain else _MOST_REMARKS))
-    parts += [Remarks(lines=[whole_runs], terminal_only=True)] if whole_runs is not None and explain else []
+    parts += [Remarks(lines=[whole_runs])] if whole_runs is not None and explain else []
     return Section(heading=heading(cell), parts=parts)
 
 
@@ -95,9 +91,7 @@ def _record(comparison: Comparison, told: Sequence[tuple[Cell, Sequence[Quantity
     return {"format": FORMAT, **record}
 
 
-def comparison_section(
-    comparison: Comparison, styles: Mapping[str, LevelStyle], quantities: RowQuantities = row_quantities
-) -> Section:
+def comparison_section(comparison: Comparison, styles: Styles, quantities: RowQuantities = row_quantities) -> Section:
     """Return the section of a report: for each cell tables with every number, charts, and remarks.
 
     *styles* has the style of every level, the same as in the other charts of the report. A cell has a table for each
@@ -117,10 +111,10 @@ def comparison_section(
     return Section(heading=f"Comparison by {comparison.by}", parts=list(_left_out(comparison)), sections=cells)
 
 
-def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]]) -> Iterator[Table]:
+def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]]) -> Iterator[Listing[Any]]:
     """Yield a report's tables of *cell*; after the first only those that are not empty."""
 
-    def table(section: str, caption: str, rows: Sequence[Row]) -> Table:
+    def table(section: str, caption: str, rows: Sequence[Row]) -> Listing[Any]:
         chosen = [quantity for quantity in quantities if quantity.section in (NAME, section)]
         return report_table(caption, chosen, rows)
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from hpcml.model.comparison import Cell, Comparison, Losses, Row, Verdict
 from hpcml.model.told_apart import alike_words
 from hpcml.report.comparison_rows import difference_decimals
-from hpcml.report.document import VERDICT_TONES, Finding
+from hpcml.report.document import Finding
+from hpcml.report.quantities import VERDICT_TONES
 from hpcml.report.text import ratio, to_decimals
 
 AFTERWARDS = "given on the command line, afterwards: fix it beforehand (objective.margin)"
@@ -173,10 +174,8 @@ def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
         verdict=row.verdict,
         tone=VERDICT_TONES.get(row.verdict, "plain"),
         about=f"{row.level} against {cell.reference}",
-        level=row.level,
         where=heading(cell),
         asked=_asked(comparison, cell, row.level),
-        asked_of_all=_asked(comparison, cell, None),
         found="; ".join([_found(comparison, cell, row), *_ratios(cell, row)]),
         sure="; ".join(filter(None, sure)),
         doubts=list(_doubts(cell, row)),
