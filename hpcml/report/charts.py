@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _INERT = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;"}
 _LINE_PX, _AROUND_PX = 36, 96
+_BELOW_PX = 60  # what an axis and its title take
 _LONGEST_NAME = 32  # characters beside an axis: a longer one would leave no room for what is drawn
 
 # M. Okabe, K. Ito, Color Universal Design (2008), without its black and its yellow, which vanish on one background
@@ -92,7 +93,7 @@ def plot(*, x: Mapping[str, Any], y: Mapping[str, Any], height_px: int = 340, **
             "height": height_px,
             "margin": {"l": 48, "r": 16, "t": 12, "b": 44},
             "font": {"size": 12, "color": "#1b1f24"},
-            "legend": {"orientation": "h", "y": -0.2},
+            "legend": {"orientation": "h", "y": -_BELOW_PX / (height_px - _BELOW_PX), "yanchor": "top"},
             "hovermode": "closest",
             "xaxis": {**axis, **x},
             "yaxis": {**axis, **y},

@@ -183,7 +183,7 @@ def _runs(found: GroupCurves, group: ReportGroup, styles: Styles, most: int) -> 
                         "hovertemplate": "%{x:.6g}: %{y:.5g}<br>%{meta}<extra></extra>",
                         "meta": drawn_text(f"{name}{'' if counts else ', does not count'}"),
                         "name": drawn_text(level.name),
-                        "legendgroup": level.name,
+                        "legendgroup": drawn_text(level.name),
                         "showlegend": names_level,
                     },
                     xs=_places(points, kept, energy),
@@ -225,7 +225,7 @@ def _mean(band: Band, view: str, level: str, style: LevelStyle) -> Iterator[_Tra
                 "fillcolor": style.faint(0.2),
                 "line": {"width": 0},
                 "hoverinfo": "skip",
-                "legendgroup": level,
+                "legendgroup": drawn_text(level),
                 "showlegend": False,
             },
             xs={view: [*(x for x, *_ in sides), *(x for x, *_ in reversed(sides))]},
@@ -239,7 +239,7 @@ def _mean(band: Band, view: str, level: str, style: LevelStyle) -> Iterator[_Tra
             "hovertemplate": f"%{{x:.6g}}: %{{y:.5g}}<br>{drawn_text(level)}, mean of {band.seeds} seeds"
             "<extra></extra>",
             "name": drawn_text(level),
-            "legendgroup": level,
+            "legendgroup": drawn_text(level),
         },
         xs={view: band.x},
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Tone = Literal["good", "bad", "doubt", "plain", "faint", "conclusion", "strong"]
 RowT = TypeVar("RowT")
+_NUMBERED = 3  # conclusions: two have everything beside them
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Column(Generic[RowT]):
     _: KW_ONLY
     unit: str = ""
     is_number: bool | None = None  # aligned to the right; None: where all that is known are numbers
-    is_short: bool = True  # shown on a terminal, too
+    is_short: bool = True  # shown on a narrow terminal, too
     is_interval: bool = False  # values are `Interval`s, which are two fields of CSV: ``KEY_low`` and ``KEY_high``
     tone: Callable[[RowT], Tone] | None = None  # a colour, which is never all that tells a difference
 
@@ -93,9 +94,9 @@ class Listing(Generic[RowT]):
     caption: str = ""  # "": the heading of the section says what it is
     notes: Sequence[str] = ()
 
-    def shown(self, *, is_short: bool = False) -> list[Column[RowT]]:
-        """Return the columns for people that say something in any row, and the first; *is_short*: on a terminal."""
-        kept = [each for each in self.columns if each.heading is not None and (each.is_short or not is_short)]
+    def shown(self) -> list[Column[RowT]]:
+        """Return the columns for people that say something in any row, and the first."""
+        kept = [each for each in self.columns if each.heading is not None]
         return [
             each
             for index, each in enumerate(kept)
@@ -155,6 +156,11 @@ class Findings:
     """The conclusions of a report, in order; what weakens them is numbered, since several may share it."""
 
     findings: Sequence[Finding]
+
+    @property
+    def are_numbered(self) -> bool:
+        """Whether what weakens them stands below them once, with its number beside each; else beside each itself."""
+        return len(self.findings) >= _NUMBERED
 
     @property
     def doubts(self) -> list[str]:

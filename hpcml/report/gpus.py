@@ -53,7 +53,7 @@ def _rated(name: str, heading: str) -> Column[GpuModel]:
         value = getattr(model, name)
         return "" if value is None else f"{'~' if name in model.uncertain else ''}{value:g}"
 
-    return Column(name, heading, lambda model: getattr(model, name), text, is_number=True)
+    return Column(name, heading, lambda model: getattr(model, name), text, is_number=True, is_short=False)
 
 
 def _peak(name: str) -> Column[GpuModel]:

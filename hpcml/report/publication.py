@@ -33,6 +33,7 @@ from hpcml.report.document import (
 )
 from hpcml.report.finding import findings_of, heading
 from hpcml.report.live import live_section, so_far
+from hpcml.report.quantities import tallied
 from hpcml.report.runs import cause_words, key_metric, metric_beside_objectives, metric_words, objective_of
 from hpcml.report.scaling import scaling_section
 from hpcml.report.telemetry import telemetry_section
@@ -90,8 +91,10 @@ def _runs(n: int) -> str:
 def _summary(publication: Publication) -> Section:
     parts: list[Part] = []
     if publication.comparison is not None:
-        found = findings_of(publication.comparison, so_far=publication.live is not None)
-        parts.append(Findings(findings=list(found)))
+        found = list(findings_of(publication.comparison, so_far=publication.live is not None))
+        if verdicts := tallied([(each.verdict, each.about) for each in found]):
+            parts.append(Remarks(lines=[f"{verdict}: {which}" for verdict, which in verdicts]))
+        parts.append(Findings(findings=found))
     if publication.live is not None:
         parts += so_far(publication.live, len(publication.runs))
     if publication.not_compared is not None:

@@ -176,8 +176,8 @@ def _columns(
     yield Column("", "precision", precision_words)
     yield Column("", "seed", lambda run: run.seed, is_number=True)
     yield Column("", "state", lambda run: run.state.value, tone=state_tone)
-    yield Column("", "cause", cause_words)
     yield Column("", heading, lambda run: key_metric(run, shown)[1], value, is_number=True)
+    yield Column("", "cause", cause_words)
     yield Column("", "wall", lambda run: run.wall_s, lambda run: duration(run.wall_s), is_number=True)
     yield Column("", "age", age, lambda run: duration(age(run)), is_number=True)
 

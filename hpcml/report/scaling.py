@@ -307,8 +307,8 @@ def _speedup(cell: ScalingCell) -> Figure:
     ]
     return Figure(
         title="Speed-up",
-        described=f"Speed-up against {one_or_many(base, cell.over)} with 95 % intervals; dashed: as many times as "
-        f"fast as there are {cell.over}. {spoken}.",
+        described=f"Speed-up against {base} {one_or_many(base, cell.over)} with 95 % intervals; dashed: as many times "
+        f"as fast as there are {cell.over}. {spoken}.",
         draw=partial(_speedup_plot, measured, base, cell.over),
         numbers=Listing(caption="Speed-up", columns=columns, rows=measured),
         repeats_a_table=True,

@@ -284,7 +284,7 @@ def _plot(title: str, found: Sequence[_Measured], styles: Styles) -> Plot:
             marker={"color": style.colour, "symbol": style.marker},
             hovertemplate=f"%{{x:.5g}} s: %{{y:.4g}}<br>{drawn_text(name)}<extra></extra>",
             name=drawn_text(one.level),
-            legendgroup=one.level,
+            legendgroup=drawn_text(one.level),
             showlegend=one.level not in in_legend,
         )
         in_legend.add(one.level)

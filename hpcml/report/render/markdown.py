@@ -93,8 +93,13 @@ def _part(part: Part) -> Iterator[str]:
 
 def _findings(part: Findings) -> Iterator[str]:
     for finding in part.findings:
-        yield f"- **{finding.verdict}**: {safe_markdown(finding.text)}"
-        yield from (f"  - {safe_markdown(doubt)}" for doubt in finding.doubts)
+        marks = f" (weakened by {', '.join(map(str, part.marks(finding)))})" if finding.doubts else ""
+        yield f"- **{finding.verdict}**: {safe_markdown(finding.text)}{marks if part.are_numbered else ''}"
+        if not part.are_numbered:
+            yield from (f"  - {safe_markdown(doubt)}" for doubt in finding.doubts)
+    if part.are_numbered and part.doubts:
+        yield ""
+        yield from (f"{number}. {safe_markdown(doubt)}" for number, doubt in enumerate(part.doubts, start=1))
 
 
 def _table(listing: Listing[Any]) -> Iterator[str]:

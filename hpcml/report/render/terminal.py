@@ -62,57 +62,71 @@ def as_text(document: Document, *, width: int = 100) -> str:
 
 
 def listing_renderable(listing: Listing[Any], *, console: Console) -> RenderableType:
-    """Return a table of the short columns, nothing without rows; *console* decides on what is folded, numbers never.
+    """Return *listing* as a table, nothing without rows.
 
-    Columns that say the same in each row are then said above the table; where that is not enough, each row is a block.
+    A column that is not short is shown where there is room for all. Where *console* is too narrow although texts are
+    folded, columns that say the same in each row are said above the
+    table, then those to the right are left out, which is said below it. Numbers are never folded.
     """
     if not listing.rows:
         return Group()
-    columns, caption = listing.shown(is_short=True), listing.caption
     rows = listing.rows[:_MOST_ROWS]
-    words = [[safe(column.written(row)) for column in columns] for row in rows]
-    if _least(words) > console.width and len(rows) > 1:
-        alike = [index for index in range(1, len(columns)) if len({line[index] for line in words}) == 1]
-        said = ", ".join(f"{columns[index].title} {words[0][index]}" for index in alike)
-        caption = "; ".join(filter(None, [caption, f"in all: {said}" if said else ""]))
-        columns = [column for index, column in enumerate(columns) if index not in alike]
-        words = [[word for index, word in enumerate(line) if index not in alike] for line in words]
-    more = len(listing.rows) - len(rows)
-    below = [Text(f"... and {more} more rows: --csv, --json and --md have all")] if more else []
-    above = [Text(safe(caption))] if caption else []
-    if _least(words) > console.width:
-        blocks = (_pairs({column.title: word for column, word in zip(columns, line, strict=True)}) for line in words)
-        return Group(*above, *(part for block in blocks for part in (block, Text())), *below)
-    return Group(*above, _table(listing, columns, words, console), *below)
+    cells = {column: [safe(column.written(row)) for row in rows] for column in listing.shown()}
+    said, hidden = [listing.caption] if listing.caption else [], list[str]()
+    if _whole(cells) > console.width:
+        cells = {column: words for column, words in cells.items() if column.is_short}
+    if _least(listing, cells) > console.width and len(rows) > 1:
+        alike = {column: words[0] for column, words in list(cells.items())[1:] if len(set(words)) == 1}
+        said += ["in all: " + ", ".join(f"{column.title} {word}" for column, word in alike.items())] if alike else []
+        cells = {column: words for column, words in cells.items() if column not in alike}
+    while _least(listing, cells) > console.width and len(cells) > 1:
+        column, _ = cells.popitem()
+        hidden.insert(0, column.title)
+    above = [Text(safe("; ".join(said)))] if said else []
+    below = [f"not shown, for want of room: {', '.join(hidden)}"] if hidden else []
+    if more := len(listing.rows) - len(rows):
+        below.append(f"... and {more} more rows: --csv, --json and --md have all")
+    return Group(*above, _table(listing, cells, console), *(Text(safe(line), style="dim") for line in below))
 
 
-def _table(
-    listing: Listing[Any], columns: Sequence[Column[Any]], words: Sequence[Sequence[str]], console: Console
-) -> Table:
+def _table(listing: Listing[Any], cells: Mapping[Column[Any], Sequence[str]], console: Console) -> Table:
     if console.is_terminal:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     else:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-    for index, column in enumerate(columns):
-        cells = [line[index] for line in words]
-        width = max(map(cell_len, cells), default=0)
+    has_room = _whole(cells) <= console.width
+    for column, words in cells.items():
+        width = max(map(cell_len, words))
+        heading = safe(column.title)
         table.add_column(
-            Text(textwrap.fill(safe(column.title), max(width, _HEADING), break_long_words=False)),
+            Text(heading if has_room else textwrap.fill(heading, max(width, _HEADING), break_long_words=False)),
             justify="right" if listing.is_number(column) else "left",
             overflow="fold",
-            no_wrap=width <= _SOLID or not any(" " in cell for cell in cells),
+            no_wrap=width <= _SOLID or listing.is_number(column),
         )
-    for row, line in zip(listing.rows, words, strict=False):
-        styles = [_STYLES.get(column.tone_of(row), "") for column in columns]
-        table.add_row(*(Text(word, style=style) for word, style in zip(line, styles, strict=True)))
+    for row, *words in zip(listing.rows, *cells.values(), strict=False):
+        styles = [_STYLES.get(column.tone_of(row), "") for column in cells]
+        table.add_row(*(Text(word, style=style) for word, style in zip(words, styles, strict=True)))
     return table
 
 
-def _least(words: Sequence[Sequence[str]]) -> int:
+def _whole(cells: Mapping[Column[Any], Sequence[str]]) -> int:
+    """Return how wide a table of these cells is, with two blanks between its columns, where nothing is folded."""
+    return sum(max(map(cell_len, [safe(column.title), *words])) + 2 for column, words in cells.items()) - 2
+
+
+def _least(listing: Listing[Any], cells: Mapping[Column[Any], Sequence[str]]) -> int:
     """Return how wide a table of these cells is at least, with two blanks between its columns."""
-    longest = [max(max(map(cell_len, cell.split(" "))) for cell in cells) for cells in zip(*words, strict=True)]
-    widths = [max(map(cell_len, cells)) for cells in zip(*words, strict=True)]
-    return sum(max(word, min(width, _SOLID)) + 2 for word, width in zip(longest, widths, strict=True)) - 2
+    least = -2
+    for column, words in cells.items():
+        width, longest = max(map(cell_len, words)), max(map(_longest_word, words))
+        needed = width if listing.is_number(column) or width <= _SOLID else min(longest, _SOLID)
+        least += max(needed, _longest_word(column.title)) + 2
+    return least
+
+
+def _longest_word(text: str) -> int:
+    return max(map(cell_len, text.split(" ")))
 
 
 def _section(section: Section, console: Console) -> Iterator[RenderableType]:

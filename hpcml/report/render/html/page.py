@@ -62,7 +62,7 @@ def _file(name: str) -> str:
 
 def _plot(figure: Figure) -> Markup:
     """Return the chart as JSON, escaped so that it ends no script element."""
-    text = str(figure.draw().to_json())
+    text = str(figure.draw().to_json(engine="json"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # noqa: S704 - nothing is left in it that HTML knows

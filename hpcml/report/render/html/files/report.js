@@ -9,7 +9,7 @@ const dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom";
 for (const { place, plot } of figures) {
   Plotly.newPlot(place, plot.data, { ...plot.layout, dragmode }, { responsive: true, displaylogo: false });
 }
-document.documentElement.dataset.drawn = figures.length;
+document.documentElement.dataset.charts = figures.length;
 
 function sort(button) {
   const heading = button.closest("th"), table = heading.closest("table"), index = heading.cellIndex;
@@ -31,10 +31,12 @@ document.addEventListener("click", (event) => {
 
 const PAPER = 184 * 96 / 25.4; // A4 between its margins, in pixels
 addEventListener("beforeprint", () => {
+  document.documentElement.classList.add("paper");
   for (const { place } of figures) Plotly.relayout(place, { width: place.closest(".charts") ? PAPER / 2 - 30 : PAPER - 30 });
   for (const table of document.querySelectorAll(".scroll table")) table.style.zoom = Math.min(1, PAPER / table.offsetWidth);
 });
 addEventListener("afterprint", () => {
+  document.documentElement.classList.remove("paper");
   for (const { place } of figures) Plotly.relayout(place, { width: null, autosize: true });
   for (const table of document.querySelectorAll(".scroll table")) table.style.zoom = 1;
 });
