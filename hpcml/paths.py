@@ -40,7 +40,7 @@ class Places:
 
     @property
     def submissions(self) -> Path:
-        """Files of submissions: batches, and the log of the local queue."""
+        """Files of submissions: batches, and what waits in the queue of this machine."""
         return self.home / "submissions"
 
     @property

@@ -116,22 +116,22 @@ def verify(given: _WhereAndPlaces, keys: tuple[str, ...]) -> int:
 
 @images.command()
 @click.argument("key")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE.sif", type=click.Path(path_type=Path))
 @click.pass_obj
 def export(given: _WhereAndPlaces, key: str, file: Path) -> None:
-    """Write an image and its record into FILE, for a site without a network."""
+    """Copy an image into FILE.sif and its record into FILE.json, for a site without a network."""
     from hpcml.commands import images as act
 
     with _bytes_shown(str(file)) as on_bytes:
         record = act.export(given[0].cache(), key, file, on_bytes=on_bytes)
-    say(f"wrote {file}: {record.key[:12]}  {record.base}; there: hpcml images import {file.name}")
+    say(f"wrote {file} and {file.stem}.json: {record.key[:12]}  {record.base}; there: hpcml images import {file.name}")
 
 
 @images.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE.sif", type=click.Path(path_type=Path))
 @click.pass_obj
 def import_(given: _WhereAndPlaces, file: Path) -> None:
-    """Take an exported image into the cache, if it has arrived as it was sent."""
+    """Take FILE.sif, with its record FILE.json, into the cache, if it has arrived as it was sent."""
     from hpcml.commands import images as act
 
     with _bytes_shown(str(file)) as on_bytes:

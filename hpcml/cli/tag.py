@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcml.cli.options import DashedCommand, narrowing, pass_places
+from hpcml.cli.options import narrowing, pass_places
 from hpcml.cli.say import say
 from hpcml.paths import Places
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from hpcml.commands.selection import Selection
 
 
-@click.command(cls=DashedCommand)
+# -draft is a word here, and not the options -d, -r, -a, -f and -t: all options are long.
+@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
 @click.argument("words", metavar="[RUN]... +TAG|-TAG...", nargs=-1)
 @click.option("--note", metavar="TEXT", help="Note it of the runs, with your name and the time; hpcml show shows it.")
 @narrowing
@@ -26,6 +27,8 @@ def tag(places: Places, /, *, words: tuple[str, ...], note: str | None, selectio
     from hpcml.commands.tag import tag as annotate
     from hpcml.report.runs import notes_line, tags_line
 
+    if unknown := [word for word in words if word.startswith("--")]:
+        raise click.NoSuchOption(unknown[0])
     changes = [word for word in words if word.startswith(("+", "-"))]
     wanted = replace(selection, references=[word for word in words if word not in changes])
     if wanted.is_empty or not (changes or note is not None):

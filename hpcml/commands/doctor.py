@@ -18,9 +18,9 @@ from hpcml.commands.machine import Machine
 from hpcml.commands.submit.advice import warnings
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.check import plan_all
-from hpcml.commands.submit.site import known_account
 from hpcml.config.compose import compose_from_cli
-from hpcml.errors import HpcmlError, why_not
+from hpcml.config.user import known_account
+from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.images.readiness import ready_for_images
 from hpcml.interop.exporters import Exporter
 from hpcml.model.cluster import Cluster, SchedulerName
@@ -138,8 +138,12 @@ def _plugins() -> Iterator[Check]:
     }
     for group, (kind, ours) in kinds.items():
         for plugin in plugins.installed(group):
-            problem = plugins.problem_of(plugin, kind, ours=ours)
-            yield Check(what="plug-in", verdict="warn" if problem else "ok", found=problem or str(plugin))
+            check = Check(what="plug-in", verdict="ok", found=str(plugin))
+            try:
+                plugins.load(group, plugin.name, kind, ours=ours)
+            except ConfigError as error:
+                check = Check(what="plug-in", verdict="warn", found=str(error))
+            yield check
 
 
 def _cluster(

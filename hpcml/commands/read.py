@@ -36,7 +36,7 @@ from hpcml.runs.journal import READ
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.private import FOLDER
-from hpcml.runs.state import PRINTED, EventName
+from hpcml.runs.state import EventName
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_run
 from hpcml.store.rows import forget_runs
@@ -196,7 +196,6 @@ def _printed(run_dir: RunDir, attempt: int, rules: Sequence[MetricRule], record:
                     found.rows.append((one.step, {one.name: one.value}, None, one.is_counted))
         except OSError as error:
             raise ConfigError(f"run {run_dir.uid}: {path} cannot be read: {why_not(error, path)}") from error
-        scanner.trainings.tell(found, PRINTED)
     if counts:
         launcher = launcher_in(str(record.params.get("workload.command") or ""))
         found.problems += problems_of(rules, scanners, launcher=launcher)

@@ -17,9 +17,8 @@ from hpcml.commands.retryable import may_retry, retries_of
 from hpcml.commands.selection import Selection, done_since, select
 from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.dependencies import resolve
+from hpcml.commands.submit.check import jobs_waited_for, refuse_impossible
 from hpcml.commands.submit.plan import with_times
-from hpcml.commands.submit.site import refuse_impossible
 from hpcml.commands.submit.submission import deciding_alone, manifests_under_way
 from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.model.cluster import Resources
@@ -241,7 +240,7 @@ def _amended(store: Database, manifest: Manifest, changes: Mapping[str, str | No
         fields = {"dependency": None, **fields}
     run, jobs = replace(manifest.run, resources=replace(manifest.run.resources, **fields)), None
     if run.resources.dependency is not None and manifest.plan.dependency is not None:
-        jobs = resolve(store, run)[1]  # what it waits for may be another job by now
+        jobs = jobs_waited_for(store, run)[1]  # what it waits for may be another job by now
     refuse_impossible(run)
     image = manifest.plan.image
     if image is not None and image.path.startswith("/") and not Path(image.path).exists():

@@ -18,7 +18,7 @@ from hpcml.commands.rm import finish_removals
 from hpcml.commands.status import SchedulersAsked, ticket_of
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.code_store import clear_abandoned
-from hpcml.commands.submit.recover import recover, start_queues_again
+from hpcml.commands.submit.recover import recover
 from hpcml.errors import HpcmlError
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
@@ -50,8 +50,8 @@ class Synchronised:
 def synchronise(places: Places, backends: Backends, interval_s: float, *, is_anew: bool = False) -> Synchronised:
     """Finish interrupted submissions and removals, then read all journals and ask the schedulers once, then retry.
 
-    Queues of this machine that were killed are started again before. Jobs that go on although they were cancelled are
-    cancelled again.
+    The queue of this machine is started again before, if it was killed. Jobs that go on although they were cancelled
+    are cancelled again.
 
     Retried are the runs that the cluster failed, as far as ``schedule.retry`` allows. Schedulers are asked only if
     *interval_s* seconds have passed since the last question. Unfinished files of processes that were killed are removed
@@ -60,7 +60,7 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     """
     claim(places)
     finished, waiting = _finish_submissions(places, backends)
-    queues = start_queues_again(backends)
+    queues = list(backends.this_machine().start_again())
     with opened(places) as store:
         cleared = _clear(places)
         removed = finish_removals(places, store)

@@ -24,7 +24,6 @@ from typing import IO
 from hpcml.errors import ImageError
 from hpcml.images.cache import Cache, dead_workplaces, remove_tree, scratch_name, sha256_of
 from hpcml.images.definition import require_unchanged
-from hpcml.images.dockerfile_stages import OWN_TMP
 from hpcml.images.failures import IMAGES, NOISE, explain, explain_os, more_room, with_log
 from hpcml.images.guard import await_end, guarded
 from hpcml.images.logins import login_for
@@ -234,7 +233,7 @@ def _build(
             written={cache.root: IMAGES, **chosen_places(environ)},
         )
         try:
-            decided = decide(packing, runtime, environ, folder)
+            decided = decide(packing, runtime, environ)
             work.make(image, decided.options, on_progress, first_words=f"hpcml: {runtime}, {decided.note}")
             record = _describe(definition, image, runtime, environ, time.monotonic() - began)
             _require_still_ours(held, definition)
@@ -279,7 +278,6 @@ class _Work:
             for name in ("tmp", "var/tmp"):
                 (self.scratch / "of-post" / name).mkdir(parents=True)
                 (self.scratch / "of-post" / name).chmod(0o1777)
-            (self.scratch / "of-post" / OWN_TMP).touch()
             for layers in (*kept, self.folder / "layers"):  # the last: see _TORN
                 variables = build_environment(
                     self.environ, scratch=self.scratch, layers=layers, login=login, plain_http=definition.plain_http
@@ -402,7 +400,6 @@ def _describe(
         runtime=str(runtime),
         labels=_labels_of(definition.text),
         files=definition.files,
-        bases=definition.bases,
         packages=installed_packages(runtime, image, environ),
         compression=compression_of(image),
     )

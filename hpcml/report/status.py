@@ -55,13 +55,6 @@ def _columns(rows: Sequence[StandingRow], now: float) -> list[Column[StandingRow
     ]
 
 
-def standing_line(record: RunRecord, word: Known | None) -> str:
-    """Return one line on the state of one run and its job."""
-    attempt = f"attempt {record.attempt}" if record.attempt else ""
-    words = (record.uid, _state_words(record), attempt, job_words(record), why_words(record, word))
-    return safe("  ".join(filter(None, words)))
-
-
 def end_line(record: RunRecord) -> str:
     """Return one line on how one run ended."""
     words = (record.uid, record.state.value, title(record), duration(record.wall_s), record.reason or "")

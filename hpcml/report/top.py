@@ -1,4 +1,4 @@
-"""`hpcml top`: the screen for a machine or for runs, and the same as JSON."""
+"""`hpcml top`: the screen, and the same as JSON."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hpcml.codec import encode
 from hpcml.model.live import GpuNow, NodeNow, RunNow
 from hpcml.model.metric_goal import shown_metric, training_loss
 from hpcml.model.records import Point
+from hpcml.model.state import State
 from hpcml.report.document import Column, Listing, Tone
 from hpcml.report.render.data import json_text
 from hpcml.report.render.terminal import listing_renderable
@@ -187,18 +188,27 @@ def runs_frame(runs: Sequence[RunNow], *, now: float, console: Console) -> Rende
     (run,) = runs
     parts: list[RenderableType] = [_title(run, now), *_progress(run), *_metrics(run, now)]
     for node in run.nodes:
-        parts += [Text(), machine_frame(node, now=now, console=console)]
+        parts += [Text(), _node(node, now=now, console=console)]
     return Group(*parts, *([Text(), *map(_as_note, run.notes)] if run.notes else []))
+
+
+def run_line(run: RunNow) -> str:
+    """Return a line on one run, for where nothing can be drawn anew."""
+    metric = key_metric(run)
+    value = f"{metric[0]} {number(metric[1])}" if metric else ""
+    if run.state.is_final:
+        words = ["; ".join(filter(None, [" ".join(filter(None, [run.state.value, value])), run.reason]))]
+    elif run.state is State.PENDING:
+        words = list(run.notes)
+    else:
+        step = "" if run.step is None else f"step {step_words(run)}"
+        words = ["running", step, value, *_pace(run)]
+    return safe("  ".join(filter(None, [run.uid, run.name, *words])))
 
 
 def runs_json(runs: Sequence[RunNow]) -> str:
     """Return a JSON list with every field of `RunNow`, for ``hpcml top --once --json``."""
     return json_text([encode(run) for run in runs])
-
-
-def machine_json(node: NodeNow) -> str:
-    """Return every field as a JSON object."""
-    return json_text(encode(node))
 
 
 def _title(run: RunNow, now: float) -> Text:
@@ -222,9 +232,12 @@ def _progress(run: RunNow) -> list[Text]:
     if run.step is None:
         return []
     share = f" ({100 * run.step / run.steps:.0f} %)" if run.steps else ""
+    return [Text("  ".join(filter(None, [f"step {step_words(run)}{share}", *_pace(run)])))]
+
+
+def _pace(run: RunNow) -> tuple[str, str]:
     pace = f"{number(run.steps_per_s, 3)} steps/s" if run.steps_per_s is not None else ""
-    left = f"{duration(run.left_s)} left" if run.left_s is not None else ""
-    return [Text("  ".join(filter(None, [f"step {step_words(run)}{share}", pace, left])))]
+    return pace, f"{duration(run.left_s)} left" if run.left_s is not None else ""
 
 
 def _metrics(run: RunNow, now: float) -> list[Text]:
@@ -244,8 +257,7 @@ def _metrics(run: RunNow, now: float) -> list[Text]:
     return lines
 
 
-def machine_frame(node: NodeNow, *, now: float, console: Console) -> RenderableType:
-    """Return the screen for one machine; *now* in unix seconds."""
+def _node(node: NodeNow, *, now: float, console: Console) -> RenderableType:
     cores = f"{value(node.cores_busy, 1)} cores busy" if node.cores_busy is not None else ""
     gib = None if node.memory_mb is None else node.memory_mb / 1024
     memory = f"{value(gib, 1 if gib >= 1 else 2)} GiB" if gib is not None else ""

@@ -26,7 +26,7 @@ _SOME = 100  # entries of a folder, by which it is known
 _UID = re.compile(rf"\d{{8}}-\d{{6}}-[{_UID_ALPHABET}]{{1,20}}")
 NEWEST = re.compile(r"@(-?)([1-9]\d{0,8})")  # in place of an id: @1 the newest run, @-1 the last submission
 REMOVED = ".removed-"  # before the name of a run that is being removed
-QUEUE_LOG = "queue.log"  # in a run's directory what its agents print below this machine's queue, in a batch's the queue
+QUEUE_LOG = "queue.log"  # in a run's directory: what its agents print below the queue of this machine
 _BY_ATTEMPT = re.compile(r"(\d+)-.*\.jsonl")
 _BY_RANK = re.compile(r"-rank\d+(-\d+)?\.jsonl$")
 _NO_FOLDER = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
@@ -255,7 +255,7 @@ def home_of(path: Path) -> Path:
 
 
 def queues_of(submissions: Path) -> Path:
-    """Return the folder of the locks, one for each queue of *submissions* that is at work or was killed, by token."""
+    """Return the folder of the batches of *submissions* that wait or run on this machine, or another that sees it."""
     return submissions / "queues"
 
 

@@ -17,7 +17,7 @@ from hpcml.model.cluster import Cluster, Queue, Resources
 from hpcml.schedulers.commands import Answer, NoAnswerError, call
 from hpcml.schedulers.contract import NodeKind, QueueFacts, Site
 from hpcml.schedulers.registry import BACKENDS, Backend, backend_of
-from hpcml.schedulers.slurm.query import reading_environ
+from hpcml.schedulers.slurm import reading_environ
 from hpcml.units import format_walltime
 
 _TIMEOUT_S = 60.0  # sinfo waits 9 s for a controller that is down; a big site answers in seconds

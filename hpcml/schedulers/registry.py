@@ -15,24 +15,20 @@ import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from hpcml import plugins
 from hpcml.errors import SubmissionError
+from hpcml.schedulers import sites
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.contract import Job, Site, Submitter, Ticket
-from hpcml.schedulers.flux import query as flux_query
-from hpcml.schedulers.flux import script as flux_script
-from hpcml.schedulers.flux import site as flux_site
-from hpcml.schedulers.flux.submitter import FluxSubmitter
-from hpcml.schedulers.flux.submitter import put_back as put_back_flux
-from hpcml.schedulers.local.queue import put_back as put_back_local
-from hpcml.schedulers.lsf import query as lsf_query
-from hpcml.schedulers.lsf import script as lsf_script
-from hpcml.schedulers.lsf import site as lsf_site
-from hpcml.schedulers.lsf.submitter import LsfSubmitter
-from hpcml.schedulers.lsf.submitter import put_back as put_back_lsf
+from hpcml.schedulers.description import Scheduler
+from hpcml.schedulers.driver import Driver
+from hpcml.schedulers.flux import FLUX
+from hpcml.schedulers.local.jobs import put_back as put_back_local
+from hpcml.schedulers.lsf import LSF
 from hpcml.schedulers.pbs import rehearsal as pbs_rehearsal
 from hpcml.schedulers.pbs import script as pbs_script
 from hpcml.schedulers.pbs import site as pbs_site
@@ -40,12 +36,7 @@ from hpcml.schedulers.pbs import submission as pbs_submission
 from hpcml.schedulers.pbs.submitter import PbsSubmitter
 from hpcml.schedulers.pbs.submitter import put_back as put_back_pbs
 from hpcml.schedulers.rehearsal import Rehearse
-from hpcml.schedulers.slurm import query as slurm_query
-from hpcml.schedulers.slurm import rehearsal as slurm_rehearsal
-from hpcml.schedulers.slurm import script as slurm_script
-from hpcml.schedulers.slurm import site as slurm_site
-from hpcml.schedulers.slurm.submitter import SlurmSubmitter
-from hpcml.schedulers.slurm.submitter import put_back as put_back_slurm
+from hpcml.schedulers.slurm import SLURM
 
 
 class OpenSubmitter(Protocol):
@@ -94,24 +85,37 @@ class Backend:
     contract: int | None = None  # a package's: the version of hpcml's contract (plugins.CONTRACT) that it keeps
 
 
+def _of(
+    scheduler: Scheduler,
+    *,
+    site_programs: tuple[str, ...],
+    look_at_site: Callable[[Callable[[Sequence[str]], Answer]], Site],
+) -> Backend:
+    """Return the entry of *scheduler*, which the driver speaks to."""
+    inside = Driver(scheduler=scheduler, submissions=Path("unused"))
+    return Backend(
+        title=scheduler.title,
+        programs=scheduler.programs,
+        put_back=inside.put_back,
+        time_limit=inside.time_limit,
+        submitter=partial(Driver, scheduler=scheduler),
+        site_programs=site_programs,
+        look_at_site=look_at_site,
+        gpu_request=scheduler.gpu_request,
+        typed_gpu_request=scheduler.typed_gpu_request,
+        rehearse=scheduler.rehearse,
+        avoids_nodes=scheduler.avoids_nodes,
+        limits_arrays=scheduler.limits_arrays,
+        job=scheduler.job,
+        waits_for_elements=scheduler.waits_for_elements,
+        alternatives=scheduler.alternatives,
+    )
+
+
 # In the order in which a machine is searched for them: Slurm brings a qstat and a pbsnodes of its own (slurm-torque)
 BACKENDS: Mapping[str, Backend] = {
     "local": Backend(title="this machine", programs=(), put_back=put_back_local),
-    "slurm": Backend(
-        title="Slurm",
-        programs=("sbatch", "squeue", "sacct", "scancel"),
-        put_back=put_back_slurm,
-        time_limit=slurm_query.time_limit,
-        submitter=SlurmSubmitter,
-        site_programs=("sinfo",),
-        look_at_site=slurm_site.look,
-        gpu_request=slurm_script.GPU_REQUEST,
-        typed_gpu_request=slurm_script.TYPED_GPU_REQUEST,
-        rehearse=slurm_rehearsal.rehearse,
-        avoids_nodes=True,
-        job=re.compile(r"\d+(_\d+)?(\+\d+)?"),  # 4711, 4711_3 and 4711+5, in minutes (man sbatch)
-        alternatives="?",
-    ),
+    "slurm": _of(SLURM, site_programs=("sinfo",), look_at_site=sites.look_at_slurm),
     "pbs": Backend(
         title="PBS",
         programs=("qsub", "qstat", "qdel", "qselect"),
@@ -125,31 +129,8 @@ BACKENDS: Mapping[str, Backend] = {
         job=re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?"),  # 4711.server and 4711[].server (man qsub)
         waits_for_elements=False,
     ),
-    "lsf": Backend(
-        title="LSF",
-        programs=("bsub", "bjobs", "bkill", "bhist"),
-        put_back=put_back_lsf,
-        time_limit=lsf_query.time_limit,
-        submitter=LsfSubmitter,
-        site_programs=("bqueues", "bhosts", "lsid"),
-        look_at_site=lsf_site.look,
-        gpu_request=lsf_script.GPU_REQUEST,
-        avoids_nodes=True,
-        job=re.compile(r"\d+(\[\d*\])?"),
-    ),
-    "flux": Backend(
-        title="Flux",
-        programs=("flux",),
-        put_back=put_back_flux,
-        time_limit=flux_query.time_limit,
-        submitter=FluxSubmitter,
-        site_programs=("flux",),
-        look_at_site=flux_site.look,
-        gpu_request=flux_script.GPU_REQUEST,
-        avoids_nodes=True,
-        limits_arrays=False,
-        job=re.compile(r"[f\u0192][1-9A-HJ-NP-Za-km-z]{6,}"),  # base 58; hpcml's own ids of runs have no f in front
-    ),
+    "lsf": _of(LSF, site_programs=("bqueues", "bhosts", "lsid"), look_at_site=sites.look_at_lsf),
+    "flux": _of(FLUX, site_programs=("flux",), look_at_site=sites.look_at_flux),
 }
 
 SUBMITS = ("sbatch", "qsub", "bsub")  # programs that submit a job and end

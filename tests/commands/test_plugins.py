@@ -77,11 +77,8 @@ def test_the_name_of_one_of_ours_is_not_taken_over(site: Path) -> None:
 
     assert backend_of("slurm") is BACKENDS["slurm"]
     assert cluster_schedulers() == ("slurm", "pbs", "lsf", "flux")
-    (plugin,) = plugins.installed(plugins.SCHEDULERS)
-    problem = plugins.problem_of(plugin, Backend, ours=BACKENDS)
-    assert (
-        problem == "scheduler slurm of package plug-slurm 0.1 has the name of hpcml's own, which is used instead of it"
-    )
+    with pytest.raises(ConfigError, match=r"slurm of package plug-slurm 0\.1 has the name of hpcml's own, which"):
+        plugins.load(plugins.SCHEDULERS, "slurm", Backend, ours=BACKENDS)
 
 
 def test_two_packages_with_one_name_are_both_left_alone(site: Path) -> None:

@@ -1,19 +1,18 @@
-"""Frames of what runs and machines do now: every width, and what is not there."""
+"""Frames of what runs do now: every width, and what is not there."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from hpcml.model.live import GpuNow, Latest, NodeNow, RunNow
 from hpcml.model.records import Point
 from hpcml.model.state import State
-from hpcml.report.top import curve, machine_frame, machine_json, runs_frame, runs_json
+from hpcml.report.top import curve, runs_frame, runs_json
 
 GPU = GpuNow(
     gpu="gpu0",
@@ -69,17 +68,9 @@ RUN = RunNow(
 
 
 def frame(*runs: RunNow, now: float = 1002.0, width: int = 200) -> list[str]:
-    return plain(lambda console: runs_frame(runs, now=now, console=console), width)
-
-
-def machine(node: NodeNow, *, now: float) -> list[str]:
-    return plain(lambda console: machine_frame(node, now=now, console=console), 120)
-
-
-def plain(draw: Callable[[Console], RenderableType], width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     with console.capture() as capture:
-        console.print(draw(console))
+        console.print(runs_frame(runs, now=now, console=console))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
@@ -127,7 +118,7 @@ def test_a_run_that_did_not_report_its_objective_is_shown_by_what_it_did_report(
 
 def test_old_samples_ends_and_doubts_are_said() -> None:
     node = replace(NODE, gpus=[], ended="the sampler has ended: killed", doubt="NVML: Driver Not Loaded")
-    host, doubt = machine(node, now=1725.0)
+    *_, host, doubt = frame(replace(RUN, nodes=[node]), now=1725.0)
 
     assert host.endswith("the sampler has ended: killed  sample 12m05s old")
     assert doubt == "NVML: Driver Not Loaded"
@@ -136,7 +127,7 @@ def test_old_samples_ends_and_doubts_are_said() -> None:
 def test_a_gpu_that_has_no_samples_any_more_is_named() -> None:
     silent = replace(NODE, gpus=[GPU, replace(GPU, gpu="gpu1", sampled_at=900.0)])
 
-    assert machine(silent, now=1000.0)[-1] == "GPU 1: no sample for 1m40s"
+    assert frame(replace(RUN, nodes=[silent]), now=1000.0)[-1] == "GPU 1: no sample for 1m40s"
 
 
 def test_words_of_others_cannot_move_the_cursor() -> None:
@@ -153,7 +144,6 @@ def test_json_has_every_field_and_no_number_that_json_has_not() -> None:
         "nan",
         [79],
     )
-    assert json.loads(machine_json(NODE)) == run["nodes"][0]
 
 
 def test_a_curve_of_one_point_or_of_none_is_nothing() -> None:

@@ -15,7 +15,7 @@ from hpcml.codec import encode
 from hpcml.commands import images
 from hpcml.commands.images import WantedImage
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.containers import check_packages, runtime_for
+from hpcml.commands.submit.containers import runtime_for
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.plan import Planned, Software, build_plan
 from hpcml.errors import ConfigError, ImageError
@@ -70,16 +70,14 @@ def with_images(
     its SHA-256. All images are claimed for this home before anything is submitted, so that `hpcml images rm` keeps
     them.
 
-    Raises `ConfigError` for one that is not there and must not be built (``container.build=never``) and for one with an
-    older framework than a recipe needs, `ImageError` for one that cannot be built, is damaged, or is removed by
-    somebody at this moment, and for a job what `launch` raises.
+    Raises `ConfigError` for one that is not there and must not be built (``container.build=never``), `ImageError` for
+    one that cannot be built, is damaged, or is removed by somebody at this moment, and for a job what `launch` raises.
     """
     kinds = _kinds(planned)
     wanted = [_wanted(item, environ, project) for item in kinds]
     for line in [line for item, want in zip(kinds, wanted, strict=True) if want for line in _remarks(want, item)]:
         reporter.warn(line)
     checksums = Checksums(places.checksums)
-    packages: dict[str, Mapping[str, str]] = {}
     jobs: dict[tuple[str, str], Launched] = {}
     found: list[tuple[Image, str | None]] = []
     for item, want in zip(kinds, wanted, strict=True):
@@ -94,7 +92,6 @@ def with_images(
             found.append((image, jobs[asked].ticket.job_id))
         else:
             record = _record(want, environ, checksums, reporter)
-            packages[record.key] = record.packages or {}
             image = Image(
                 path=record.path,
                 sha256=record.sha256,
@@ -103,9 +100,7 @@ def with_images(
                 key=record.key,
             )
             found.append((image, None))
-    done = _each(planned, kinds, found)
-    check_packages(done, packages)
-    return done
+    return _each(planned, kinds, found)
 
 
 def _remarks(wanted: WantedImage, item: Planned) -> list[str]:

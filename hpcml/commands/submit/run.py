@@ -14,7 +14,7 @@ from typing import Protocol
 from hpcml.commands import repairs
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import is_going_on
-from hpcml.commands.submit import advice, dependencies, images, recover
+from hpcml.commands.submit import advice, check, images, recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.plan import Planned
@@ -94,14 +94,14 @@ def submit_points(
 
 def _checked(planned: Sequence[Planned], places: Places, backends: Backends, reporter: RunReporter) -> list[Planned]:
     """Return *planned* with the jobs that they wait for; raise where one is refused by this machine or its site."""
-    chosen, notes = dependencies.with_jobs(planned, places)
+    chosen = check.with_jobs(planned, places)
     for line in advice.refusals(chosen):
         raise ConfigError(line)
     answer = advice.rehearse(chosen, places, backends)
     answer.refuse()
     for warning in answer.warnings:
         reporter.warn(warning)
-    for note in (*notes, *answer.notes):
+    for note in answer.notes:
         reporter.note(note)
     return chosen
 

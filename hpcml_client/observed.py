@@ -17,10 +17,11 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hpcml_train.precision.formats import SHOWS
+from hpcml_client.formats import SHOWS
 
 UNKNOWN = "unknown"  # it was observed, and what it computed in cannot be said
 NOT_OBSERVED = "not observed"  # it was to be observed, and no observer has said hello
+COMPILED = "compiled"  # an operation that is unknown: code of torch.compile, which no observer watches
 NOT_USED = "not used"  # the arm's format has no share; what was used follows in parentheses
 OBSERVED, PROBED = "observed", "probed"  # where an effective precision is known from
 # A format: float32 on a GPU whose library had leave to compute in TF32, where no probe has shown that it does
@@ -116,7 +117,8 @@ def name_observed(windows: Sequence[Window], requested: str, parameters: Optiona
 
     It is the name of a precision where one format has 99 % of the FLOPs in the forward and in the backward pass of
     every window, and the parameters are of its type; ``mixed(87 % bf16, 13 % fp32: classifier)`` for several;
-    ``not used(...)`` where the format that was asked for has no part; `UNKNOWN` where 1 % or more of a window is.
+    ``not used(...)`` where the format that was asked for has no part; `UNKNOWN` where 1 % or more of a window is;
+    ``not observed: compiled`` where the program is.
     *parameters* is their dtype where windows tell none. TF32 is a permission: where a probe shows it of half of the
     products, those that were allowed it, too, are a part of it; where of fewer, nobody knows that it was used.
 
@@ -126,6 +128,8 @@ def name_observed(windows: Sequence[Window], requested: str, parameters: Optiona
     >>> name_observed([Window(2, (row, row._replace(format="fp32")))], "amp_bf16", "float32")
     'mixed(50 % bf16, 50 % fp32: fc)'
     """
+    if any(COMPILED in window.unknown for window in windows):
+        return f"{NOT_OBSERVED}: {COMPILED}"
     judged = [row for window in windows for row in window.judged]
     total = math.fsum(row.flops for row in judged)
     if total <= 0 or any(window.unknown_share >= 1 - _PURE for window in windows):
