@@ -57,6 +57,7 @@ SMALL_TOPICS: dict[str, str] = {}
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
 SAME_NAME: dict[str, str] = {
     "Submission": "the Python API's, which is waited for and cancelled, and what is on the disk before it is made",
+    "Column": "of a listing, and of a table that is exported",
     "Curves": "the Python API's, with frames, around the model's",
 }
 CALLBACKS = {  # modules of the client for those who have the framework; nothing else imports them

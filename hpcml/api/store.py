@@ -43,8 +43,9 @@ from hpcml.model.record_keys import value_of
 from hpcml.model.records import Point, RunRecord, StoredEvent
 from hpcml.paths import Places, locate
 from hpcml.report.comparison import comparison_document
+from hpcml.report.document import Document
 from hpcml.report.render.markdown import as_markdown
-from hpcml.report.runs import run_columns
+from hpcml.report.runs import flat_runs
 
 log = logging.getLogger(__name__)
 
@@ -114,8 +115,7 @@ class Runs(_Framed[RunRecord]):
         Also ``usage.*`` and ``work.*`` where a run measured them. Lists are JSON text, a metric's value is the last one
         (nan where it was not finite), `t_start` and `t_end` are in unix seconds.
         """
-        headings, rows = run_columns(self._items)
-        return _transposed(headings, rows)
+        return _columns(Document(data=[flat_runs(self._items)]))
 
     def values(self, *keys: str) -> list[Any]:
         """Return what each run has under a key of conditions, as a tuple for several keys; None where it has not.
@@ -188,8 +188,7 @@ class ShownComparison(_Frame, Comparison):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of ``hpcml compare --csv``, a row for each arm of each table."""
-        lines = comparison_document(self).lines
-        return _transposed(tuple(lines[0]), [tuple(line.values()) for line in lines])
+        return _columns(comparison_document(self))
 
 
 class Store:
@@ -429,6 +428,11 @@ def _references(runs: Named) -> list[str]:
 
 def _selection(where: str | Iterable[str], **more: Any) -> Selection:  # noqa: ANN401 - Selection's own
     return Selection(where=(where,) if isinstance(where, str) else tuple(where), **more)
+
+
+def _columns(document: Document) -> dict[str, list[Any]]:
+    lines = document.flat
+    return {name: [line.get(name) for line in lines] for name in document.fields}
 
 
 def _transposed(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:

@@ -9,7 +9,7 @@ import click
 
 from hpcml.cli.options import Command, CommandGroup, output_in
 from hpcml.cli.say import say, say_written
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import Output, document_output
 
 _OWN_FOLDER = Path("conf/cluster")
 
@@ -36,7 +36,7 @@ def list_clusters(folders: tuple[str, ...]) -> Output[Any]:
 
     found = profiles.list_profiles(Path.cwd(), [Path(folder) for folder in folders])
     listed = [(profile.cluster, profile.resources, profile.path) for profile in found]
-    return Output(listed, table=report.clusters_table, json=report.clusters_json)
+    return document_output(report.clusters_document(listed))
 
 
 @cluster.command()
@@ -49,11 +49,7 @@ def show(name: str, folders: tuple[str, ...]) -> Output[Any]:
     from hpcml.report import clusters as report
 
     found = profiles.get_profile(name, Path.cwd(), [Path(folder) for folder in folders])
-    return Output(
-        found,
-        table=lambda it, console: report.cluster_details(it.cluster, it.resources, it.path),  # noqa: ARG005
-        json=lambda it: report.cluster_json(it.cluster, it.resources, it.path),
-    )
+    return document_output(report.cluster_document(found.cluster, found.resources, found.path))
 
 
 @cluster.command()

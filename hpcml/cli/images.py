@@ -14,7 +14,7 @@ import click
 from hpcml.cli.options import CommandGroup, form, print_output
 from hpcml.cli.say import say
 from hpcml.paths import Places
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import Output, document_output
 
 if TYPE_CHECKING:
     from hpcml.images.cache import Cache
@@ -52,18 +52,14 @@ def images(context: click.Context, folder: str | None, cluster: str | None, form
 
 def _listed(cache: Cache, places: Places) -> Output[Any]:
     import time
-    from functools import partial
 
     from hpcml.commands import images as act
     from hpcml.report import images as report
 
     found = [(item.record, item.uses, item.is_whole) for item in act.stock(cache, places)]
     remark = f"{report.total(found)} in {cache.root}; what each build printed: KEY.log there"
-    return Output(
-        found,
-        table=partial(report.images_table, now=time.time()) if found else None,
-        remark=remark if found else f"no images in {cache.root}",
-        json=report.images_json,
+    return document_output(
+        report.images_document(found, now=time.time()), remark=remark if found else f"no images in {cache.root}"
     )
 
 

@@ -132,7 +132,7 @@ def _show(launched: Sequence[Launched], places: Places, console: Console) -> lis
             if draw is None:
                 lines.say_news(runs)
             else:
-                draw(runs_frame(runs, now=time.time(), width=console.width))
+                draw(runs_frame(runs, now=time.time(), console=console))
     return glimpses
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcml.cli.options import form, pass_places, print_output, selecting
 from hpcml.paths import Places
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import document_output
 
 if TYPE_CHECKING:
     from hpcml.commands.selection import Selection
@@ -33,12 +32,7 @@ def status(places: Places, /, *, form: str | None, selection: Selection) -> int:
         warn(line)
     rows = [report.StandingRow(record=one.record, word=one.known, said_at=one.said_at) for one in found]
     none, now = "no run is waiting or running" if selection.is_empty else "no runs match", time.time()
-    output = Output(
-        rows,
-        table=partial(report.standing_table, now=now) if rows else None,
-        remark=None if rows else none,
-        json=report.standing_json,
-    )
+    output = document_output(report.standing_document(rows, now=now), remark=None if rows else none)
     code = print_output(output, form)
     say_interrupted(places)
     return code

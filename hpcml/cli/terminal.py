@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from hpcml.cli.say import complain
 from hpcml.errors import ConfigError
@@ -61,16 +60,10 @@ def show(renderable: RenderableType) -> None:
 
 
 @contextmanager
-def redrawn(screen: Console) -> Iterator[Callable[[Sequence[Text]], None]]:
-    """Yield a function that draws lines in place of those that it drew before."""
+def redrawn(screen: Console) -> Iterator[Callable[[RenderableType], None]]:
+    """Yield a function that draws in place of what it drew before; rich ends what does not fit with an ellipsis."""
     with Live(console=screen, auto_refresh=False, transient=False) as live:
-
-        def draw(lines: Sequence[Text]) -> None:
-            room = max(3, screen.height - 2)  # what does not fit would scroll away at every redrawing
-            hidden = [Text(f"... and {len(lines) - room} more lines", style="dim")] if len(lines) > room else []
-            live.update(Group(*lines[:room], *hidden), refresh=True)
-
-        yield draw
+        yield lambda drawn: live.update(drawn, refresh=True)
 
 
 # Lines on stderr beside an answer.

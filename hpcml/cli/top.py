@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Group
 
 from hpcml.cli.options import form, pass_places, selecting
 from hpcml.cli.say import say
@@ -42,8 +41,8 @@ def top(places: Places, /, *, selection: Selection, interval: str, once: bool, f
     elif not found:
         say("no run waits or runs: hpcml top RUN shows one that has ended" if selection.is_empty else "no runs match")
     elif once or not console.is_terminal:
-        show(Group(*report.runs_frame(live.look_once(found), now=time.time(), width=console.width)))
+        show(report.runs_frame(live.look_once(found), now=time.time(), console=console))
     else:
         with suppress(KeyboardInterrupt), redrawn(console) as draw:
             for looks in live.follow(found, period_s=interval_s):
-                draw(report.runs_frame([run for run, _ in looks], now=time.time(), width=console.width))
+                draw(report.runs_frame([run for run, _ in looks], now=time.time(), console=console))

@@ -20,7 +20,7 @@ def ranking_table(ranking: Ranking, *, console: Console) -> RenderableType:
     A narrow console leaves out columns, the value never.
     """
     rows = [_words(each, ranking) for each in ranking.ranked]
-    return value_table(_headings(ranking), rows, console=console, dispensable=_DISPENSABLE)
+    return value_table(_headings(ranking), rows, console=console)
 
 
 def ranking_markdown(ranking: Ranking) -> str:
@@ -102,7 +102,6 @@ def _averaged(ranking: Ranking) -> str | None:
     return "repeats" if any(each.alike_n > 1 for each in ranking.ranked) else None
 
 
-_DISPENSABLE = ("experiment", "name", "model", "at step", "state", "seed")
 _FIELDS = ("uid", "experiment", "name", "precision", "seed", "state")
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 from report_values import EVIL, NOW, run
-from rich.console import Console
 
 from hpcml.model.records import Known, RunRecord, StoredEvent
 from hpcml.model.state import State
+from hpcml.report.render.data import as_json
+from hpcml.report.render.terminal import as_text
 from hpcml.report.show import attempts_of
 from hpcml.report.status import (
     StandingRow,
     end_line,
     retry_lines,
-    standing_json,
-    standing_table,
+    standing_document,
 )
 
 OPEN = {"scheduler": "slurm", "job_id": "4711", "wall_s": None, "attempt": 0}
@@ -31,10 +30,7 @@ def row(record: RunRecord, word: Known | None = None, *, ago_s: float = 0.0) -> 
 
 
 def lines(*rows: StandingRow) -> list[str]:
-    console = Console(file=io.StringIO(), width=300, force_terminal=False)
-    console.print(standing_table(rows, console=console, now=NOW))
-    assert isinstance(console.file, io.StringIO)
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+    return as_text(standing_document(rows, now=NOW), width=300).splitlines()
 
 
 def test_a_waiting_run_shows_what_its_scheduler_said_and_how_long_ago() -> None:
@@ -95,7 +91,7 @@ def test_a_shared_job_is_called_shared() -> None:
 def test_json_has_all_keys_whatever_was_said() -> None:
     word = Known(state=State.RUNNING, raw="R", reason=None)
 
-    silent, said = json.loads(standing_json([row(waiting()), row(waiting(attempt=1), word)]))
+    silent, said = json.loads(as_json(standing_document([row(waiting()), row(waiting(attempt=1), word)], now=NOW)))
 
     assert list(silent) == list(said)
     assert silent["scheduler_state"] is None

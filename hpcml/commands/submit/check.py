@@ -42,8 +42,8 @@ from hpcml.runs.dependency import WORDS, Clause, Outlook, clauses_of, outlook
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.discover import Found, ask_of_site, describe
 from hpcml.schedulers.registry import backend_of, find_programs
-from hpcml.schedulers.sites import LOOKS
 from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
+from hpcml.schedulers.sites import LOOKS
 from hpcml.spelling import did_you_mean
 from hpcml.store.database import Database
 from hpcml.store.query import find_runs, runs_meant
