@@ -64,8 +64,8 @@ def git(folder: Path, *words: str) -> bytes | None:
 
 def top_of(folder: Path, *options: str) -> Path | None:
     """Return the root of the working tree around *folder*; None where there is none, or no git."""
-    told = git(folder, *options, "rev-parse", "--show-toplevel")
-    return Path(os.fsdecode(told.rstrip(b"\n"))) if told else None
+    answer = git(folder, *options, "rev-parse", "--show-toplevel")
+    return Path(os.fsdecode(answer.rstrip(b"\n"))) if answer else None
 
 
 def distrusted_by_git(folder: Path) -> str | None:
@@ -130,8 +130,8 @@ def _packages() -> dict[str, str]:
     found = {}
     for distribution in metadata.distributions():
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-        said = _NAME_OR_VERSION.findall(text.partition("\n\n")[0])
-        fields = {key.lower(): value for key, value in reversed(said)}
+        pairs = _NAME_OR_VERSION.findall(text.partition("\n\n")[0])
+        fields = {key.lower(): value for key, value in reversed(pairs)}
         if fields.get("name"):
             found[fields["name"]] = fields.get("version", "")
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
