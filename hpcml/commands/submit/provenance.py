@@ -90,25 +90,21 @@ def describe_code(folder: Path) -> Code:
     return Code(commit=commit.decode().strip(), dirty=bool(changes.strip()), diff=diff)
 
 
-def describe(
-    command_line: Sequence[str], folder: Path, code: Code, user_config: Sequence[str], now: datetime
-) -> Provenance:
+def describe(command_line: Sequence[str], user_config: Sequence[str], now: datetime) -> Provenance:
     """Return the provenance of runs submitted by this call: who, where, when, by which command and with which software.
 
     Secrets in *command_line* are left out, since manifests may be shown to others. *now* carries its time
-    zone. The submission's id and size are added by `launch`.
+    zone. The submission's id and size, and each run's code, are added by `launch`.
     """
     return Provenance(
         command_line=masked(command_line),
         submitted_at=now.isoformat(timespec="seconds"),
         submitted_from=socket.gethostname(),
         user=user_name(),
-        cwd=str(folder),
+        cwd=str(Path.cwd()),
         hpcml_version=__version__,
         python=platform.python_version(),
         packages=_packages(),
-        git_commit=code.commit,
-        git_dirty=code.dirty,
         user_config=list(user_config),
     )
 
