@@ -12,8 +12,7 @@ from pathlib import Path
 
 from hpcml.commands import external_runs, repairs
 from hpcml.commands.collect import claim, collect, opened
-from hpcml.commands.retry import retry_automatically
-from hpcml.commands.retryable import to_retry
+from hpcml.commands.retry import retry_automatically, to_retry
 from hpcml.commands.rm import finish_removals
 from hpcml.commands.status import SchedulersAsked, ticket_of
 from hpcml.commands.submit.backends import Backends
