@@ -90,9 +90,8 @@ def _details(places: Places, reference: str, *, is_all: bool) -> Output[Any]:
 
     shown = show_run(places, reference)
     known: dict[str, Any] = {"word": shown.word, "timelines": shown.timelines}
-    asked = report.Asked(overrides=shown.overrides, argv=shown.argv, code=shown.code, image=shown.image)
     return Output(
         shown.record,
-        table=partial(report.run_details, events=shown.events, asked=asked, is_all=is_all, **known),
-        json=partial(report.run_details_json, events=shown.events, code=shown.code, **known),
+        table=partial(report.run_details, events=shown.events, asked=shown.asked, is_all=is_all, **known),
+        json=partial(report.run_details_json, events=shown.events, code=shown.asked.code, **known),
     )
