@@ -53,7 +53,7 @@ def test_a_report_has_a_row_for_each_resource_that_any_run_tells() -> None:
 
     assert section is not None
     (table,) = section.parts
-    assert [[cell.text for cell in row][:4] for row in table.rows] == [  # type: ignore[union-attr]
+    assert [[column.written(row) for column in table.columns][:4] for row in table.rows] == [  # type: ignore[union-attr]
         ["walltime", "8h", "30m", "40m"],
         ["cores", "8.0", "1.0", "1.0"],
     ]
