@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcml.analysis.compare.arms import Arm
-from hpcml.analysis.compare.nodes import Placed, ratio_over_places
+from hpcml.analysis.frame import Arm
+from hpcml.analysis.nodes import Measured, ratio
 from hpcml.analysis.planning.seeds import find_spreads
 from hpcml.analysis.scaling.conclusions import Evidence, Thresholds, sentences
 from hpcml.analysis.scaling.fit import fit_serial_share
-from hpcml.analysis.steady import find_drift
 
 Array = npt.NDArray[np.float64]
 NODE_SD, RUN_SD = 0.03, 0.005
@@ -53,48 +52,14 @@ def node_coverage(design: str, interaction: float, *, trials: int, seed: int = 1
             own = dict(zip(names, noise.normal(0, interaction, len(names)), strict=True))
             logs = [node[place] + own[place] + noise.normal(0, RUN_SD) for place in where]
             arms.append(
-                [Placed(seed=i, place=p, value=math.exp(x)) for i, (p, x) in enumerate(zip(where, logs, strict=True))]
+                [Measured(seed=i, node=p, value=math.exp(x)) for i, (p, x) in enumerate(zip(where, logs, strict=True))]
             )
-        found = ratio_over_places(arms[1], arms[0])
+        found = ratio(arms[1], arms[0])
         if found is not None and found.ci95 is not None:
             hits += found.ci95.low <= 1 <= found.ci95.high
             halves.append(math.log(found.ci95.high / found.ci95.low) / 2)
     known = len(halves)
     return (hits / known if known else math.nan, float(np.median(halves)) if known else math.nan, 1 - known / trials)
-
-
-def _ar(noise: np.random.Generator, n: int, phi: float, sd: float) -> Array:
-    shocks = noise.normal(0, sd * math.sqrt(1 - phi**2), n + 500)
-    values = np.zeros(n + 500)
-    for at in range(1, n + 500):
-        values[at] = phi * values[at - 1] + shocks[at]
-    return np.exp(values[500:])
-
-
-SERIES: Mapping[str, Callable[[np.random.Generator, int], Array]] = {
-    "normal 2 %": lambda noise, n: 1 + noise.normal(0, 0.02, n),
-    "lognormal 30 %": lambda noise, n: np.exp(noise.normal(0, 0.3, n)),
-    "uniform": lambda noise, n: noise.uniform(0.5, 1.5, n),
-    "AR(.95) 2 %": lambda noise, n: _ar(noise, n, 0.95, 0.02),
-    "1 % of steps x10": lambda noise, n: (1 + noise.normal(0, 0.02, n)) * np.where(noise.random(n) < 0.01, 10, 1),
-    "30 % of steps x3": lambda noise, n: (1 + noise.normal(0, 0.02, n)) * np.where(noise.random(n) < 0.3, 3, 1),
-    "alternating 5/35": lambda noise, n: (1 + noise.normal(0, 0.02, n)) * np.where(np.arange(n) % 2, 7, 1),
-    "step of 10 % midway": lambda noise, n: (1 + noise.normal(0, 0.02, n)) * np.where(np.arange(n) < n / 2, 1.1, 1),
-}
-
-
-def drift_flags(name: str, *, trials: int, n: int = 100, seeds: int = 5, seed: int = 2) -> float:
-    """Return the share of arms of *seeds* runs that are said to drift."""
-    noise = np.random.default_rng(seed)
-    drifts = 0
-    for _ in range(trials):
-        changes = []
-        for _ in range(seeds):
-            values = SERIES[name](noise, n)
-            third = n // 3
-            changes.append(float(np.median(values[-third:]) / np.median(values[:third]) - 1))
-        drifts += find_drift(changes) is not None
-    return drifts / trials
 
 
 def help_claims(
@@ -105,7 +70,7 @@ def help_claims(
     said = 0
     for _ in range(trials):
         costs = {
-            n: [Placed(seed=s, place=None, value=t * math.exp(noise.normal(0, noise_of[n]))) for s in range(seeds)]
+            n: [Measured(seed=s, node=None, value=t * math.exp(noise.normal(0, noise_of[n]))) for s in range(seeds)]
             for n, t in times.items()
         }
         cell = Evidence(kind="strong", over="GPUs", reference=1, points=(), costs_s=costs, fit=None)
@@ -175,9 +140,6 @@ def main() -> None:
         cells = [node_coverage(name, sd, trials=trials) for sd in (0.0, 0.005, 0.01)]
         shown = " | ".join(f"{100 * cell[0]:.1f}" for cell in cells)
         print(f"| {name} | {shown} | {100 * cells[1][1]:.1f} % | {100 * cells[1][2]:.0f} % |")
-    print("\n| series of 100 steps | arms said to drift, % |\n|---|---|")
-    for name in SERIES:
-        print(f"| {name} | {100 * drift_flags(name, trials=max(1, trials // 5)):.1f} |")
     print("\n'more GPUs help up to 8' though 8 is slower than 1 (times 1, 2, 1.5, 1.2; noise of the first two 20 %):")
     for seeds in (3, 5):
         noise_of = {1: 0.2, 2: 0.2, 4: 0.01, 8: 0.01}

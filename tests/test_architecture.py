@@ -53,9 +53,7 @@ OWNERS: dict[str, set[str]] = {
     "horovod": set(),
 }
 # A module under 80 lines with one importer, in its own room: the topic that a reader looks for under its name.
-SMALL_TOPICS: dict[str, str] = {
-    "hpcml.schedulers.pbs.rehearsal": "the counterpart of slurm/rehearsal: a scheduler's folders have the same files",
-}
+SMALL_TOPICS: dict[str, str] = {}
 # Public names that stand twice on purpose: what the Python API calls as its users would, and the value behind it.
 SAME_NAME: dict[str, str] = {
     "Submission": "the Python API's, which is waited for and cancelled, and what is on the disk before it is made",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from hpcml.analysis.compare.factor import differing_settings
 from hpcml.analysis.compare.fairness import differing, setting, settings_of
 from hpcml.analysis.compare.objective import Yardstick, find_yardstick
-from hpcml.analysis.statistics import average
+from hpcml.analysis.stats import average
 from hpcml.errors import ComparisonError
 from hpcml.model.divergence import diverged
 from hpcml.model.query_results import Ranked, Ranking

@@ -81,6 +81,7 @@ def rm(given: _WhereAndPlaces, keys: tuple[str, ...], *, older_than: str | None,
     import time
 
     from hpcml.commands import images as act
+    from hpcml.images import inventory
     from hpcml.report.text import size
 
     if bool(keys) == (older_than is not None):
@@ -95,7 +96,7 @@ def rm(given: _WhereAndPlaces, keys: tuple[str, ...], *, older_than: str | None,
     if (chosen or older_than is None) and not _remove(cache, chosen, yes=yes):
         return 1
     if older_than is not None:
-        say(f"{size(act.sweep(cache))} of leftovers and downloads removed")
+        say(f"{size(inventory.sweep(cache))} of leftovers and downloads removed")
     return 0
 
 
@@ -120,10 +121,12 @@ def verify(given: _WhereAndPlaces, keys: tuple[str, ...]) -> int:
 @click.pass_obj
 def export(given: _WhereAndPlaces, key: str, file: Path) -> None:
     """Copy an image into FILE.sif and its record into FILE.json, for a site without a network."""
-    from hpcml.commands import images as act
+    from hpcml.images import inventory
 
+    cache = given[0].cache()
+    record = cache.get(key)
     with _bytes_shown(str(file)) as on_bytes:
-        record = act.export(given[0].cache(), key, file, on_bytes=on_bytes)
+        inventory.export(cache, record, file, on_bytes=on_bytes)
     say(f"wrote {file} and {file.stem}.json: {record.key[:12]}  {record.base}; there: hpcml images import {file.name}")
 
 
@@ -132,24 +135,24 @@ def export(given: _WhereAndPlaces, key: str, file: Path) -> None:
 @click.pass_obj
 def import_(given: _WhereAndPlaces, file: Path) -> None:
     """Take FILE.sif, with its record FILE.json, into the cache, if it has arrived as it was sent."""
-    from hpcml.commands import images as act
+    from hpcml.images import inventory
 
     with _bytes_shown(str(file)) as on_bytes:
-        record = act.bring_in(given[0].cache(), file, on_bytes=on_bytes)
+        record = inventory.bring_in(given[0].cache(), file, on_bytes=on_bytes)
     say(f"{record.key[:12]}  {record.base}  {record.path}")
 
 
 def _remove(cache: Cache, chosen: list[Stocked], *, yes: bool) -> bool:
     from hpcml.cli.terminal import confirm
-    from hpcml.commands import images as act
+    from hpcml.images import inventory
 
-    act.refuse_needed(chosen)  # before a question is asked
+    inventory.refuse_needed(chosen)  # before a question is asked
     _tell(chosen)
     count = f"{len(chosen)} image{'s' if len(chosen) != 1 else ''}"
     if not yes and not confirm(f"Remove {count}?", otherwise="-y removes without a question"):
         say("nothing was removed", err=True)
         return False
-    act.remove(cache, chosen)
+    inventory.remove(cache, chosen)
     return True
 
 

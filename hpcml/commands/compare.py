@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpcml.analysis.compare.cells import Curves
-from hpcml.analysis.compare.checklist import check
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
-from hpcml.analysis.compare.factor import with_distinct_settings
 from hpcml.analysis.compare.objective import find_yardstick
+from hpcml.analysis.hours import find_hours
+from hpcml.analysis.steady import Curves
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import HpcmlError
-from hpcml.model.checklist import Checklist
 from hpcml.model.comparison import Comparison, ComparisonRequest
+from hpcml.model.hours import Hours
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Curve, RunRecord
 from hpcml.model.state import State
@@ -41,20 +40,11 @@ def compare_runs(places: Places, selection: Selection, request: ComparisonReques
         return compare_selected(store, runs, request, step_curves(store, runs))
 
 
-def check_runs(places: Places, selection: Selection, request: ComparisonRequest) -> tuple[Comparison, Checklist]:
-    """Return the comparison of the selected runs, and what a reviewer would ask of it with the records' answers."""
-    with opened(places) as store:
-        collect(store, places)
-        runs = select(store, selection, refusal="no run matches: nothing to compare")
-        comparison = compare_selected(store, runs, request, step_curves(store, runs))
-        return comparison, checklist_of(store, runs, comparison)
-
-
-def checklist_of(store: Database, runs: Sequence[RunRecord], comparison: Comparison) -> Checklist:
-    """Return the answers about *comparison*, which was made of *runs*, with all other runs of their experiments."""
+def hours_of(store: Database, runs: Sequence[RunRecord]) -> tuple[Hours, Hours]:
+    """Return the hours of *runs*, and those of all runs of their experiments."""
     others = others_of_experiments(store, {run.experiment for run in runs}, {run.uid for run in runs})
     attempts = attempts_of(store, [run.uid for run in (*runs, *others)])
-    return check(comparison, runs, others=others, attempts=attempts)
+    return find_hours(runs, attempts), find_hours([*runs, *others], attempts)
 
 
 def compare_selected(
@@ -70,9 +60,7 @@ def compare_selected(
     timelines that were not given (None) only for a target.
     """
     curves = dict(steps)
-    has_target = request.target is not None or any(
-        run.params.get("objective.target") is not None for run in with_distinct_settings(runs)
-    )
+    has_target = request.target is not None or any(run.params.get("objective.target") is not None for run in runs)
     if runs and (has_target or not any(run.state is State.COMPLETED for run in runs)):
         judged = find_yardstick(runs, request.metric, request.goal).metric
         curves[judged] = curves_of(store, runs, judged)

@@ -29,7 +29,8 @@ from hpcml.mounts import file_system_of
 from hpcml.paths import Places
 from hpcml.runs.private import exchangeable, is_open, no_home, why_shared
 from hpcml.schedulers.contract import Ticket
-from hpcml.schedulers.registry import BACKENDS, Backend, find_programs
+from hpcml.schedulers.description import Scheduler
+from hpcml.schedulers.registry import BACKENDS, backend_of, find_programs
 from hpcml.store.opening import place_of, refusal_of
 
 
@@ -132,7 +133,7 @@ def _packages() -> Iterator[Check]:
 def _plugins() -> Iterator[Check]:
     """Yield what packages add to hpcml, each loaded once for that; one that is broken breaks nothing else."""
     kinds: dict[str, tuple[type[object], Collection[str]]] = {
-        plugins.SCHEDULERS: (Backend, BACKENDS),
+        plugins.SCHEDULERS: (Scheduler, BACKENDS),
         plugins.SAMPLERS: (NodeSampler, ()),
         plugins.EXPORTERS: (Exporter, FORMS),
     }
@@ -162,6 +163,8 @@ def _cluster(
     except HpcmlError as error:
         yield Check(what="scheduler", verdict="fail", found=str(error))
         return
+    if untried := backend_of(site.scheduler.name).untried:
+        yield Check(what=f"{site.scheduler.name} itself", verdict="warn", found=untried)
     for program, place in programs.items():
         yield Check(what=program, verdict="ok" if place else "fail", found=place or "not on PATH")
     if site.scheduler is not SchedulerName.local and all(programs.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -270,16 +270,6 @@ def _uses(places: Places) -> Iterator[ImageUse]:
         yield ImageUse(uid=run_dir.uid, key=image["key"], has_ended=has_ended, at=at)
 
 
-def refuse_needed(chosen: Sequence[Stocked]) -> None:
-    """Raise `ImageError` if a run that has not ended needs one of the images."""
-    inventory.refuse_needed(chosen)
-
-
-def remove(cache: Cache, chosen: Sequence[Stocked]) -> None:
-    """Remove images; refused whole with `ImageError` if a run that has not ended needs one of them."""
-    inventory.remove(cache, chosen)
-
-
 def choose(stocked: Sequence[Stocked], references: Sequence[str]) -> list[Stocked]:
     """Return the images whose keys begin with *references*, each once.
 
@@ -307,32 +297,12 @@ def may_go(stocked: Sequence[Stocked], older_than: str, *, now: float) -> list[S
     return inventory.may_go(stocked, now=now, older_than_s=age_s)
 
 
-def sweep(cache: Cache) -> int:
-    """Remove what dead builds left and what was only downloaded; return the bytes that this freed."""
-    return inventory.sweep(cache)
-
-
 def verify(cache: Cache, references: Sequence[str], places: Places) -> Iterator[tuple[ImageRecord, str | None]]:
     """Read the named images, or all, to the last byte; yield each with what is wrong with it, or None."""
     records = [cache.get(reference) for reference in references] if references else cache.records()
     checksums = Checksums(places.checksums)
     for record in records:
         yield record, cache.verify(record, checksums.take)
-
-
-def export(cache: Cache, reference: str, target: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
-    """Write an image into the new file *target*; return its record.
-
-    *on_bytes* is called with the bytes that were written, for a progress bar.
-    """
-    record = cache.get(reference)
-    inventory.export(cache, record, target, on_bytes=on_bytes)
-    return record
-
-
-def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
-    """Take the exported image *source* into the cache and return its record; *on_bytes* as in `export`."""
-    return inventory.bring_in(cache, source, on_bytes=on_bytes)
 
 
 def _kept(container: Container, reference: registry.Reference, cache: Cache, project: Path) -> ImageRecord | None:

@@ -14,12 +14,12 @@ from hpcml.analysis.compare.cells import group_runs, with_seeds_from
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.analysis.compare.to_target import energy_at
-from hpcml.analysis.scaling.points import StepCurves
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
-from hpcml.analysis.statistics import Track, band
+from hpcml.analysis.stats import Track, band
+from hpcml.analysis.steady import StepCurves
 from hpcml.analysis.utilization.study import attain
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.compare import checklist_of, compare_selected, curves_of, step_curves
+from hpcml.commands.compare import compare_selected, curves_of, hours_of, step_curves
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError
 from hpcml.interop import output
@@ -91,7 +91,7 @@ def gather(
     sampled = {uid: timelines(store, uid) for uid in known}
     steps = step_curves(store, runs, is_timed=True)
     comparison, why_not = _compare(store, runs, steps, sampled, wish.comparison, is_live=live is not None)
-    checklist = None if comparison is None else checklist_of(store, runs, comparison)
+    hours = None if comparison is None else hours_of(store, runs)
     groups = group_runs(runs, by, comparison)
     metrics = _metrics(runs, wish, comparison, is_live=live is not None)
     seeded = runs if comparison is None or comparison.seed is None else with_seeds_from(comparison.seed, runs)
@@ -109,7 +109,7 @@ def gather(
         groups=groups,
         comparison=comparison,
         not_compared=why_not,
-        checklist=checklist,
+        hours=hours,
         curves=curves,
         timelines=sampled,
         scaling=_scaling(runs, of_steps, left_out),

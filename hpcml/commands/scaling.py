@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hpcml.analysis.scaling.points import StepCurves
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
+from hpcml.analysis.steady import StepCurves
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.model.records import RunRecord

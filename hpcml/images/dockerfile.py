@@ -64,8 +64,9 @@ def convert(
     folder = path.parent if context is None else context
     require(folder.is_dir(), f"container.context={folder} is no folder")
     reader = _Reader(path, folder, build_args or {}, target)
-    for instruction in _instructions(path):
-        reader.take(instruction)
+    for part in _parser(path, {}).structure:
+        if part["instruction"] != "COMMENT":
+            reader.take(part["startline"] + 1, part["instruction"], part["value"].strip())
     require(reader.base != "", f"{path} has no FROM: a Dockerfile begins with one")
     unknown = sorted({*reader.build_args} - reader.declared)
     require(
@@ -96,20 +97,6 @@ def _parser(path: Path, build_args: Mapping[str, str]) -> Any:  # noqa: ANN401 -
     return DockerfileParser(fileobj=BytesIO(f"{lines}\n\n".encode()), build_args=dict(build_args))
 
 
-@dataclass(frozen=True, slots=True)
-class _Instruction:
-    line: int
-    name: str
-    words: str
-
-
-def _instructions(path: Path) -> Iterator[_Instruction]:
-    """Yield the instructions, whose lines count from 1."""
-    for part in _parser(path, {}).structure:
-        if part["instruction"] != "COMMENT":
-            yield _Instruction(part["startline"] + 1, part["instruction"], part["value"].strip())
-
-
 class _Reader:
     """Takes the instructions in their order; has the parts of the definition afterwards."""
 
@@ -132,10 +119,9 @@ class _Reader:
         self._entrypoint: list[str] = []
         self._command: list[str] = []
 
-    def take(self, instruction: _Instruction) -> None:
-        """Take one instruction; raise `ConfigError` for one that a definition cannot say."""
-        self._line = instruction.line
-        name, words = instruction.name, instruction.words
+    def take(self, line: int, name: str, words: str) -> None:
+        """Take the instruction *name* of a *line*; raise `ConfigError` for one that a definition cannot say."""
+        self._line = line
         takers: Mapping[str, Callable[[str], None]] = {
             "FROM": self._from, "ARG": self._arg, "ENV": self._env, "LABEL": self._label, "WORKDIR": self._workdir,
             "RUN": self._run, "COPY": self._copy, "ADD": self._add, "ENTRYPOINT": self._set_entrypoint,

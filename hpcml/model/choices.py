@@ -13,11 +13,10 @@ class Goal(Enum):
 
 
 class Scale(Enum):
-    """The scale on which values of the metric are compared; errors near 0 and accuracies near 1 are skewed as such."""
+    """The scale on which values of the metric are compared; errors near 0 are skewed as such."""
 
     linear = "linear"
     log = "log"
-    logit = "logit"
 
 
 class Numerics(Enum):

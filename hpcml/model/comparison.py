@@ -3,12 +3,16 @@
 A `Comparison` has one `Cell` for each group of runs that differ only in the compared setting (the factor) and the seed.
 A cell has one `Row` for each level of the factor. hpcml/analysis computes them, hpcml/report renders them; nothing here
 is computed. Intervals are two-sided; the unit of all statistics is the seed. docs/statistics.md has the methods.
+
+What weakens a number is a `Flag`: a code and one sentence (`FLAGS`), shown as a footnote. One that blocks is the reason
+why a row has no verdict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final, Literal
 
 from hpcml.model.choices import Numerics
@@ -29,14 +33,90 @@ Verdict = Literal[
     "not proven",  # precisions are compared, and that of an arm, or of its reference, was not measured
     "not as requested",  # an arm, or its reference, was measured to compute in another precision than its name says
 ]
-Unit = Literal["seeds", "nodes", "these nodes", "node means", "none"]  # of an interval; analysis/compare/nodes
+Unit = Literal["seeds", "nodes", "none"]  # of an interval; none: arm and node are one, and there is no interval
 NOT_PROVEN = "not proven"  # stands among the effective precisions for a run without a probe's answer
 ENOUGH_NODES = 3  # from which nodes are the unit of a speed-up: fewer have no spread to speak of
 NOT_AS_REQUESTED: Final = "not as requested"  # a verdict, and why a row has no speed
-OTHER_UNITS = ": is one in "  # in a flag of an arm whose metric may be in another unit than the reference's
 MIXED = "mixed"  # stands for the numerics of a row whose runs differ in it
 
 _LISTED = 6  # values of one setting, in a line that people read
+
+
+FlagLevel = Literal["blocks", "doubt", "note"]  # no verdict because of it; weakens a number; worth knowing
+
+
+class FlagCode(StrEnum):
+    """What may weaken a row, or a whole cell; `FLAGS` has the sentences."""
+
+    CONFOUNDED = "confounded"
+    NO_REFERENCE = "no reference"
+    WALLTIME = "walltime"
+    NOT_INTERLEAVED = "not interleaved"
+    NODES = "nodes"
+    SUBMISSIONS = "submissions"
+    MARGIN_AFTERWARDS = "margin afterwards"
+    FEW_SEEDS = "few seeds"
+    UNPAIRED = "unpaired"
+    NO_SPREAD = "no spread"
+    SAME_VALUES = "same values"
+    HOLM = "holm"
+    LOST = "lost"
+    DIVERGED = "diverged"
+    INCOMPLETE = "incomplete"
+    UNPROVEN = "unproven"
+    OTHER_PRECISION = "other precision"
+    SPEED = "speed"
+    ENERGY = "energy"
+    RECORDS = "records"
+
+
+FLAGS: Mapping[FlagCode, tuple[FlagLevel, str]] = {  # what it usually is, and the sentence
+    FlagCode.CONFOUNDED: ("doubt", "CONFOUNDED by {what}"),
+    FlagCode.NO_REFERENCE: ("blocks", "no run of {reference} counts here: nothing to subtract"),
+    FlagCode.WALLTIME: (
+        "doubt",
+        "walltime ended {n} of {of} runs: {metric} is that of step {step}, which all reached",
+    ),
+    FlagCode.NOT_INTERLEAVED: ("doubt", "not interleaved: {order}; what drifted meanwhile is in the differences"),
+    FlagCode.NODES: ("doubt", "{what}: {why}"),
+    FlagCode.SUBMISSIONS: ("note", "{unit} came in {n} submissions"),
+    FlagCode.MARGIN_AFTERWARDS: ("doubt", "the margin was given afterwards: fix it beforehand (objective.margin)"),
+    FlagCode.FEW_SEEDS: ("doubt", "{n} {unit}: {enough}, take 5"),
+    FlagCode.UNPAIRED: ("note", "{how}"),
+    FlagCode.NO_SPREAD: ("blocks", "all differences are the same, so nothing says how certain they are: {advice}"),
+    FlagCode.SAME_VALUES: ("doubt", "{which}, bit for bit: {question}"),
+    FlagCode.HOLM: ("note", "{alone} if it were the only row, {verdict} among {m} (Holm)"),
+    FlagCode.LOST: ("doubt", "{lost} of {n} {unit} lost to their own doing, {other_lost} of {other_n} of {reference}"),
+    FlagCode.DIVERGED: ("doubt", "in {n} of {of} runs {metrics} was no number {when}"),
+    FlagCode.INCOMPLETE: ("doubt", "not counted: {what}"),
+    FlagCode.UNPROVEN: ("blocks", "precision of {n} of {of} runs {what}"),
+    FlagCode.OTHER_PRECISION: ("blocks", "{asked}, measured {measured}"),
+    FlagCode.SPEED: ("note", "{what}"),
+    FlagCode.ENERGY: ("doubt", "energy: {what}"),
+    FlagCode.RECORDS: ("doubt", "{what}"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """One reason to doubt a number, or why there is no verdict; `text` is one sentence for people."""
+
+    code: FlagCode
+    level: FlagLevel
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def flag(code: FlagCode, level: FlagLevel | None = None, **words: object) -> Flag:
+    """Return the flag with its sentence filled with *words*; *level* where it is another than the usual one.
+
+    >>> str(flag(FlagCode.SUBMISSIONS, unit="seeds", n=3))
+    'seeds came in 3 submissions'
+    """
+    usual, sentence = FLAGS[code]
+    return Flag(code=code, level=level or usual, text=sentence.format(**words))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +177,7 @@ class Difference:
     rho: float | None  # correlation of the pairs; None unpaired, below 3 pairs, or without any spread
     n_pairs: int = 0
     left_out: tuple[int, ...] = ()  # seeds with a value in one arm only, which a paired test does not use
-    has_no_spread: bool = False  # and no step of the metric is known: nothing says how certain the difference is
-    is_floored: bool = False  # the spread that was seen is below one step of the metric, which was taken instead
+    has_no_spread: bool = False  # nothing says how certain the difference is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +196,6 @@ class Speed:
     step_ms_mean: float | None = None  # the mean over the same steps, recurring slow ones included
     speedup_of: Literal["medians", "means"] = "medians"  # of step times; samples_per_s is of the same
     speedup_unit: Unit | None = None  # of its interval
-    speedup_of_medians: float | None = None  # where `speedup` is of means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,31 +253,27 @@ class ToTarget:
     median_s: float | None  # of those that reached it, since the run's start
     restricted_mean_s: float | None  # up to `budget_s`, which is what those that did not reach it get
     budget_s: float | None  # of the whole cell: for so long each run that completed without reaching it was watched
-    ratio: float | None  # this row's time over the reference's, geometric; below 1 is sooner. None where censored
-    ratio_ci95: Interval | None
-    median_kj: float | None  # of those that reached it
+    median_kj: float | None  # sampled until then, of those that reached it
     saved_s: float | None = None  # the reference's restricted mean minus this row's: positive is sooner
     saved_ci95: Interval | None = None
-    p_log_rank: float | None = None  # two-sided: times up to the budget, censored ones included, do not differ
-    energy_basis: Literal["samples", "share of time"] | None = None  # of the run's energy, by the time it took
-    unit: Unit | None = None  # of the intervals of `ratio` and `saved_s`; none: nor is there a log-rank test
+    p_log_rank: float | None = None  # two-sided: times up to the budget do not differ; None below five seeds an arm
+    unit: Unit | None = None  # of the interval of `saved_s`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """The runs of a row that were lost to their own doing: how many, and at which rate.
+    """The seeds of a row that were lost to their own doing: how many, and at which rate.
 
-    Lost to its own doing is a run that ended without a finite value, or failed by its program or for want of memory.
-    A seed that was run more than once is lost if any of its runs was. What else a machine, a scheduler or a person
-    ended is in `n_elsewhere` alone.
+    Lost to its own doing is a run that ended without a finite value, failed by its program or for want of memory, or
+    has a value and a loss that was no number at the last. A seed is lost if any of its runs was. What a machine, a
+    scheduler or a person ended is in `n_elsewhere` alone.
     """
 
     n: int
     n_ended: int  # without those that were lost elsewhere
     rate_ci90: Interval | None  # Clopper and Pearson; each end is a one-sided 95 % bound
     n_elsewhere: int
-    unit: Literal["runs", "seeds"] = "runs"  # of `n` and `n_ended`; seeds where one was run more than once
-    n_diverged: int = 0  # runs that have a value, and of which a loss was no number at the last; not in `n`
+    n_diverged: int = 0  # runs that have a value, and of which a loss was no number at the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +300,7 @@ class Row:
     difference: Difference | None  # None: the reference itself, or nothing to subtract
     verdict: Verdict
     speed: Speed | None
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
     verdict_alone: Verdict | None = None  # if it were the only row; None: the same
     p_adjusted: float | None = None  # p_tost after Holm over all rows of the comparison
     p_claim: float | None = None  # of what the verdict claims, adjusted in the same way; None: it claims nothing
@@ -303,13 +377,11 @@ class Cell:
     steady_from_step: int | None
     steady_to_step: int | None
     rows: tuple[Row, ...]  # the reference first, then in natural order
-    remarks: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()  # of the whole cell
     confounders: tuple[Discrepancy, ...] = ()  # only where mixing was allowed: a reason to doubt every number above
     notes: tuple[Discrepancy, ...] = ()  # may differ, worth knowing
     excluded: tuple[Excluded, ...] = ()
-    scale: Literal["linear", "log", "logit"] = "linear"  # of all tests of the metric
-    resolution: float | None = None  # the step of the metric's grid
-    resolution_source: Literal["config", "recorded"] | None = None
+    scale: Literal["linear", "log"] = "linear"  # of all tests of the metric
     target_source: Literal["config", "command line"] | None = None  # None: no row has a `to_target`
 
 

@@ -18,7 +18,7 @@ _PLACEMENT = frozenset(
 ) | {"workload.stop_grace", "training.checkpoint_every"}  # a run that goes on from a checkpoint gives the same numbers
 # How a run is judged, observed, and whether it goes on after a precision mismatch, is not what it computes.
 _JUDGEMENT = (
-    *("objective.margins", "objective.target", "objective.scale", "objective.resolution"),
+    *("objective.margins", "objective.target", "objective.scale"),
     *("precision.on_mismatch", "precision.observe", "workload.metrics_from"),
 )
 # Where a user's program writes to, and what it calls its run. No --ckpt_path, from which some go on.

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hpcml.model.checklist import Checklist
 from hpcml.model.comparison import Comparison
+from hpcml.model.hours import Hours
 from hpcml.model.live import RunNow
 from hpcml.model.query_results import Band, Curves, ReportGroup, Timeline
 from hpcml.model.records import RunRecord
@@ -69,7 +69,7 @@ class Publication:
     groups: tuple[ReportGroup, ...]
     comparison: Comparison | None
     not_compared: str | None = None  # why there is no comparison
-    checklist: Checklist | None = None
+    hours: tuple[Hours, Hours] | None = None  # of the compared runs, and of all runs of their experiments
     curves: tuple[GroupCurves, ...] = ()
     timelines: Mapping[str, Sequence[Timeline]] = field(default_factory=dict)  # by uid
     scaling: Scaling | None = None

@@ -139,8 +139,7 @@ class Objective:
     margins: dict[str, float] = field(default_factory=dict)  # of other metrics, by name
     target: float | None = None  # a value of the metric: how long, and how much energy, a run needs to reach it
     scale: Scale = Scale.linear
-    scale_at: float | None = None  # where on another scale than linear the margin is meant: a usual value of the metric
-    resolution: float | None = None  # the metric's smallest step: 1/355 for an accuracy of 355 samples
+    scale_at: float | None = None  # where on the logarithmic scale the margin is meant: a usual value of the metric
 
     def __post_init__(self) -> None:
         margins = {"margin": self.margin, **{f"margins.{name}": margin for name, margin in self.margins.items()}}
@@ -152,8 +151,6 @@ class Objective:
             unclear = f"the name {self.metric} does not tell which way is better: say objective.goal=max or min"
             require(self.target is None, f"objective.target={self.target}: {unclear}")
             require(self.scale is Scale.linear, f"objective.scale={self.scale.name}: {unclear}")
-        step = self.resolution
-        require(step is None or (step > 0 and math.isfinite(step)), f"objective.resolution={step} must be positive")
         self._check_scale()
 
     @property
@@ -170,12 +167,9 @@ class Objective:
         )
         if at is None:
             return
-        top = math.inf if self.scale is Scale.log else 1.0
-        require(0 < at < top, f"objective.scale_at={at} must lie between 0 and {top:g} for {asked}")
+        require(0 < at < math.inf, f"objective.scale_at={at} must be positive, and finite, for {asked}")
         worse = at + (self.margin or 0) * (1 if self.way is Goal.min else -1)
-        require(
-            0 < worse < top, f"objective.margin={self.margin} from objective.scale_at={at} leaves the {asked} scale"
-        )
+        require(worse > 0, f"objective.margin={self.margin} from objective.scale_at={at} leaves the {asked} scale")
 
 
 class Launcher(Enum):

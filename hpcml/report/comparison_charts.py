@@ -33,12 +33,6 @@ def comparison_charts(comparison: Comparison, cell: Cell, styles: Styles) -> lis
         _bars("GPU-hours of a run", "h", "", cell, styles, _of_cost("gpu_hours")),
         _bars("Peak memory", "MiB", "", cell, styles, _of_load("peak_memory_mb")),
         _bars("Mean power", "W", "", cell, styles, _of_load("mean_power_w")),
-        _ratios(
-            f"Time to the target against {cell.reference}",
-            cell,
-            styles,
-            lambda row: (row.to_target.ratio, row.to_target.ratio_ci95) if row.to_target else None,
-        ),
     ]
     return [chart for chart in charts if chart is not None]
 

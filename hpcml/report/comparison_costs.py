@@ -168,18 +168,6 @@ def to_target_quantities() -> list[Quantity[Row]]:
                  short=_line("  restricted mean", order=FIRST)),
         Quantity(key="target_budget_s", heading="budget", value=of(lambda race: race.budget_s), section=TARGET,
                  write=to(lambda race: span(race.budget_s)), short=None),
-        Quantity(
-            key="target_ratio",
-            heading="time ratio",
-            value=of(lambda race: race.ratio),
-            write=to(lambda race: fixed(race.ratio, 3)),
-            section=TARGET,
-            short=_line(
-                f"  ratio [95{NBSP}%]", to(lambda race: _ratio(race.ratio, race.ratio_ci95)), order=FIRST
-            ),
-        ),
-        Quantity(key="target_ratio_ci95", heading="95 % interval", kind="interval", section=TARGET, short=None,
-                 value=of(lambda race: race.ratio_ci95), write=to(lambda race: between(race.ratio_ci95, 3))),
         Quantity(key="target_saved_s", heading="sooner by", unit="s", section=TARGET,
                  value=of(lambda race: race.saved_s),
                  write=to(lambda race: figure(race.saved_s)),
@@ -193,8 +181,6 @@ def to_target_quantities() -> list[Quantity[Row]]:
                  short=_line("  p (log-rank)", order=FIRST)),
         Quantity(key="target_median_kj", heading="median energy", unit="kJ", value=of(lambda race: race.median_kj),
                  section=TARGET, short=_line("energy to target, kJ", order=FIRST)),
-        Quantity(key="target_energy_basis", heading="energy by", kind="text", section=TARGET, short=None,
-                 value=of(lambda race: race.energy_basis)),
     ]  # fmt: skip
 
 

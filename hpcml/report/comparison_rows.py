@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from hpcml.model.choices import Numerics
-from hpcml.model.comparison import NOT_AS_REQUESTED, Cell, Comparison, Losses, Row, Speed
+from hpcml.model.comparison import NOT_AS_REQUESTED, NOT_PROVEN, Cell, Comparison, Flag, FlagLevel, Losses, Row, Speed
 from hpcml.model.precision import PrecisionName, contradicts
 from hpcml.report.comparison_costs import (
     NAME,
@@ -36,8 +36,8 @@ from hpcml.report.quantities import (
 from hpcml.report.text import decimals_for, duration, ends, number, p_value, ratio_decimals, to_decimals
 
 RowQuantities = Callable[[Comparison, Cell], Sequence[Quantity[Row]]]
-_MORE_DECIMALS = 4  # than a difference has by its spread: what they do not show is nothing to be shown
 _MUCH_WIDER = 100  # times as wide: digits of the one say nothing of the other
+_LEVELS: tuple[FlagLevel, ...] = ("blocks", "doubt", "note")
 _GROUPS = ("model", "data", "strategy", "layout", "cluster", "container")
 
 
@@ -56,7 +56,7 @@ def row_quantities(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
         *load_quantities(),
         *to_target_quantities(),
         hidden("unit", lambda row: row.unit),
-        hidden("flags", lambda row: "; ".join(row.flags)),
+        hidden("flags", lambda row: "; ".join(map(str, row.flags))),
         hidden("confounders", lambda _: "; ".join(map(str, cell.confounders))),
     ]
 
@@ -85,30 +85,27 @@ def row_decimals(row: Row, decimals: int) -> int:
 
 
 def difference_decimals(cell: Cell) -> int:
-    """Return the decimals of differences in *cell*: those of its values, or more where a verdict would not follow.
+    """Return the decimals of differences in *cell*: two digits of the narrowest interval, or those of its values.
 
-    Pairs differ by less than their values do. So of the narrowest interval one digit of the half width is to be seen,
-    no end may be rounded onto 0 or the margin or beyond, and no difference to 0 that is more than a hundredth of it.
+    Pairs differ by less than their values do.
     """
-    known = [row.difference for row in cell.rows if row.difference is not None]
-    intervals = [each.ci90 for each in known if each.ci90 is not None]
-    halves = [half for each in intervals if (half := (each.high - each.low) / 2)]
-    enough = decimals_for(
-        min(halves, default=None), max((abs(row.mean) for row in cell.rows if row.mean), default=None)
-    )
-    least = max(cell_decimals(cell), enough - 1) if halves else cell_decimals(cell)
-    bounds = (0.0, *(() if cell.margin is None else (cell.margin, -cell.margin)))
-    ends_of = [end for each in intervals for end in (each.low, each.high)]
+    known = [row.difference.ci90 for row in cell.rows if row.difference is not None and row.difference.ci90 is not None]
+    widths = [width for interval in known if (width := interval.high - interval.low)]
+    largest = max((abs(row.mean) for row in cell.rows if row.mean), default=None)
+    return max(cell_decimals(cell), decimals_for(min(widths), largest) if widths else cell_decimals(cell))
 
-    def are_told(decimals: int) -> bool:
-        if decimals < enough and any(each.value and not float(to_decimals(each.value, decimals)) for each in known):
-            return False
-        shown = [(end, float(to_decimals(end, decimals))) for end in ends_of]
-        return all(
-            (end > bound, end < bound) == (told > bound, told < bound) for end, told in shown for bound in bounds
-        )
 
-    return next(filter(are_told, range(least, least + _MORE_DECIMALS)), least)
+def footnotes(cell: Cell) -> list[Flag]:
+    """Return the flags of the rows, each once, what blocks a verdict first: their places are their numbers."""
+    every = dict.fromkeys(flag for row in cell.rows for flag in row.flags)
+    return sorted(every, key=lambda flag: _LEVELS.index(flag.level))
+
+
+def _verdict(row: Row, notes: Sequence[Flag]) -> Entry:
+    """Return the verdict with the numbers of its footnotes."""
+    marks = ",".join(str(number) for number, note in enumerate(notes, 1) if note in row.flags)
+    tone = VERDICT_TONES.get(row.verdict, "plain")
+    return words(f"{row.verdict} ({marks})" if marks else row.verdict, tone)
 
 
 def _context(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
@@ -125,19 +122,20 @@ def _context(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
 
 def _counts(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
     asked = {each for row in cell.rows for each in row.precision_requested} - {PrecisionName.own.name}
-    is_asked = bool(asked) or len({row.precision_effective for row in cell.rows if row.n_ok}) > 1
+    measured = {each for row in cell.rows for each in row.precision_effective} - {NOT_PROVEN}
+    is_asked = bool(asked) or bool(measured)
     return [
         Quantity(key="level", heading=comparison.by, kind="text", value=lambda row: row.level, section=NAME, order=-9,
-                 short=Short(heading=comparison.by)),
-        Quantity(key="numerics", heading="numerics", kind="text", value=lambda row: row.numerics, section=OUTCOME,
-                 order=-1, short=None),
+                 short=Short(heading=comparison.by.rpartition(".")[2])),
+        Quantity(key="numerics", heading="numerics", kind="text", value=lambda row: row.numerics,
+                 section=OUTCOME if is_asked else None, order=-1, short=None),
         Quantity(
             key="precision_effective",
             heading="effective precision",
             kind="text",
             value=lambda row: ";".join(row.precision_effective),
             write=lambda row: words(", ".join(row.precision_effective)),
-            section=OUTCOME,
+            section=OUTCOME if is_asked else None,
             order=-2,
             short=Short(heading="effective") if is_asked else None,
         ),
@@ -156,18 +154,17 @@ def _counts(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
                  write=lambda row: figure(row.n_incomplete or None), short=None),
         Quantity(key="n_unfinished", heading="unfinished", value=lambda row: row.n_unfinished, section=OUTCOME,
                  write=lambda row: figure(row.n_unfinished or None), short=None),
-        *_losses(cell),
+        *_losses(),
         hidden("seeds", lambda row: ";".join(map(str, row.seeds))),
     ]  # fmt: skip
 
 
-def _losses(cell: Cell) -> list[Quantity[Row]]:
-    """Return what is told of lost runs; a column of all forms where any row has lost one."""
+def _losses() -> list[Quantity[Row]]:
+    """Return what is told of lost runs."""
 
     def of(read: Callable[[Losses], Value]) -> Callable[[Row], Value]:
         return lambda row: None if row.losses is None else read(row.losses)
 
-    is_shown = any(row.losses is not None and row.losses.n for row in cell.rows)
     return [
         Quantity(
             key="n_lost",
@@ -175,11 +172,10 @@ def _losses(cell: Cell) -> list[Quantity[Row]]:
             value=of(lambda losses: losses.n),
             write=_lost,
             section=OUTCOME,
-            short=Short(heading="lost [90 %]", write=_lost, is_number=False) if is_shown else None,
+            short=None,
         ),
         hidden("n_ended", of(lambda losses: losses.n_ended)),
         hidden("n_diverged", of(lambda losses: losses.n_diverged)),
-        hidden("lost_unit", of(lambda losses: losses.unit)),
         hidden("n_lost_elsewhere", of(lambda losses: losses.n_elsewhere)),
         hidden("lost_rate_low", of(lambda losses: losses.rate_ci90.low if losses.rate_ci90 else None)),
         hidden("lost_rate_high", of(lambda losses: losses.rate_ci90.high if losses.rate_ci90 else None)),
@@ -191,8 +187,7 @@ def _lost(row: Row) -> Entry:
         return NOTHING
     rate = row.losses.rate_ci90
     interval = "" if rate is None else f"[{rate.low * 100:.0f} %, {rate.high * 100:.0f} %]"
-    unit = " seeds" if row.losses.unit == "seeds" else ""
-    return Entry(text=f"{row.losses.n}/{row.losses.n_ended}{unit}", interval=interval, order=row.losses.n)
+    return Entry(text=f"{row.losses.n}/{row.losses.n_ended}", interval=interval, order=row.losses.n)
 
 
 def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
@@ -249,7 +244,6 @@ def _tests(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
         hidden("n_pairs", lambda row: row.difference.n_pairs if row.difference else None),
         hidden("left_out", lambda row: ";".join(map(str, row.difference.left_out)) if row.difference else None),
         hidden("scale", lambda _: cell.scale),
-        hidden("resolution", lambda _: cell.resolution),
         hidden("margin", lambda _: cell.margin),
         hidden("margin_source", lambda _: cell.margin_source),
         Quantity(
@@ -281,7 +275,7 @@ def _tests(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             heading="verdict",
             kind="text",
             value=lambda row: row.verdict,
-            write=lambda row: words(row.verdict, VERDICT_TONES.get(row.verdict, "plain")),
+            write=partial(_verdict, notes=footnotes(cell)),
             section=OUTCOME,
             order=-3,
             short=Short(),
@@ -332,8 +326,6 @@ def _speed() -> list[Quantity[Row]]:
                  value=of(lambda speed: speed.speedup_ci95)),
         Quantity(key="speedup_of", heading="speed-up of", kind="text", section=SPEED, short=None,
                  value=of(lambda speed: None if speed.speedup is None else speed.speedup_of)),
-        Quantity(key="speedup_of_medians", heading="of medians", section=SPEED, short=None,
-                 value=of(lambda speed: speed.speedup_of_medians)),
         Quantity(key="speedup_unit", heading="unit", kind="text", section=SPEED, short=None,
                  value=of(lambda speed: speed.speedup_unit)),
         Quantity(heading="pairing", kind="text", value=of(lambda speed: _paired(speed.speedup_paired)), section=SPEED,

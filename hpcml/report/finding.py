@@ -10,12 +10,8 @@ from hpcml.model.told_apart import alike_words
 from hpcml.report.comparison_rows import difference_decimals
 from hpcml.report.document import Finding
 from hpcml.report.quantities import VERDICT_TONES
-from hpcml.report.text import ratio, to_decimals
+from hpcml.report.text import duration, ratio, to_decimals
 
-AFTERWARDS = "given on the command line, afterwards: fix it beforehand (objective.margin)"
-ENOUGH_IS_SAID = "indicative only"  # a flag of rows with few seeds, which findings say in their own words
-
-_UNSTABLE: frozenset[Verdict] = frozenset({"unstable", "unstable reference"})
 _LEAST, _ENOUGH = 3, 5  # seeds: for a verdict at all, and for one that is worth printing
 _WORDS: Mapping[Verdict, str] = {
     "identical": "the same values in every seed; did the two compute different things?",
@@ -41,59 +37,60 @@ def sentence(comparison: Comparison, cell: Cell, row: Row) -> str:
     return f"{_found(comparison, cell, row)}{f', {numbers}' if numbers else ''}{f'; {seeds}' if seeds else ''}"
 
 
+def findings_of(comparison: Comparison, *, so_far: bool = False) -> Iterator[Finding]:
+    """Yield a conclusion for each row but the reference, cell by cell, in the words of `sentence`.
+
+    *so_far*: the verdict of a row of which runs have not ended says that, too. Beside the difference there are the
+    ratios of speed and energy, and the time to the target, that are known.
+    """
+    for cell in comparison.cells:
+        for row in cell.rows:
+            if row.verdict != "reference":
+                found = _finding(comparison, cell, row)
+                yield replace(found, verdict=f"{found.verdict}, so far") if so_far and row.awaited else found
+
+
+def heading(cell: Cell) -> str:
+    """Return the settings that all runs of *cell* have in common, in one line; "" where there are none."""
+    parts = alike_words(cell.where)
+    if cell.batch_size is not None and "training.batch_size" not in cell.where:
+        parts.append(f"batch size {cell.batch_size}")
+    if cell.device is not None:
+        parts.append(f"device {cell.device}")
+    return " · ".join(parts)
+
+
+def of_all(cell: Cell, rows: Sequence[Row]) -> str:
+    """Return the margin that *rows* are judged by, and the fewest seeds that one of them has."""
+    fewest = min((_n_compared(cell, row) for row in rows if row.n_units), default=None)
+    margin = [] if cell.margin is None else [f"margin {cell.margin:g}"]
+    return "; ".join([*margin, *([] if fewest is None else [f"{fewest} {rows[0].unit} or more"])])
+
+
 def _found(comparison: Comparison, cell: Cell, row: Row) -> str:
     """Return the verdict in words with the difference: "no difference that matters: -0.006"."""
     if row.difference is None:
         difference = f"no {comparison.metric} to compare"
     else:
         difference = to_decimals(row.difference.value, difference_decimals(cell), signed=True)
-        if row.verdict in _UNSTABLE:
-            is_lost = row.losses is None or bool(row.losses.n) or not row.losses.n_diverged
-            difference = f"{'survivors' if is_lost else 'values'} differ by {difference}"
-    return f"{_said(comparison, cell, row)}: {difference}"
+        if row.verdict in ("unstable", "unstable reference"):
+            difference = f"survivors differ by {difference}"
+    return f"{_verdict(comparison, cell, row)}: {difference}"
 
 
-def _said(comparison: Comparison, cell: Cell, row: Row) -> str:
+def _verdict(comparison: Comparison, cell: Cell, row: Row) -> str:
     """Return the verdict in words; of one that an interval alone does not explain, also the reason."""
-    if row.verdict in _UNSTABLE:
-        return _unstable(comparison, cell, row)
-    said = _WORDS.get(row.verdict, row.verdict)
-    if row.verdict_alone is not None and row.verdict_alone not in _UNSTABLE:
+    if row.verdict in ("unstable", "unstable reference"):
+        reference = next((each for each in cell.rows if each.verdict == "reference"), None)
+        lost, other_lost = (_lost(None if each is None else each.losses) for each in (row, reference))
+        return f"{row.verdict}: lost {lost} of its {row.unit} to their own doing, {cell.reference} lost {other_lost}"
+    if row.verdict_alone is not None:
         alone = _WORDS.get(row.verdict_alone, row.verdict_alone)
-        among = "cannot tell" if row.verdict == "inconclusive" else f"{said},"
+        among = "cannot tell" if row.verdict == "inconclusive" else f"{_WORDS.get(row.verdict, row.verdict)},"
         return f"{among} among {comparison.n_tests} rows (Holm); alone it would be: {alone}"
-    if row.verdict != "inconclusive":
-        return said
-    if row.difference is not None and row.difference.has_no_spread:
-        advice = "" if row.sd else "see that the program takes its seed, and "
-        return (
-            "no verdict, since the difference is the same for each seed, and nothing says how certain it is "
-            f"({advice}report the metric with all its digits)"
-            if row.unit == "seeds"
-            else f"no verdict, since all runs of an arm have the same {comparison.metric} (print all its digits)"
-        )
-    return _WORDS[row.verdict]
-
-
-def _unstable(comparison: Comparison, cell: Cell, row: Row) -> str:
-    reference = next((each for each in cell.rows if each.verdict == "reference"), None)
-    if diverged := _diverged(row, reference):
-        ours, theirs = diverged
-        return f"{row.verdict}: a loss was no number at the last in {ours} of its runs, of {cell.reference} in {theirs}"
-    ours, theirs = (_lost(None if each is None else each.losses) for each in (row, reference))
-    if all(each is None or each.losses is None or each.losses.n == each.n_without_metric for each in (row, reference)):
-        without = f"completed without any {comparison.metric}"
-        return f"{row.verdict}: {ours} of its runs {without}, of {cell.reference} {theirs}"
-    unit = "runs" if row.losses is None else row.losses.unit
-    return f"{row.verdict}: lost {ours} of its {unit} to their own doing, {cell.reference} lost {theirs}"
-
-
-def _diverged(row: Row, reference: Row | None) -> list[str]:
-    """Return of how many runs with a value a loss was no number at the last; nothing where others were lost."""
-    known = [(each.losses, each.n_ok) for each in (row, reference) if each is not None and each.losses is not None]
-    if len(known) < 2 or any(of.n for of, _ in known) or not any(of.n_diverged for of, _ in known):
-        return []
-    return [f"{of.n_diverged} of {n}" for of, n in known]
+    if row.verdict == "inconclusive" and row.difference is not None and row.difference.has_no_spread:
+        return f"no verdict, since the difference is the same for all {row.unit}, and nothing says how certain it is"
+    return _WORDS.get(row.verdict, row.verdict)
 
 
 def _lost(losses: Losses | None) -> str:
@@ -113,19 +110,6 @@ def _interval(cell: Cell, row: Row) -> Iterator[str]:
         yield f"margin {cell.margin:g}"
 
 
-def of_all(cell: Cell, rows: Sequence[Row]) -> str:
-    """Return the margin that *rows* are judged by, and how many seeds each has, or the one that has the fewest."""
-    counted = [row for row in rows if row.n_units]
-    said = dict.fromkeys(_seeds(cell, row) for row in counted)
-    fewest = min(counted, key=lambda row: _n_compared(cell, row), default=None)
-    seeds = list(said)
-    if fewest is not None and len(said) > 1:
-        n = _n_compared(cell, fewest)
-        few = f"the fewest are of {fewest.level}, {_seeds(cell, fewest)}"
-        seeds = [f"{n} {fewest.unit} or more" if n >= _ENOUGH else few]
-    return "; ".join([*([] if cell.margin is None else [f"margin {cell.margin:g}"]), *seeds])
-
-
 def _n_compared(cell: Cell, row: Row) -> int:
     """Return how many seeds, or runs, *row* is judged by: pairs, or those of the arm with fewer."""
     if row.difference is not None and row.difference.paired:
@@ -134,38 +118,14 @@ def _n_compared(cell: Cell, row: Row) -> int:
 
 
 def _seeds(cell: Cell, row: Row) -> str:
-    """Return how many seeds there are and whether they are enough; "" without any.
-
-    Of a row that is not paired it is the arm with fewer that decides.
-    """
-    n = row.n_units
-    if n == 0:
+    """Return how many seeds, or runs, *row* is judged by, and whether they are enough; "" without any."""
+    if row.n_units == 0:
         return ""
-    counted = f"{n} {row.unit if n > 1 else row.unit[:-1]}"
-    reference = next((each.n_units for each in cell.rows if each.verdict == "reference"), n)
-    if row.difference is not None and row.difference.paired:
-        n = row.difference.n_pairs or n
-        counted = f"{n} seed{'s'[: n != 1]}"
-        if row.difference.left_out:
-            counted = f"{n} seeds that both arms have (means are of all)"
-    elif reference < n:
-        counted, n = f"{counted} against {reference} of {cell.reference}", reference
+    n = _n_compared(cell, row)
+    counted = f"{n} {row.unit if n != 1 else row.unit[:-1]}"
     if n < _LEAST:
         return f"{counted}: too few for a verdict, take {_ENOUGH}"
     return counted if n >= _ENOUGH else f"{counted}: enough for a look, take {_ENOUGH} for a paper"
-
-
-def findings_of(comparison: Comparison, *, so_far: bool = False) -> Iterator[Finding]:
-    """Yield a conclusion for each row but the reference, cell by cell, in the words of `sentence`.
-
-    *so_far*: the verdict of a row of which runs have not ended says that, too. Beside the difference there are the
-    ratios of speed, energy and time to the target that are known.
-    """
-    for cell in comparison.cells:
-        for row in cell.rows:
-            if row.verdict != "reference":
-                found = _finding(comparison, cell, row)
-                yield replace(found, verdict=f"{found.verdict}, so far") if so_far and row.awaited else found
 
 
 def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
@@ -178,7 +138,7 @@ def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
         asked=_asked(comparison, cell, row.level),
         found="; ".join([_found(comparison, cell, row), *_ratios(cell, row)]),
         sure="; ".join(filter(None, sure)),
-        doubts=list(_doubts(cell, row)),
+        doubts=[str(flag) for flag in (*cell.flags, *row.flags) if flag.level != "note"],
     )
 
 
@@ -189,33 +149,12 @@ def _asked(comparison: Comparison, cell: Cell, level: str | None) -> str:
     return f"does {which} change {comparison.metric}{by_much}, against {cell.reference}? {comparison.way}"
 
 
-def _doubts(cell: Cell, row: Row) -> Iterator[str]:
-    """Yield what weakens the conclusion: what else differs, the order of the runs, the margin, then the row's own."""
-    for confounder in cell.confounders:
-        yield f"CONFOUNDED by {confounder.kind} {confounder}"
-    yield from cell.remarks
-    if cell.margin_source == "command line":
-        yield f"the margin was {AFTERWARDS}"
-    yield from (flag for flag in row.flags if ENOUGH_IS_SAID not in flag)
-    if row.losses is not None and row.losses.n and row.verdict not in _UNSTABLE:
-        yield f"lost {_lost(row.losses)} of its {row.losses.unit} to their own doing"
-
-
 def _ratios(cell: Cell, row: Row) -> Iterator[str]:
     if row.speed and row.speed.speedup is not None:
         yield f"{ratio(row.speed.speedup, row.speed.speedup_ci95)} times as fast as {cell.reference}"
     if row.cost and row.cost.energy_ratio is not None:
         yield f"{ratio(row.cost.energy_ratio, row.cost.energy_ratio_ci95)} times its energy per sample"
-    if row.to_target and row.to_target.ratio is not None:
-        reached = f"reached {row.to_target.target:g} in {row.to_target.reached} of {row.to_target.n} runs"
-        yield f"{ratio(row.to_target.ratio, row.to_target.ratio_ci95)} times its time to the target ({reached})"
-
-
-def heading(cell: Cell) -> str:
-    """Return the settings that all runs of *cell* have in common, in one line; "" where there are none."""
-    parts = alike_words(cell.where)
-    if cell.batch_size is not None and "training.batch_size" not in cell.where:
-        parts.append(f"batch size {cell.batch_size}")
-    if cell.device is not None:
-        parts.append(f"device {cell.device}")
-    return " · ".join(parts)
+    race = row.to_target
+    if race and race.saved_s is not None:
+        when = f"{duration(abs(race.saved_s))} {'sooner' if race.saved_s >= 0 else 'later'} on average"
+        yield f"reached {race.target:g} in {race.reached} of {race.n} runs, {when}"

@@ -15,8 +15,7 @@ from hpcml.model.state import State
 from hpcml.model.told_apart import alike_words
 from hpcml.report.asked_used import asked_used_section
 from hpcml.report.charts import Styles, level_styles
-from hpcml.report.checklist import checklist_section
-from hpcml.report.comparison import closing, comparison_section, introduction
+from hpcml.report.comparison import closing, comparison_section, hours_section, introduction
 from hpcml.report.comparison_rows import RowQuantities, row_quantities
 from hpcml.report.curves import curve_chart
 from hpcml.report.document import (
@@ -56,7 +55,7 @@ def publication_document(publication: Publication, quantities: RowQuantities = r
         telemetry_section(publication, styles),
         scaling_section(publication.scaling) if publication.scaling else None,
         utilization_section(publication.attainment) if publication.attainment else None,
-        checklist_section(publication.checklist) if publication.checklist else None,
+        hours_section(*publication.hours) if publication.hours else None,
         asked_used_section(publication.runs),
         environment_section(publication),
         runs_section(publication),

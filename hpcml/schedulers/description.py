@@ -81,11 +81,12 @@ class NameSearch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerFacts:
+class Backend:
     """What commands need to know of a scheduler, or of this machine in its place."""
 
     title: str  # as people call it
     programs: Sequence[str] = ()  # that hpcml calls to submit, ask and cancel
+    untried: str | None = None  # what was never met of the real one, for `hpcml doctor`
     gpu_request: str | None = None  # how GPUs are asked for: a template of `Cluster.gpu_request`
     typed_gpu_request: str | None = None  # the same with their type; None: it has no word for it
     rehearse: Callable[[Batch, str], Rehearsal] | None = None  # asks before a submission; never raises for silence
@@ -103,7 +104,7 @@ def in_c_locale(environ: Mapping[str, str], cluster: str | None) -> dict[str, st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduler(SchedulerFacts):
+class Scheduler(Backend):
     """How a scheduler is spoken to; everything here is text or a function of text."""
 
     name: str
@@ -156,9 +157,9 @@ class Scheduler(SchedulerFacts):
         return "; ".join(telling_lines("\n".join(own or lines))) or f"{answer.end} and not a word"
 
     def is_silence(self, answer: Answer) -> bool:
-        """Tell whether the answer is that of a program that was killed, or reached no server."""
+        """Tell whether the answer is that of a program that was ended from outside, or reached no server."""
         text = f"{answer.stderr}\n{answer.stdout}" if answer.returncode else answer.stderr
-        return answer.was_killed or any(word in text for word in self.silent)
+        return answer.was_cut_short or any(word in text for word in self.silent)
 
     def number_of(self, job_id: str) -> str | None:
         """Return the number in an id of this scheduler, which is the same for an array and its elements."""

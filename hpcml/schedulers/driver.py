@@ -68,7 +68,7 @@ class Driver:
         draft = self._draft(batch)
         text = self.scheduler.render(draft)
         batches.write_down(self.submissions, batch, text)
-        ids = self._send(draft, text, os.environ)
+        ids = self.send(draft, text, os.environ)
         log.info("submitted %s as %s", draft.script, ", ".join(ids))
         return tickets_of(self.scheduler, batch, ids)
 
@@ -167,7 +167,7 @@ class Driver:
         )
         text = scheduler.render(draft)
         write_text(draft.script, text)
-        (job_id,) = self._send(draft, text, environ)
+        (job_id,) = self.send(draft, text, environ)
         return replace(tickets_of(scheduler, batch, [job_id])[0], job_name=draft.name)
 
     def time_limit(self, environ: Mapping[str, str]) -> tuple[int | None, int | None]:
@@ -187,7 +187,7 @@ class Driver:
 
     # Submission.
 
-    def _send(self, draft: JobDraft, text: str, environ: Mapping[str, str]) -> list[str]:
+    def send(self, draft: JobDraft, text: str, environ: Mapping[str, str]) -> list[str]:
         """Submit the script *text*, and return the ids of its jobs; what nobody heard, or may not have, is repeated."""
         scheduler, clusters = self.scheduler, self.scheduler.clusters(text)
         argv, sees = scheduler.submit(draft), scheduler.environ(environ, draft.request)
@@ -214,7 +214,7 @@ class Driver:
                 return found
             else:
                 error = _doubt(draft, words)
-            if not left or answer.was_killed:
+            if not left or answer.was_cut_short:
                 raise error
             log.warning("%s said %r, which may pass: trying once more", program, words)
             time.sleep(self.pause_s)
@@ -249,7 +249,7 @@ class Driver:
                 "submitting again"
             ) from error
         if found:
-            log.warning("found %s under the name %s although: %s", ", ".join(found), draft.name, why)
+            log.info("found %s under the name %s although: %s", ", ".join(found), draft.name, why)
         return found or []
 
     def _placed(self, ids: list[str]) -> list[str]:

@@ -293,6 +293,7 @@ def _word(ticket: Ticket) -> str:
 FLUX = Scheduler(
     name="flux",
     title="Flux",
+    untried="made from recordings of flux-core 0.88.0, and not yet run at a site",
     programs=("flux",),
     gpu_request=GPU_REQUEST,
     avoids_nodes=True,

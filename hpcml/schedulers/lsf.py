@@ -480,6 +480,7 @@ def _spelled(ticket: Ticket) -> str:
 LSF = Scheduler(
     name="lsf",
     title="LSF",
+    untried="made from IBM's documentation, and never run with a real LSF",
     programs=("bsub", "bjobs", "bkill", "bhist"),
     gpu_request=GPU_REQUEST,
     avoids_nodes=True,

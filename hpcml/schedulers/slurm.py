@@ -239,7 +239,7 @@ def rehearse(batch: Batch, script: str) -> Rehearsal:
         # Of a job that will be held it tells when it could start
         return Rehearsal(starts_at=_unix(starts[1]) if starts and not _HELD.search(script) else None)
     is_own = any(map(SLURM.speaks.match, answer.stderr.splitlines()))  # else a wrapper of the site has said it
-    if answer.was_killed or not is_own:
+    if answer.was_cut_short or not is_own:
         return Rehearsal(warnings=(f"Slurm did not say whether it would take the job: {answer.end}: {words}",))
     if any(sign in words for sign in _WAITS):
         return Rehearsal(warnings=(f"Slurm says of the job: {words}",))

@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from hpcml.model.checklist import Attempts, AttemptTime
+from hpcml.model.hours import Attempts, AttemptTime
 from hpcml.model.records import RunRecord
 from hpcml.runs.state import DECISIVE, EventName, RunEvent, RunFold
 from hpcml.store.database import Database

@@ -7,6 +7,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from hpcml.analysis.nodes import Measured, ratio
+from hpcml.model.comparison import Cell, Interval, Row
 from hpcml.model.records import MetricSummary, Point, RunRecord
 from hpcml.model.state import State
 
@@ -112,3 +114,19 @@ def curve(step_s: float, *, seed: int = 0, steps: int = 100) -> list[Point]:
 
 def curves(runs: Sequence[RunRecord], step_s: dict[str, float]) -> dict[str, list[Point]]:
     return {r.uid: curve(step_s[r.precision], seed=r.seed + i) for i, r in enumerate(runs) if r.precision in step_s}
+
+
+def texts(flagged: Row | Cell) -> list[str]:
+    """Return the sentences of the flags of a row, or of a cell."""
+    return [str(flag) for flag in flagged.flags]
+
+
+def ratio_of(
+    numerator: Sequence[float], denominator: Sequence[float], *, pairs: bool
+) -> tuple[float, Interval | None] | None:
+    """Return the ratio of geometric means with its interval; values at the same place are of one seed where *pairs*."""
+    tops = [Measured(seed=seed, node=None, value=value) for seed, value in enumerate(numerator)]
+    first = 0 if pairs else 1000
+    bottoms = [Measured(seed=first + seed, node=None, value=value) for seed, value in enumerate(denominator)]
+    found = ratio(tops, bottoms)
+    return None if found is None else (found.value, found.ci95)

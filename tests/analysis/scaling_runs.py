@@ -9,7 +9,7 @@ from typing import Any
 
 from recorded_runs import run
 
-from hpcml.analysis.scaling.points import StepCurves
+from hpcml.analysis.steady import StepCurves
 from hpcml.model.records import Point, RunRecord
 
 STEPS = 40

@@ -7,9 +7,9 @@ import pytest
 from recorded_runs import run
 from scaling_runs import STEPS, constant
 
-from hpcml.analysis.scaling.points import StepCurves
-from hpcml.analysis.utilization import limits
-from hpcml.analysis.utilization.limits import Signs, find_limits
+from hpcml.analysis import limits
+from hpcml.analysis.limits import Signs, find_limits
+from hpcml.analysis.steady import StepCurves
 from hpcml.analysis.utilization.study import attain
 from hpcml.errors import ComparisonError
 from hpcml.model.records import MetricSummary, Point, RunRecord, Usage, Work

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hpcml.analysis.compare.to_target import energy_at
-from hpcml.analysis.statistics import band
+from hpcml.analysis.stats import band
 from hpcml.model.query_results import TelemetrySpan, Timeline
 from hpcml.model.records import Point
 

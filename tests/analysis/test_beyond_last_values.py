@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
 
-import numpy as np
 import pytest
 from scipy import stats
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.analysis.exact import log_rank
+from hpcml.analysis.stats import log_rank
 from hpcml.model.comparison import ComparisonRequest, Row
 from hpcml.model.records import Point, RunRecord
 from hpcml.report.finding import sentence
-from tests.analysis.recorded_runs import arm
+from tests.analysis.recorded_runs import arm, texts
 
 METRIC = "val_accuracy"
 SPREAD = (0.0, 0.004, -0.003, 0.002, 0.001)
@@ -43,47 +41,16 @@ def test_a_censored_run_counts_with_the_budget_and_the_log_rank_test_knows_it() 
     found = judged(runs, curves, target=0.9).to_target
 
     assert found is not None
-    assert (found.reached, found.ratio, found.budget_s) == (5, None, 10.0)
+    assert (found.reached, found.budget_s) == (5, 10.0)
     saved = [2.0, 2.5, 3.0, 3.5, 4.5]
     assert found.saved_s == pytest.approx(sum(saved) / 5)
     assert found.saved_ci95 is not None
     expected = stats.ttest_1samp(saved, 0).confidence_interval(0.95)
     assert (found.saved_ci95.low, found.saved_ci95.high) == pytest.approx(tuple(expected))
-    # of the 252 ways to deal ten times to two arms, these and their mirror images are as far apart or farther
-    assert found.p_log_rank == pytest.approx(2 / 252 * round(found.p_log_rank * 126))
-    assert found.p_log_rank < 0.05
-    assert log_rank([10.0, 11.0], [10.0, 12.0], 10.0) is None  # nobody was there in time
-
-
-def test_the_exact_log_rank_p_is_that_of_scipys_statistic_over_all_deals() -> None:
-    times, end = [3.0, 4.0, 4.0, 9.0, 2.0, 5.0, 9.5, 9.5], 9.0
-
-    def statistic(chosen: tuple[int, ...]) -> float:
-        arms = [[times[at] for at in range(8) if (at in chosen) is is_in] for is_in in (True, False)]
-        known = [
-            stats.CensoredData(uncensored=[t for t in arm if t < end], right=[end for t in arm if t >= end])
-            for arm in arms
-        ]
-        return float(stats.logrank(*known).statistic)
-
-    # all variances are nearly alike: what is compared is the numerator, up to the sign
-    every = [statistic(chosen) for chosen in combinations(range(8), 4)]
-    share = sum(abs(each) >= abs(every[0]) - 0.05 for each in every) / len(every)
-
-    assert log_rank(times[:4], times[4:], end) == pytest.approx(share, abs=0.06)
-    many = list(np.random.default_rng(0).exponential(size=40))
-    mine = stats.logrank(stats.CensoredData(many[:20]), stats.CensoredData(many[20:])).pvalue
-    assert log_rank(many[:20], many[20:], 99.0) == pytest.approx(mine)
-
-
-def test_a_recorded_step_of_the_metric_counts_after_the_configured_one() -> None:
-    runs = [replace(run, facts={**run.facts, f"metric_resolution.{METRIC}": 1 / 355}) for run in two_arms()]
-    configured = [replace(run, params={**run.params, "objective.resolution": 0.01}) for run in runs]
-
-    cell, other = (compare(each, {}, ComparisonRequest(margin=0.1)).cells[0] for each in (runs, configured))
-
-    assert (cell.resolution, cell.resolution_source) == (1 / 355, "recorded")
-    assert (other.resolution, other.resolution_source) == (0.01, "config")
+    slow = stats.CensoredData(uncensored=[5.0, 6.0, 7.0, 8.0], right=[10.0])
+    assert found.p_log_rank == pytest.approx(stats.logrank(stats.CensoredData(times["tf32"]), slow).pvalue)
+    assert log_rank([10.0] * 5, [10.0, 12.0] * 3, 10.0) is None  # nobody was there in time
+    assert log_rank([1.0] * 4, [2.0] * 5, 10.0) is None  # chi-square would be off
 
 
 def test_a_row_that_only_the_other_rows_keep_from_a_claim_says_so() -> None:
@@ -116,10 +83,9 @@ def test_differences_without_spread_or_step_say_why_there_is_no_verdict() -> Non
     runs = [*arm("fp32", [0.9] * 5), *arm("tf32", [0.9 + 1e-9] * 5)]
     found = compare(runs, {}, ComparisonRequest(margin=0.01))
 
-    assert "see that the program takes its seed" in sentence(found, found.cells[0], found.cells[0].rows[1])
+    assert any("does the program take its seed" in flag for flag in texts(found.cells[0].rows[1]))
 
     moved = [*arm("fp32", [0.91, 0.913, 0.908]), *arm("tf32", [0.9112345, 0.9142345, 0.9092345])]
     found = compare(moved, {}, ComparisonRequest(margin=0.01))
     said = sentence(found, found.cells[0], found.cells[0].rows[1])
-    assert "is the same for each seed" in said
-    assert "takes its seed" not in said  # the arms' own values differ from seed to seed
+    assert "is the same for all seeds" in said

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded_runs import arm, curve, curves, run, summary
+from recorded_runs import arm, curve, curves, run, summary, texts
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.analysis.statistics import LEAST_SEEDS
+from hpcml.analysis.stats import LEAST_SEEDS
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
 from hpcml.model.records import Point, RunRecord
@@ -82,8 +82,8 @@ def test_one_seed_that_is_missing_leaves_the_others_paired_and_is_named() -> Non
 
     assert row.difference is not None
     assert (row.difference.paired, row.difference.n_pairs, row.difference.left_out) == (True, 4, (4,))
-    assert any("left out, since the other arm lacks them: seed 4" in flag for flag in row.flags)
-    assert "n=4: indicative only" in row.flags
+    assert "paired by 4 shared seeds; without 4" in texts(row)
+    assert "4 seeds: indicative only, take 5" in texts(row)
 
 
 def test_a_speed_up_keeps_its_pairs_where_one_seed_is_missing() -> None:
@@ -106,7 +106,7 @@ def test_where_less_than_half_of_the_seeds_are_shared_there_are_no_pairs() -> No
 
     assert row.difference is not None
     assert (row.difference.paired, row.difference.n_pairs) == (False, 0)
-    assert any("unpaired (Welch)" in flag for flag in row.flags)
+    assert any("unpaired (Welch)" in flag for flag in texts(row))
 
 
 def test_arms_with_other_seeds_are_compared_unpaired_and_the_row_says_so() -> None:
@@ -117,7 +117,7 @@ def test_arms_with_other_seeds_are_compared_unpaired_and_the_row_says_so() -> No
     assert row.difference is not None
     assert not row.difference.paired
     assert row.difference.rho is None
-    assert any("unpaired (Welch)" in flag for flag in row.flags)
+    assert any("unpaired (Welch)" in flag for flag in texts(row))
 
 
 def test_one_run_an_arm_is_inconclusive() -> None:
@@ -126,14 +126,14 @@ def test_one_run_an_arm_is_inconclusive() -> None:
     assert row.verdict == "inconclusive"
     assert row.difference is not None
     assert row.difference.ci90 is None
-    assert "n=1: indicative only" in row.flags
-    assert not any("seeds do not match" in flag for flag in row.flags)  # they do, there is only one
+    assert "1 seeds: too few for a verdict, take 5" in texts(row)
+    assert not any("seeds are not those" in flag for flag in texts(row))  # they are, there is only one
 
 
 def test_one_run_an_arm_of_another_seed_does_not_match() -> None:
     row = row_of(compare([run("fp32", 0), run("amp_bf16", 1)], {}), "amp_bf16")
 
-    assert any("seeds do not match" in flag for flag in row.flags)
+    assert any("seeds are not those" in flag for flag in texts(row))
 
 
 def test_without_a_margin_fixed_beforehand_there_is_no_verdict() -> None:
@@ -183,9 +183,11 @@ def test_runs_that_do_not_count_are_counted_and_listed() -> None:
         ("amp_bf16s8", "incomplete: the journal has no end"),
         ("amp_bf16s9", "incomplete: 3 records were lost, 0 lines are unreadable"),
     }
-    assert "5 of 9 ended runs do not count: the rest may be a lucky selection" in row.flags
-    assert "records may be missing of 2 runs, which do not count: the journal has no end" in row.flags
-    assert "1 run recorded no val_accuracy, but loss: is it called so there?" in row.flags
+    assert (
+        "not counted: 1 that recorded no val_accuracy, but loss: is it called so there?; 2 of which records may be "
+        "missing (the journal has no end); 1 that did not end yet" in texts(row)
+    )
+    assert "3 of 7 seeds lost to their own doing, 0 of 5 of fp32" in texts(row)
 
 
 def test_an_arm_whose_program_calls_the_metric_otherwise_is_told_what_it_recorded() -> None:
@@ -194,7 +196,7 @@ def test_an_arm_whose_program_calls_the_metric_otherwise_is_told_what_it_recorde
 
     row = only_cell(compare(arm("fp32", FP32) + others, {})).rows[1]
 
-    assert row.flags[0] == "5 runs recorded no val_accuracy, but accuracy: is it called so there?"
+    assert "not counted: 5 that recorded no val_accuracy, but accuracy: is it called so there?" in texts(row)
 
 
 def test_a_level_without_any_run_that_counts_keeps_its_row() -> None:
@@ -204,7 +206,7 @@ def test_a_level_without_any_run_that_counts_keeps_its_row() -> None:
 
     assert (row.n_ok, row.n_failed, row.mean, row.speed, row.difference) == (0, 1, None, None, None)
     assert row.verdict == "unstable"
-    assert row.flags == ("no run counts",)
+    assert texts(row) == ["1 of 1 seeds lost to their own doing, 0 of 5 of fp32"]
 
 
 def test_a_cell_in_which_nothing_counts_speaks_of_no_margin() -> None:
@@ -225,7 +227,7 @@ def test_runs_of_one_seed_are_averaged_before_anything_else() -> None:
 
     assert (row.n_ok, len(row.seeds)) == (7, 5)
     assert row.mean == pytest.approx((0.911 + 0.912 + 0.909 + 0.911 + 0.910) / 5)
-    assert any("2 replicates" in flag for flag in row.flags)
+    assert "2 more runs of the same seeds: averaged within the seed first" in texts(row)
 
 
 def test_seeds_that_came_later_than_others_of_their_arm_are_told() -> None:
@@ -234,8 +236,8 @@ def test_seeds_that_came_later_than_others_of_their_arm_are_told() -> None:
 
     (whole,), (grown,) = compare(at_once, {}).cells, compare([*at_once, *later], {}).cells
 
-    assert not [remark for remark in whole.remarks if "submissions" in remark]
-    assert "seeds came in 2 submissions" in grown.remarks
+    assert not [flag for flag in texts(whole) if "submissions" in flag]
+    assert "seeds came in 2 submissions" in texts(grown)
 
 
 def test_runs_that_their_walltime_ended_are_compared_at_the_last_step_that_all_reached() -> None:
@@ -249,10 +251,7 @@ def test_runs_that_their_walltime_ended_are_compared_at_the_last_step_that_all_r
     comparison = compare([*ended, failed], {}, more_curves={"val_accuracy": climbs})
 
     cell, row = only_cell(comparison), row_of(comparison, "amp_bf16")
-    assert cell.remarks[0] == (
-        "INCOMPLETE: their walltime ended 10 of 11 runs; val_accuracy is that of step 8, the last one that all of them "
-        "reached; the longest came to step 12"
-    )
+    assert texts(cell)[0] == "walltime ended 10 of 11 runs: val_accuracy is that of step 8, which all reached"
     assert (row.mean, cell.rows[0].mean) == (pytest.approx(0.58), pytest.approx(0.68))
     assert (row.n_ok, cell.rows[0].n_ok, cell.rows[0].n_failed) == (5, 5, 1)
     beside = compare([*two_arms(), replace(ended[0], uid="beside")], {}, more_curves={"val_accuracy": climbs})
@@ -328,7 +327,7 @@ def test_a_cell_without_the_reference_says_so() -> None:
 
     assert cell.rows[0].difference is None
     assert cell.rows[0].verdict == "inconclusive"
-    assert "no fp32 in this cell" in cell.remarks[0]
+    assert texts(cell)[0] == "no run of fp32 counts here: nothing to subtract"
 
 
 @pytest.mark.parametrize("by", ["training.batch_size", "layout", "layout.name"])
@@ -373,8 +372,7 @@ def test_missing_step_times_are_none_and_flagged() -> None:
     assert row.speed is not None
     assert row.speed.n == 3
     assert row.speed.speedup_paired is True  # by the three seeds that are known of both
-    assert "no steady step time for 1 of 5 seeds: fewer than 8 steps in the window have a time above 0" in row.flags
-    assert "step_time_s was not reported for 1 of 5 seeds" in row.flags
+    assert "no steady step time of 2 of 5 seeds: step_time_s was not reported" in texts(row)
 
 
 def test_a_program_that_reports_no_step_times_is_told_so_and_nothing_of_steps() -> None:
@@ -383,8 +381,7 @@ def test_a_program_that_reports_no_step_times_is_told_so_and_nothing_of_steps() 
     for row in rows:
         assert row.speed is not None
         assert row.speed.step_ms is None
-        assert "step_time_s was not reported" in row.flags
-        assert not any("steps in the window" in flag for flag in row.flags)
+        assert "no steady step time of 5 of 5 seeds: step_time_s was not reported" in texts(row)
 
 
 @pytest.mark.parametrize("name", ["loss", "train_loss", "train/loss"])
@@ -399,8 +396,8 @@ def test_a_loss_that_was_not_finite_on_the_way_is_flagged_and_the_run_counts(nam
     row = row_of(compare(runs, {}), "amp_bf16")
 
     assert row.n_ok == 5
-    assert f"diverged: 1 of 5 runs ended with {name} nan or infinite" in row.flags
-    assert "2 of 5 runs had non-finite loss" in row.flags
+    assert f"in 1 of 5 runs {name} was no number at the last" in texts(row)
+    assert "in 2 of 5 runs a loss was no number at some step" in texts(row)
 
 
 @pytest.mark.parametrize(
@@ -462,7 +459,7 @@ def commanded(*commands: str) -> list[RunRecord]:
 @pytest.mark.parametrize(
     ("by", "said"),
     [
-        ("precision", "all 4 runs have precision=own: nothing to compare; what differs is workload.command"),
+        ("precision", "by which setting.* differ in workload.command: --by workload.command$"),
         ("amp", "a word of their commands, which differ: --by workload.command$"),
         ("zzz", "--by zzz is no setting of these runs; what differs is workload.command$"),
     ],
@@ -481,7 +478,7 @@ def test_a_flag_that_some_runs_lack_is_what_differs() -> None:
         for each in runs
     ]
 
-    with pytest.raises(ComparisonError, match=r"what differs is amp, workload\.command: --by amp$"):
+    with pytest.raises(ComparisonError, match=r"differ in amp, workload\.command: --by amp$"):
         compare(runs, {}, ComparisonRequest(by="precision"))
 
 
@@ -593,7 +590,7 @@ def test_runs_of_other_programs_without_the_setting_or_the_metric_are_left_out()
     assert [[row.level for row in cell.rows] for cell in found.cells] == [["0.1", "0.5"], ["0.9"]]
     (cell,) = compare([*asked, *unset], {}, ComparisonRequest(by="lr")).cells
     assert "workload.command" not in cell.where
-    assert not [flag for row in cell.rows for flag in row.flags if "precision" in flag or "step_time_s" in flag]
+    assert not [flag for row in cell.rows for flag in texts(row) if "precision" in flag or "step_time_s" in flag]
 
 
 def test_runs_without_the_setting_are_no_reference() -> None:
@@ -670,7 +667,7 @@ def test_an_accuracy_in_per_cent_beside_one_as_a_share_is_asked_about(values: li
     row = row_of(compare([*arm("fp32", FP32[:3]), *arm("amp_fp16", values)], {}), "amp_fp16")
 
     asked = "a hundred times fp32, or a hundredth: is one in per cent, and the other a share?"
-    assert (asked in row.flags) is is_asked
+    assert (asked in texts(row)) is is_asked
 
 
 @pytest.mark.parametrize(
@@ -692,4 +689,4 @@ def test_a_time_in_ms_beside_one_in_s_is_asked_about(metric: str, values: list[f
 
     row = row_of(compare(runs, {}, ComparisonRequest(metric=metric)), "tf32")
 
-    assert ("a thousand times fp32, or a thousandth: is one in another unit, as ms for s?" in row.flags) is is_asked
+    assert ("a thousand times fp32, or a thousandth: is one in another unit, as ms for s?" in texts(row)) is is_asked

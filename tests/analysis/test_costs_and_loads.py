@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from recorded_runs import arm, curves, run, summary
+from recorded_runs import arm, curves, run, summary, texts
 
 from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.rates import attained, samples_per_step
 from hpcml.analysis.steady import SteadyState, Window
-from hpcml.analysis.utilization.rates import attained, samples_per_step
 from hpcml.model.comparison import ComparisonRequest, Cost, Load, Row
 from hpcml.model.records import Point, RunRecord, Usage, Work
 
@@ -19,7 +19,6 @@ USAGE = Usage(gpus=2, gpu_s=7200.0, energy_j=64_000.0, energy_method="counter", 
 STEADY = SteadyState(
     median_s=0.01,
     mean_s=0.01,
-    change=0.0,
     p5_s=0.009,
     p95_s=0.011,
     n=50,
@@ -109,7 +108,7 @@ def test_energy_that_may_be_doubted_is_flagged() -> None:
     tf32 = measured("tf32", energy_disagrees=True, incomplete="node 2 was not sampled")
     tf32[0] = replace(tf32[0], usage=replace(USAGE, energy_j=None))
 
-    flags = " | ".join(rows_of(measured("fp32") + tf32)[1].flags)
+    flags = " | ".join(texts(rows_of(measured("fp32") + tf32)[1]))
 
     assert "counter and integral of power disagree by more than 5 % (4 of 5 runs)" in flags
     assert "energy: not known of 1 of 5 runs" in flags
@@ -167,9 +166,9 @@ def test_the_load_of_a_row_has_the_share_of_the_peak_and_flags_the_impossible() 
     assert load_of(row).mfu == pytest.approx(60 / 156, rel=0.02)
     assert load_of(row).peak_memory_mb == 8192.0
     assert load_of(reference).mfu is not None
-    assert any("more than the peak" in flag for flag in reference.flags)  # 30 of 19.5
-    assert not any("more than the peak" in flag for flag in row.flags)
-    assert "operations: LSTM counted as 0" in row.flags
+    assert any("more than the peak" in flag for flag in texts(reference))  # 30 of 19.5
+    assert not any("more than the peak" in flag for flag in texts(row))
+    assert "operations: LSTM counted as 0" in texts(row)
 
 
 def test_waiting_for_data_comes_on_top_of_a_step_and_communication_is_in_it() -> None:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded_runs import ratio_of as ratio
 from statsmodels_said import said
 from verdict_by_interval import verdict
 
 from hpcml.analysis.planning.seeds import pooled
-from hpcml.analysis.statistics import correlation, mean, paired, ratio, sd, welch
+from hpcml.analysis.stats import correlation, mean, paired, sd, welch
 from hpcml.model.comparison import Interval
 
 FP32 = [0.910, 0.913, 0.908, 0.912, 0.911]

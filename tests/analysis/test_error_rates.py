@@ -6,14 +6,14 @@ import math
 
 import numpy as np
 import pytest
+from recorded_runs import ratio_of as ratio
 from verdict_by_interval import verdict
 
-from hpcml.analysis.statistics import (
+from hpcml.analysis.stats import (
     Contrast,
     adjust,
     find_claims,
     paired,
-    ratio,
     verdict_of,
     welch,
 )

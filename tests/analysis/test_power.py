@@ -9,7 +9,7 @@ from scipy import stats
 from statsmodels_said import said
 from verdict_by_interval import verdict as said_by_interval
 
-from hpcml.analysis import statistics
+from hpcml.analysis import stats as statistics
 from hpcml.analysis.planning.seeds import MOST_SEEDS, pooled, seeds_needed, trial
 from hpcml.model.planning import WantedVerdict
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from recorded_runs import curves, run, summary
+from recorded_runs import curves, run, summary, texts
 from scipy import stats
 
 from hpcml.analysis.compare.comparison import compare
@@ -44,8 +44,8 @@ def test_repeats_of_one_seed_are_observations_of_a_time(metric: str) -> None:
     assert (row.difference.ci90.low, row.difference.ci90.high) == pytest.approx((told.low, told.high))
     assert (row.verdict, row.unit, row.n_units, row.seeds) == ("better", "runs", 5, (0,))
     assert not row.difference.paired
-    assert f"runs of one seed are the units, since {metric} is a time or a rate: unpaired (Welch)" in row.flags
-    assert not any("replicates" in flag or "seeds" in flag for flag in row.flags)
+    assert f"runs of one seed are the units, since {metric} is a time or a rate: unpaired (Welch)" in texts(row)
+    assert not any("same seeds" in flag for flag in texts(row))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_repeats_of_one_seed_are_one_observation_of_what_a_program_learns(metric
     row = judged(metric)
 
     assert (row.verdict, row.unit, row.n_units) == ("inconclusive", "seeds", 1)
-    assert any(flag.startswith("4 replicates of seeds") for flag in row.flags)
+    assert "4 more runs of the same seeds: averaged within the seed first" in texts(row)
 
 
 def test_runs_without_a_step_time_are_not_counted_as_seeds() -> None:
@@ -64,10 +64,9 @@ def test_runs_without_a_step_time_are_not_counted_as_seeds() -> None:
     known[runs[-1].uid] = []
     known[runs[-2].uid] = known[runs[-2].uid][:5]
 
-    flags = compare(runs, known).cells[0].rows[1].flags
+    row = compare(runs, known).cells[0].rows[1]
 
-    assert "step_time_s was not reported for 1 of 5 runs" in flags
-    assert any(flag.startswith("no steady step time for 1 of 5 runs: ") for flag in flags)
+    assert "no steady step time of 2 of 5 runs: step_time_s was not reported" in texts(row)
 
 
 def test_where_there_are_seeds_they_stay_the_unit_of_a_time_too() -> None:
@@ -82,7 +81,7 @@ def test_two_repeats_are_as_few_as_two_seeds() -> None:
     row = compare(runs, {}).cells[0].rows[1]
 
     assert row.verdict == "inconclusive"
-    assert "n=2: no verdict below 3 runs" in row.flags
+    assert "2 runs: too few for a verdict, take 5" in texts(row)
 
 
 @pytest.mark.parametrize(("metric", "goal", "unit"), [("survival_time", "max", "seeds"), ("GFLOP/s", "max", "runs")])

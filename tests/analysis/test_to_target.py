@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import pytest
-from recorded_runs import arm, run, summary
+from recorded_runs import arm, run, summary, texts
 
 from hpcml.analysis.compare.comparison import compare
 from hpcml.errors import ComparisonError
@@ -34,7 +34,7 @@ def race_of(row: Row) -> ToTarget:
     return row.to_target
 
 
-def test_the_first_point_at_the_target_counts_and_ratios_are_of_geometric_means() -> None:
+def test_the_first_point_at_the_target_counts() -> None:
     runs = arm("fp32", VALUES, wall_s=100.0) + arm("tf32", VALUES, wall_s=100.0)
 
     cell = compared(runs, {"fp32": [40, 42, 44, 40, 42], "tf32": [20, 21, 22, 20, 21]}).cells[0]
@@ -44,9 +44,8 @@ def test_the_first_point_at_the_target_counts_and_ratios_are_of_geometric_means(
     assert (reference.reached, reference.n, reference.median_s) == (5, 5, 42.0)
     assert row.median_s == 21.0
     assert row.restricted_mean_s == pytest.approx(20.8)
-    assert reference.ratio is None
-    assert row.ratio == pytest.approx(0.5)
-    assert row.ratio_ci95 is None  # the pairs differ by one and the same factor
+    assert reference.saved_s is None
+    assert row.saved_s == pytest.approx(20.8)
 
 
 def test_a_run_that_never_reaches_it_is_censored_and_not_dropped() -> None:
@@ -58,7 +57,6 @@ def test_a_run_that_never_reaches_it_is_censored_and_not_dropped() -> None:
     assert (row.reached, row.n, row.median_s) == (4, 5, 20.5)
     assert (row.budget_s, reference.budget_s) == (80.0, 80.0)
     assert row.restricted_mean_s == pytest.approx((20 + 21 + 22 + 20 + 80) / 5)
-    assert (row.ratio, row.ratio_ci95) == (None, None)
 
 
 @pytest.mark.parametrize("state", [State.FAILED, State.TIMEOUT])
@@ -86,7 +84,7 @@ def test_emulated_runs_reach_the_target_in_no_time_that_says_anything() -> None:
 
     assert reference.budget_s == 40.0
     assert (row.reached, row.n) == (5, 5)
-    assert (row.median_s, row.restricted_mean_s, row.ratio, row.median_kj) == (None, None, None, None)
+    assert (row.median_s, row.restricted_mean_s, row.saved_s, row.median_kj) == (None, None, None, None)
 
 
 def test_a_target_of_a_loss_is_reached_from_above() -> None:
@@ -128,7 +126,7 @@ def spans(*energies_j: float) -> list[Timeline]:
     return [Timeline(attempt=1, node=0, host="n1", device="gpu0", uuid=None, spans=listed)]
 
 
-def test_energy_to_the_target_is_the_sampled_one_else_the_share_of_time() -> None:
+def test_energy_to_the_target_is_the_sampled_one() -> None:
     usage = Usage(gpus=1, energy_j=10_000.0, energy_scope="gpu")
     runs = arm("fp32", VALUES[:2], wall_s=100.0, usage=usage) + arm("tf32", VALUES[:2], wall_s=100.0, usage=usage)
     curves = {r.uid: climb(20.0) for r in runs}
@@ -138,9 +136,8 @@ def test_energy_to_the_target_is_the_sampled_one_else_the_share_of_time() -> Non
         runs, {}, ComparisonRequest(target=0.9), more_curves={"val_accuracy": curves}, timelines=timelines
     ).cells[0]
 
-    shared, sampled = (race_of(row) for row in cell.rows)
-    assert (shared.energy_basis, sampled.energy_basis) == ("share of time", "samples")
-    assert shared.median_kj == pytest.approx(2.0)
+    unknown, sampled = (race_of(row) for row in cell.rows)
+    assert unknown.median_kj is None
     assert sampled.median_kj == pytest.approx(4.0)
 
 
@@ -150,4 +147,4 @@ def test_times_of_a_run_that_waited_in_the_queue_again_are_flagged() -> None:
 
     row = compared(runs, {"fp32": [10] * 5, "tf32": [10] * 5}).cells[0].rows[1]
 
-    assert "1 run was started more than once: its time to the target holds the waiting" in row.flags
+    assert "times to the target of 1 runs that were started again hold the waiting" in texts(row)

@@ -42,7 +42,7 @@ def test_an_arm_that_often_diverges_is_seldom_called_good_for_its_survivors(n: i
 
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_a_coarse_metric_is_not_taken_for_a_certain_one(n: int) -> None:
-    settings = {"objective.margin": 7 / 355, "objective.resolution": 1 / 355}
+    settings = {"objective.margin": 7 / 355}
 
     assert shares(on_a_grid(n, 0.003, 0.95), STUDIES, settings)["equivalent"] <= LIMIT
 

@@ -43,7 +43,7 @@ def hpcml(hpcml_environ: dict[str, str], tmp_path: Path) -> Hpcml:
 @pytest.mark.parametrize(
     "command",
     [
-        *("runs --best", "show --curve", "compare", "compare --checklist", "plan", "scaling", "peak", "report"),
+        *("runs --best", "show --curve", "compare", "plan", "scaling", "peak", "report"),
         "export --to csv -o there",
     ],
 )

@@ -84,7 +84,7 @@ def a_home(home: Path) -> None:
     folder = home / "submissions" / "20260528-202640-sub"
     folder.mkdir(parents=True)
     (folder / "ended.json").write_text("[0]")
-    batch = {"jobs": [], "max_parallel": None, "runtime": "/tmp/x", "environ": {}, "umask": 63}  # noqa: S108 - a text
+    batch = {"jobs": [], "max_parallel": None, "runtime": "/tmp/x", "environ": {}}  # noqa: S108 - a text
     write_batch(new_file(folder.parent, folder.name), decode(QueuedBatch, batch | {"pool": {"cores": 1, "gpus": []}}))
     (home / "submissions" / "open").mkdir()
     intent = {"submission": "s", "host": "h", "batches": [], "run_dirs": [str(runs / "default" / "gone")]}

@@ -30,6 +30,7 @@ QUESTIONS, SCRIPTS, RUNS = (ASKED[kind] for kind in ("answers", "scripts", "runs
 WORDS = frozenset(
     {
         "flags",
+        "text",
         "remarks",
         "notes",
         "note",

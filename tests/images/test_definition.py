@@ -187,7 +187,7 @@ def test_sources_of_files_are_what_a_shell_makes_of_them(tmp_path: Path, monkeyp
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("DATA", str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
-    lines = ["~/a.txt /a", "$DATA/b.txt /b", "${DATA}/b.txt /c", "{a,data/b}.txt /d/", "data/*.txt /e/"]
+    lines = ["~/a.txt /a", "$DATA/b.txt /b", "${DATA}/b.txt /c", "data/*.txt /e/"]
     keys = []
     for word in ("one", "two"):
         for name in ("a.txt", "data/b.txt"):
@@ -200,10 +200,10 @@ def test_sources_of_files_are_what_a_shell_makes_of_them(tmp_path: Path, monkeyp
     assert all(keys[0][source] != keys[1][source] for source in keys[0])
 
 
-def test_braces_that_stand_for_a_million_names_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.def").write_text(f"Bootstrap: docker\nFrom: alpine\n%files\n{'{a,b}' * 40} /x\n")
+def test_braces_that_stand_for_several_names_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.def").write_text("Bootstrap: docker\nFrom: alpine\n%files\n{a,b} /x\n")
 
-    with pytest.raises(ConfigError, match="its braces stand for more than 1000 names"):
+    with pytest.raises(ConfigError, match="write each name on a line of its own, without braces"):
         rendered(own(tmp_path / "x.def"))
 
 

@@ -13,7 +13,7 @@ from hpcml.model.records import Point, RunRecord, Usage
 from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint, SerialShare
 from hpcml.model.state import State
 from hpcml.model.utilization import Attained, Attainment, Published
-from tests.report.report_values import ci, comparison, difference, row, run, speed, summary
+from tests.report.report_values import ci, comparison, difference, flag, row, run, speed, summary
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -70,8 +70,8 @@ def to_target(ratio: float | None) -> ToTarget:
         median_s=612.0,
         restricted_mean_s=640.0,
         budget_s=900.0,
-        ratio=ratio,
-        ratio_ci95=None if ratio is None else ci(ratio - 0.1, ratio + 0.1),
+        saved_s=None if ratio is None else 30.0 * (1 - ratio),
+        saved_ci95=None if ratio is None else ci(1.0, 29.0),
         median_kj=512.0,
     )
 
@@ -101,7 +101,7 @@ def full_comparison(**fields: Any) -> Any:  # noqa: ANN401
             seeds=(0, 1, 2),
             difference=difference(-0.0325, 0.0125, rho=None),
             verdict="worse",
-            flags=("n=3: indicative only", "requested tf32, measured fp32 (1 of 3 runs)", "emulated: no speed"),
+            flags=(flag("3 seeds: indicative only, take 5"), flag("tf32 asked for in 1 of 3 runs, measured fp32")),
         ),
     )
     return comparison(**{"rows": rows, **fields})

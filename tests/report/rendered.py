@@ -19,20 +19,20 @@ from hpcml.report.scaling import scaling_document
 from hpcml.report.utilization import utilization_document
 
 
-def comparison_text(comparison: Comparison, *, width: int = 100, explain: bool = True) -> str:
-    return as_text(comparison_document(comparison, explain=explain), width=width)
+def comparison_text(comparison: Comparison, *, width: int = 100) -> str:
+    return as_text(comparison_document(comparison), width=width)
 
 
 def comparison_renderable(comparison: Comparison, *, console: Console) -> RenderableType:
-    return as_renderable(comparison_document(comparison, explain=True), console=console)
+    return as_renderable(comparison_document(comparison), console=console)
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    return as_markdown(comparison_document(comparison, explain=True))
+    return as_markdown(comparison_document(comparison))
 
 
 def comparison_latex(comparison: Comparison) -> str:
-    return as_latex(comparison_document(comparison, explain=True))
+    return as_latex(comparison_document(comparison))
 
 
 def comparison_csv(comparison: Comparison) -> str:

@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hpcml.model.comparison import Cell, Comparison, Difference, Discrepancy, Excluded, Interval, Occurrence, Row, Speed
+from hpcml.model.comparison import (
+    Cell,
+    Comparison,
+    Difference,
+    Discrepancy,
+    Excluded,
+    Flag,
+    FlagCode,
+    Interval,
+    Occurrence,
+    Row,
+    Speed,
+)
 from hpcml.model.records import MetricSummary, RunRecord, StoredEvent
 from hpcml.model.state import State
 
@@ -14,6 +26,10 @@ EVIL = "a[bold]b\x1b[31m\nc|d\r\u202e"  # markup, an escape sequence, line break
 
 def ci(low: float, high: float, confidence: float = 0.95) -> Interval:
     return Interval(low=low, high=high, confidence=confidence)
+
+
+def flag(text: str, code: FlagCode = FlagCode.RECORDS) -> Flag:
+    return Flag(code=code, level="doubt", text=text)
 
 
 def speed(step_ms: float, speedup: float | None = None) -> Speed:
@@ -78,7 +94,7 @@ def comparison(**fields: Any) -> Comparison:  # noqa: ANN401
             seeds=(0, 1, 2),
             difference=difference(-0.0325, 0.0125, rho=None),
             verdict="worse",
-            flags=("n=3: indicative only", "requested tf32, measured fp32 (1 of 3 runs)", "emulated: no speed"),
+            flags=(flag("3 seeds: indicative only, take 5"), flag("emulated: no speed")),
         ),
     )
     cell: dict[str, Any] = {

@@ -7,7 +7,7 @@ from rendered import report_page
 
 from tests.report.browsing import Open
 from tests.report.publication_values import HOSTILE, full_comparison, publication, runs_of
-from tests.report.report_values import comparison, row, speed
+from tests.report.report_values import comparison, flag, row, speed
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(opened: Open, who
 def test_hostile_words_do_nothing(opened: Open) -> None:
     levels = tuple(HOSTILE)
     timed = speed(9.0, 1.1)
-    others = (row(level, 0.9, verdict="inconclusive", flags=(level,), speed=timed) for level in levels[1:])
+    others = (row(level, 0.9, verdict="inconclusive", flags=(flag(level),), speed=timed) for level in levels[1:])
     told = full_comparison(
         rows=(row(levels[0], 0.9, speed=speed(9.9)), *others),
         reference=levels[0],

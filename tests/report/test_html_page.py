@@ -12,7 +12,7 @@ from rendered import report_page
 
 from hpcml.model.comparison import Discrepancy, Occurrence
 from tests.report.publication_values import HOSTILE, LEVELS, full_comparison, publication, runs_of
-from tests.report.report_values import row
+from tests.report.report_values import flag, row
 
 
 class Page(HTMLParser):
@@ -100,7 +100,8 @@ def test_published_figures_are_apart_and_said_to_be_published(page: Page) -> Non
 
 def test_a_confounder_is_said_in_the_summary() -> None:
     drivers = tuple(Occurrence(value=v, n_runs=5, levels=(level,)) for v, level in (("535", "fp32"), ("550", "tf32")))
-    mixed = full_comparison(confounders=(Discrepancy(key="gpu_driver", kind="fact", occurrences=drivers),))
+    driver = Discrepancy(key="gpu_driver", kind="fact", occurrences=drivers)
+    mixed = full_comparison(flags=(flag(f"CONFOUNDED by fact {driver}"),))
 
     page = Page(report_page(publication(comparison=mixed)))
 
@@ -150,7 +151,10 @@ def test_tables_have_captions_and_scopes(page: Page) -> None:
 def test_hostile_words_are_text_wherever_they_come_from() -> None:
     calm = Page(report_page(publication(LEVELS[: len(HOSTILE)])))
     levels = tuple(HOSTILE)
-    rows = (row(levels[0], 0.9), *(row(level, 0.9, verdict="inconclusive", flags=(level,)) for level in levels[1:]))
+    rows = (
+        row(levels[0], 0.9),
+        *(row(level, 0.9, verdict="inconclusive", flags=(flag(level),)) for level in levels[1:]),
+    )
     cell = {
         "rows": rows,
         "where": {"model": HOSTILE[0], "data": HOSTILE[1]},

@@ -8,7 +8,7 @@ from rendered import report_page
 
 from tests.report.browsing import Open
 from tests.report.publication_values import full_comparison, publication
-from tests.report.report_values import difference, row
+from tests.report.report_values import difference, flag, row
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_the_first_screen_says_what_was_asked_found_how_sure_it_is_and_what_weak
             0.9,
             verdict="equivalent",
             difference=difference(-0.01, 0.004),
-            flags=("not interleaved: so", "emulated: no speed"),
+            flags=(flag("not interleaved: so"), flag("emulated: no speed")),
         ),
     )
     told = publication(("fp32", "tf32"), seeds=2, points=5, comparison=full_comparison(rows=rows))

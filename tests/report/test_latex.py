@@ -16,7 +16,6 @@ from rendered import comparison_latex
 from report_values import comparison
 
 from hpcml.model.comparison import Discrepancy, Occurrence
-from hpcml.report.comparison import comparison_document
 from hpcml.report.document import Column, Document, Listing, Remarks, Section
 from hpcml.report.render.latex import as_latex, as_latex_report, escaped
 from hpcml.report.text import safe
@@ -168,12 +167,6 @@ def test_what_rows_cost_and_how_hard_they_worked_is_a_second_table() -> None:
     second = rows_of(text[text.rindex(r"\begin{longtable}") :])
     assert {columns_of(line) for line in second} == {1 + len(cell.rows)}
     assert any(line.startswith("  energy, kJ & ") for line in second)
-
-
-def test_what_is_said_to_the_author_alone_is_a_comment() -> None:
-    lines = as_latex(comparison_document(comparison())).splitlines()
-
-    assert [line for line in lines if "--explain" in line.replace("{-}", "-")] == ["% 9 more remarks: --explain"]
 
 
 def table(rows: int, columns: int, *, of: str = "0.9102 [0.9, 0.92]", name: str = "arm") -> Listing[int]:

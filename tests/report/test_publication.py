@@ -13,7 +13,7 @@ from hpcml.report.charts import decimate, level_styles, named_axis
 from hpcml.report.render.latex import is_report_latex
 from hpcml.report.render.markdown import is_report_markdown
 from tests.report.publication_values import HOSTILE, full_comparison, publication
-from tests.report.report_values import difference, row, speed
+from tests.report.report_values import difference, flag, row, speed
 
 
 def track(values: list[float]) -> list[Point]:
@@ -58,7 +58,7 @@ def test_the_markdown_has_the_verdicts_first_and_every_table() -> None:
 
 
 def test_how_numbers_were_obtained_is_said_as_it_was_done() -> None:
-    quick = replace(speed(50.0, 1.3), speedup_of="means", speedup_of_medians=1.0)
+    quick = replace(speed(50.0, 1.3), speedup_of="means")
     rows = (row("fp32", 0.9, speed=speed(65.0)), row("tf32", 0.9, verdict="inconclusive", speed=quick))
     plain = report_markdown(publication(("fp32", "tf32"), seeds=2))
     of_means = report_markdown(publication(("fp32", "tf32"), seeds=2, comparison=full_comparison(rows=rows)))
@@ -102,8 +102,8 @@ def test_what_weakens_three_conclusions_or_more_is_told_once() -> None:
     levels = ("fp32", "amp_bf16", "tf32", "bf16")
 
     def told(n: int) -> str:
-        rows = [row(level, 0.9, verdict="inconclusive", flags=(f"flag of {level}",)) for level in levels[1:n]]
-        cells = full_comparison(rows=(row("fp32", 0.9), *rows), remarks=("ran one after the other",))
+        rows = [row(level, 0.9, verdict="inconclusive", flags=(flag(f"flag of {level}"),)) for level in levels[1:n]]
+        cells = full_comparison(rows=(row("fp32", 0.9), *rows), flags=(flag("ran one after the other"),))
         text = report_markdown(publication(levels[:n], seeds=2, comparison=cells))
         return text[: text.index("## Comparison")]
 

@@ -8,6 +8,7 @@ import pytest
 
 from hpcml.errors import SubmissionError
 from hpcml.model.cluster import SchedulerName
+from hpcml.schedulers.description import Scheduler
 from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.schedulers.registry import BACKENDS, open_submitter, require_programs
 
@@ -22,7 +23,8 @@ def test_every_scheduler_that_a_cluster_can_name_is_registered() -> None:
 def test_what_a_profile_and_a_retry_need_to_know_of_a_scheduler_is_said(scheduler: str) -> None:
     backend = BACKENDS[scheduler]
 
-    assert backend.title.casefold() == scheduler
+    assert isinstance(backend, Scheduler)
+    assert backend.title.casefold() == backend.name == scheduler
     assert backend.gpu_request is not None
     assert "{gpus}" in backend.gpu_request
     assert backend.typed_gpu_request is None or "{gpu_type}" in backend.typed_gpu_request

@@ -6,6 +6,7 @@ scripts that say what Slurm's and PBS's own do when their server is away (record
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hpcml.schedulers.batches import own_batch
 from hpcml.schedulers.commands import NoAnswerError
 from hpcml.schedulers.contract import Batch, Ticket
 from hpcml.schedulers.driver import Driver
-from hpcml.schedulers.pbs.query import find
+from hpcml.schedulers.pbs.scheduler import PBS
 from hpcml.schedulers.slurm import SLURM
 from tests.schedulers.jobs import write_job
 from tests.schedulers.slurm.as_user import CONF
@@ -101,8 +102,10 @@ def test_an_empty_queue_is_an_answer(programs: Path, driver: Driver, batch: Batc
 @pytest.mark.parametrize(
     "line", ["echo 'Connection refused\nqselect: cannot connect to server pbs01 (errno=15010)' >&2", MASKED["page"]]
 )
-def test_a_qselect_that_hides_its_failure_proves_nothing(programs: Path, line: str) -> None:
+def test_a_qselect_that_hides_its_failure_proves_nothing(
+    programs: Path, driver: Driver, batch: Batch, line: str
+) -> None:
     write(programs, "qselect", line)
 
     with pytest.raises(NoAnswerError, match="PBS cannot be asked"):
-        find(NAME, timeout_s=20)
+        replace(driver, scheduler=PBS).find(batch)

@@ -1,33 +1,26 @@
 """Runs sorted into cells: alike in every setting but the compared one, so that only this can make a difference.
 
-Used by `hpcml compare` (`find_cells`, and `Terms`, which the rows of a cell share) and by `hpcml report`
-(`group_runs`: the runs behind each row, whether or not a comparison was possible).
+Used by `hpcml compare` (`find_cells`) and by `hpcml report` (`group_runs`: the runs behind each row, whether or not a
+comparison was possible).
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
-from hpcml.analysis.compare.arms import Arm
-from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, find_seeds, natural, with_distinct_settings
+from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, find_seeds, natural
 from hpcml.analysis.compare.fairness import ITS_SEED, differing, setting, settings_of
-from hpcml.analysis.compare.grid import LINEAR, NO_GRID, MetricScale, Resolution
-from hpcml.analysis.compare.to_target import Race, Reach
-from hpcml.analysis.steady import SteadyState
 from hpcml.errors import ComparisonError
 from hpcml.model.comparison import Comparison
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate
 from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Level, ReportGroup
-from hpcml.model.records import Point, RunRecord
+from hpcml.model.records import RunRecord
 from hpcml.model.state import State
-from hpcml.model.told_apart import factor_name, show
+from hpcml.model.told_apart import show
 
-_NAMES_SEED = re.compile(r"(?i)seed|random_?state|(?:^|[^a-z])(?:rng|rep(?:eat|licate)?|trial)(?![a-z])")
 _DIGITS = 18  # of a seed
 _RULES = "workload.metrics"  # by which metrics are read of what a program prints
 Where = tuple[tuple[str, str], ...]
@@ -57,21 +50,19 @@ def find_cells(factor: Factor, runs: Sequence[RunRecord], allowed: Collection[st
     """
     names = [name for name in CELL_GROUPS if name not in factor.groups]
     by_groups: dict[Where, list[RunRecord]] = defaultdict(list)
-    distinct = with_distinct_settings(runs)
-    wheres = {id(run.params): tuple((name, _chosen(run, name)) for name in names) for run in distinct}
     for run in runs:
-        by_groups[wheres[id(run.params)]].append(run)
+        by_groups[tuple((name, _chosen(run, name)) for name in names)].append(run)
     found: list[CellRuns] = []
     for where, members in by_groups.items():
-        distinct = distinct if len(members) == len(runs) else with_distinct_settings(members)
-        keys = differing(distinct, settings_of(distinct))
+        keys = differing(members, settings_of(members))
         splitting = [key for key in keys if allowed is not None and key not in allowed and not factor.owns(key)]
         read = [run for run in members if run.metrics] if _RULES in splitting else []
         if len({show(run.params.get(_RULES)) for run in read}) == 1:
             splitting.remove(_RULES)  # runs of which nothing was read say nothing by other rules: they make no cell
         mixed = tuple(key for key in keys if key not in splitting)
         found += [
-            CellRuns(where=where + more, runs=tuple(of), mixed=mixed) for more, of in _split(members, splitting).items()
+            CellRuns(where=where + more, runs=tuple(alike), mixed=mixed)
+            for more, alike in _split(members, splitting).items()
         ]
     return sorted(found, key=lambda group: [(natural(value), value) for _, value in group.where])
 
@@ -108,26 +99,15 @@ def with_seeds_from(word: str, runs: Sequence[RunRecord]) -> list[RunRecord]:
     if len(own := sorted({run.seed for run in runs})) > 1:
         raise ComparisonError(f"--seed {word}: these runs have several seeds besides; --where seed={own[0]} takes one")
     are_numbers = all(text.isascii() and text.isdecimal() and len(text) <= _DIGITS for text in texts)
-    numbers = {text: int(text) if are_numbers else at for at, text in enumerate(texts)}
-    rest = {id(run.params): {name: of for name, of in run.params.items() if name != key} for run in runs}
+    numbers = {text: int(text) if are_numbers else place for place, text in enumerate(texts)}
     return [
-        replace(run, seed=numbers[show(value)], params=rest[id(run.params)])
+        replace(
+            run,
+            seed=numbers[show(value)],
+            params={name: setting for name, setting in run.params.items() if name != key},
+        )
         for run, value in zip(runs, values, strict=True)
     ]
-
-
-def maybe_seed(cells: Sequence[CellRuns]) -> str | None:
-    """Return what may be the program's seed, by a name: the only setting in which *cells* differ, each of one seed."""
-    if any(len({run.seed for run in cell.runs}) > 1 for cell in cells):
-        return None
-    values: dict[str, set[str]] = defaultdict(set)
-    for cell in cells:
-        for key, value in cell.where:
-            values[key].add(value)
-    several = [key for key, of in values.items() if len(of) > 1]
-    if len(several) != 1 or not any(map(_NAMES_SEED.search, (several[0].rpartition(".")[2], *values[several[0]]))):
-        return None
-    return factor_name(several[0])
 
 
 def _split(runs: Sequence[RunRecord], keys: Sequence[str]) -> dict[Where, list[RunRecord]]:
@@ -145,43 +125,6 @@ def _chosen(run: RunRecord, group: str) -> str:
     """Return the option of a config group; "not set" where that says nothing of the user's own program."""
     key = f"{group}.name"
     return show(None if says_nothing(run.params, key) else run.params.get(key))
-
-
-Curves = Mapping[str, Sequence[Point]]  # by uid
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What all rows of one cell are judged by."""
-
-    reference: Arm | None  # None: the cell has no run of that level
-    metric: str
-    margin: float | None
-    higher_is_better: bool
-    knows_goal: bool
-    by_precision: bool
-    steady: Mapping[str, SteadyState]  # by uid, one step window for all
-    reporting: Collection[str]  # uids of the runs that reported step_time_s and have no steady state
-    steps: Curves  # step_time_s
-    data: Curves  # data_time_s
-    communication: Curves  # communication_time_s
-    scale: MetricScale = LINEAR
-    resolution: Resolution = NO_GRID
-    race: Race | None = None  # None: no target
-    reaches: Mapping[str, Sequence[Reach]] = field(default_factory=dict)  # by level
-    budget_s: float | None = None
-    seed: int | None = None  # the one of all runs, where each of them is a unit
-    by_mean: bool = False  # speed-ups are of mean step times, not of medians
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether any run reported the times of its steps."""
-        return bool(self.steady or self.reporting)
-
-    @property
-    def unit(self) -> Literal["seeds", "runs"]:
-        """What is counted as one observation."""
-        return "seeds" if self.seed is None else "runs"
 
 
 def group_runs(runs: Sequence[RunRecord], by: str, comparison: Comparison | None) -> tuple[ReportGroup, ...]:

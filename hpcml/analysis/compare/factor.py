@@ -91,15 +91,8 @@ class Factor:
         return _precision(run) if self.group == "precision" else show(setting_of(run, self.key))
 
     def levels(self, runs: Sequence[RunRecord]) -> list[str]:
-        """Return the level of each of *runs*; those that share their settings have it looked up once."""
-        known: dict[tuple[int, str, str], str] = {}
-        found = []
-        for run in runs:
-            alike = (id(run.params), run.precision, run.numerics)
-            if alike not in known:
-                known[alike] = self.level(run)
-            found.append(known[alike])
-        return found
+        """Return the level of each of *runs*."""
+        return [self.level(run) for run in runs]
 
     def sort_key(self, level: str) -> tuple[Any, ...]:
         """Return a sort key: precisions in hpcml's own order, numbers by size (2 before 10), words by letter."""
@@ -148,7 +141,6 @@ def _find_one(by: str, runs: Sequence[RunRecord], option: str) -> Factor:
         raise ComparisonError(f"--by {by}: seeds are what everything else is averaged over; compare by another setting")
     argument = f"{ARGUMENTS}{by.removeprefix('args.')}"
     group = by.removesuffix(".name")
-    runs = with_distinct_settings(runs)
     is_flag = all(argument in run.params for run in runs)  # --name, --model: what was typed for the user's program
     if group in GROUPS and not is_flag:
         return Factor(name=group, key=f"{group}.name", group=group)
@@ -173,20 +165,14 @@ def _find_one(by: str, runs: Sequence[RunRecord], option: str) -> Factor:
     raise ComparisonError(f"{option} {by} is no setting of these runs; {near}")
 
 
-def with_distinct_settings(runs: Iterable[RunRecord]) -> list[RunRecord]:
-    """Return a run for each content of the settings and each seed: what settings say of them, they say of all *runs*.
-
-    Runs that were loaded together share the settings that they have alike: of ten thousand a few are left.
-    """
-    return list({(id(run.params), run.seed): run for run in runs}.values())
-
-
 def find_levels(factor: Factor, runs: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return the levels of *runs*, sorted; raises `ComparisonError` where there is only one."""
     levels = tuple(sorted(set(factor.levels(runs)), key=factor.sort_key))
     if len(levels) == 1:
         alike = f"{all_have(runs)} {factor.name}={levels[0]}: nothing to compare"
         if differ := _differing(runs):
+            if levels[0] == PrecisionName.own.name:
+                raise ComparisonError(f"by which setting? these runs differ in {', '.join(differ)}: --by {differ[0]}")
             raise ComparisonError(f"{alike}; what differs is {', '.join(differ)}: --by {differ[0]}")
         if levels[0] == PrecisionName.own.name:
             raise ComparisonError(
@@ -220,15 +206,16 @@ def differing_settings(runs: Sequence[RunRecord]) -> list[str]:
 
 def _several(runs: Sequence[RunRecord]) -> dict[str, set[str]]:
     """Return the settings of which *runs* have several values, with these, sorted by name; a flag may be absent."""
+    first = runs[0].params if runs else {}
+    differing = {key for run in runs for key, value in run.params.items() if value != first.get(key)}
+    differing |= {key for key in first if any(key not in run.params for run in runs)}
     values: dict[str, set[str]] = {}
-    distinct = with_distinct_settings(runs)
-    for run in distinct:
-        for key in run.params:
-            values.setdefault(key, set()).add(show(setting_of(run, key)))
-    for key, found in values.items():
-        if key.startswith(ARGUMENTS) and any(key not in run.params for run in distinct):
-            found.add(show(None))
-    return {key: found for key, found in sorted(values.items()) if len(found) > 1}
+    for key in sorted(differing):
+        having = [run for run in runs if key in run.params]
+        values[key] = {show(setting_of(run, key)) for run in having}
+        if key.startswith(ARGUMENTS) and len(having) < len(runs):
+            values[key].add(show(None))
+    return {key: found for key, found in values.items() if len(found) > 1}
 
 
 def _differ_beyond_seeds(commands: Iterable[str]) -> bool:

@@ -3,30 +3,22 @@
 Settings make cells of their own (`hpcml.analysis.compare.cells`); what is left here are facts, which nobody chose
 (driver, node, image), and settings that were allowed to differ. A fact forbids the comparison where it may move the
 metric or the time of all runs that have it: the device with its caps and its state, the software. Others are only
-noted: which of several equal nodes it was. `order_remarks` finds arms that ran one after the other, or
-on different nodes.
+noted: which of several equal nodes it was. `order_flags` finds arms that ran one after the other.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 from typing import Literal
 
-from hpcml.analysis.compare.arms import Arm
-from hpcml.analysis.compare.factor import (
-    LAST_STEP,
-    PRECISION_EFFECTIVE,
-    SOFTWARE,
-    Factor,
-    with_distinct_settings,
-)
+from hpcml.analysis.compare.factor import LAST_STEP, PRECISION_EFFECTIVE, SOFTWARE, Factor
+from hpcml.analysis.frame import Arm, node_of
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import Discrepancy, Occurrence
+from hpcml.model.comparison import Discrepancy, Flag, FlagCode, Occurrence, flag
 from hpcml.model.identity import changes_results
 from hpcml.model.record_keys import flag_setting
 from hpcml.model.records import RunRecord
@@ -47,8 +39,6 @@ _NOTED_FACTS = (
 )
 # Known of a run only if it was measured beside it, or probed: not to know it is no difference, the rows flag it.
 _MEASURED = frozenset({"gpu_shared", "thermal_throttling", "power_throttling", PRECISION_EFFECTIVE})
-# Facts that are looked up elsewhere than among the facts of a run, or beside them (`read_fact`).
-_ELSEWHERE = _MEASURED | {LAST_STEP, "code", "git_commit", "git_dirty"}
 _THROTTLED_FROM = 0.01  # of the time
 _WORDS = {
     "driver": "gpu_driver",
@@ -61,11 +51,6 @@ _WORDS = {
     "cpu": "cpu_model",
 }  # of --allow, for facts with longer names
 
-_LONG_BEFORE = 2  # times
-_COUNTS_STEPS = re.compile(
-    r"epoch|step|iter|batch|accum|budget|updates|rounds|episodes|gpus|devices|nodes|ranks|layout|\bn(um)?_",
-    re.IGNORECASE,
-)
 # A word of a command, as a shell takes it, that is a placeholder, with what is in front of it there or before
 _SETTING = re.compile(r" (?:--?[A-Za-z][\w.-]* )?'(?:[-+~]{0,2}[\w./@=-]+=|-[A-Za-z])?\{([^{}'\s]+)\}'(?= |$)")
 _PLAIN = {str, int, float, bool, type(None)}  # others are compared as they are written
@@ -97,11 +82,8 @@ def find_differences(
     """
     forbidding: list[Discrepancy] = []
     noted: list[Discrepancy] = []
-    distinct = _Distinct(
-        settings=with_distinct_settings(runs), facts=list({id(run.facts): run for run in runs}.values())
-    )
-    for key, kind, read in _questions(settings_of(runs) if settings is None else settings, metric, distinct.settings):
-        discrepancy = _discrepancy(factor, key, kind, read, runs, distinct)
+    for key, kind, read in _questions(settings_of(runs) if settings is None else settings, metric, runs):
+        discrepancy = _discrepancy(factor, key, kind, read, runs)
         if discrepancy is None:
             continue
         if key in _NOTED_FACTS or (key == LAST_STEP and (may_stop_early or _is_scatter(factor, read, runs))):
@@ -113,33 +95,21 @@ def find_differences(
     return Differences(forbidding=tuple(forbidding), noted=tuple(noted))
 
 
-def early_ends(differences: Differences, by: str) -> Iterator[str]:
-    """Yield a sentence where some runs have ended long before others, and the name of the factor does not say why."""
-    if _COUNTS_STEPS.search(by):
-        return
-    for each in differences.noted:
-        steps = [int(of.value) for of in each.occurrences if of.value.isdecimal()] if each.key == LAST_STEP else []
-        if steps and max(steps) >= _LONG_BEFORE * min(steps):
-            yield f"{each}: were the shorter ones stopped, or did they break off?"
-
-
 def settings_of(runs: Sequence[RunRecord]) -> list[str]:
     """Return the names of the settings of *runs* that may change what they compute, sorted.
 
     Left out are seed and experiment, and how runs are judged (objective.*).
     """
-    keys: set[str] = set().union(*(run.params for run in with_distinct_settings(runs)))
+    keys: set[str] = set().union(*(run.params for run in runs))
     return sorted(key for key in keys - _BOOKKEEPING if not key.startswith(_JUDGEMENT) and changes_results(key))
 
 
 def differing(runs: Sequence[RunRecord], keys: Iterable[str]) -> list[str]:
     """Return those of the settings *keys* that differ among *runs*, in the order of *keys*."""
-    runs = with_distinct_settings(runs)
-    params = [run.params for run in runs]
     return [
         key
         for key in keys
-        if not are_alike([of.get(key) for of in params]) and not are_alike(list(map(setting(key, runs), runs)))
+        if not are_alike([run.params.get(key) for run in runs]) and not are_alike(list(map(setting(key, runs), runs)))
     ]
 
 
@@ -249,24 +219,10 @@ def _yes(value: bool | None) -> str | None:  # noqa: FBT001 - the answer itself
     return None if value is None else "yes" if value else "no"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Distinct:
-    """Of runs, one for each content of the settings and each seed, and one for each content of the facts."""
-
-    settings: Sequence[RunRecord]
-    facts: Sequence[RunRecord]
-
-
 def _discrepancy(
-    factor: Factor,
-    key: str,
-    kind: Literal["setting", "fact"],
-    read: _Read,
-    runs: Sequence[RunRecord],
-    distinct: _Distinct,
+    factor: Factor, key: str, kind: Literal["setting", "fact"], read: _Read, runs: Sequence[RunRecord]
 ) -> Discrepancy | None:
-    asked = distinct.settings if kind == "setting" else runs if key in _ELSEWHERE else distinct.facts
-    if key == factor.key or are_alike(list(map(read, asked))):
+    if key == factor.key or are_alike(list(map(read, runs))):
         return None
     levels: dict[str, list[str]] = defaultdict(list)
     for run in runs:
@@ -313,105 +269,40 @@ def _is_scatter(factor: Factor, read: _Read, runs: Sequence[RunRecord]) -> bool:
     return overlap and most - least <= _SCATTER * most
 
 
-_NAMED = 3  # nodes in a line that people read
+_NAMED = 3  # levels or nodes in a line that people read
 _LEAST = 2  # runs of an arm on a node, below which an order says nothing
-_Start = tuple[float, str]  # unix seconds, and the uid
 
 
-def order_remarks(arms: Iterable[Arm]) -> list[str]:
-    """Return a sentence for each way in which the runs of the arms were not interleaved in time or over nodes.
+def order_flags(arms: Sequence[Arm]) -> list[Flag]:
+    """Return a flag for each order in which the arms ran one after the other on a node.
 
     A node warms up, its load and its clocks drift: what drifts while one arm runs after the other is part of their
     difference, and no test can tell it apart. Runs without a recorded start or node are left out.
     """
-    by_node: defaultdict[str, dict[str, list[_Start]]] = defaultdict(dict)
+    starts: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for arm in arms:
-        for node, starts in _starts(arm):
-            by_node[node].setdefault(arm.level, []).extend(starts)
-    blocks: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
-    for node, of_levels in sorted(by_node.items()):
-        if order := _one_after_the_other(of_levels):
-            blocks[order].append(node)
-    remarks = [
-        f"not interleaved on {_listed(nodes)}: {_in_order(order)}; what drifted meanwhile is in the differences "
-        "(launch with the seeds outermost)"
-        for order, nodes in blocks.items()
+        for run in arm.ok:
+            if run.t_start is not None and (node := node_of(run)) is not None:
+                starts[node][arm.level].append(run.t_start)
+    nodes: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for node, levels in sorted(starts.items()):
+        order = _one_after_the_other([(min(times), max(times), level) for level, times in levels.items()])
+        if order and all(len(times) >= _LEAST for times in levels.values()):
+            nodes[order].append(node)
+    return [
+        flag(FlagCode.NOT_INTERLEAVED, order=f"{', then '.join(_listed(order))} on {', '.join(_listed(those))}")
+        for order, those in nodes.items()
     ]
-    return remarks + _nodes_of_their_own(by_node)
 
 
-def _in_order(levels: Sequence[str]) -> str:
-    """Return "a, then b"; of many the first few and the last."""
-    if len(levels) <= 2 * _NAMED:
-        return ", then ".join(levels)
-    return f"{', then '.join(levels[:_NAMED])} ... and at last {levels[-1]} ({len(levels)} arms)"
-
-
-def _starts(arm: Arm) -> Iterator[tuple[str, list[_Start]]]:
-    """Yield the starts of the runs of *arm* that have the same facts, with their node."""
-    starts: defaultdict[int, list[_Start]] = defaultdict(list)
-    for run in arm.ok:
-        if run.t_start is not None:
-            starts[id(run.facts)].append((run.t_start, run.uid))
-    for facts, _ in arm.facts:
-        if "hostname" in facts and id(facts) in starts:
-            yield str(facts["hostname"]), starts[id(facts)]
-
-
-def _one_after_the_other(of_levels: Mapping[str, Sequence[_Start]]) -> tuple[str, ...]:
+def _one_after_the_other(blocks: list[tuple[float, float, str]]) -> tuple[str, ...]:
     """Return the levels in the order in which they ran, where each was over before the next began; else ()."""
-    blocks = sorted((min(starts), max(starts), level) for level, starts in of_levels.items())
-    if len(blocks) < 2 or any(len(starts) < _LEAST for starts in of_levels.values()):
+    blocks.sort()
+    if len(blocks) < 2 or any(last > next_first for (_, last, _), (next_first, _, _) in pairwise(blocks)):
         return ()
-    if any(last > next_first for (_, last, _), (next_first, _, _) in pairwise(blocks)):
-        return ()
-    (first_s, _), (last_s, _) = blocks[0][0], blocks[-1][1]
-    return tuple(level for _, _, level in blocks) if first_s < last_s else ()
+    return tuple(level for _, _, level in blocks) if blocks[0][0] < blocks[-1][1] else ()
 
 
-def _nodes_of_their_own(by_node: Mapping[str, Collection[str]]) -> list[str]:
-    """Return a sentence where each node ran one arm only, so that arms and nodes cannot be told apart; else []."""
-    nodes_of: defaultdict[str, set[str]] = defaultdict(set)
-    for node, levels in by_node.items():
-        for level in levels:
-            nodes_of[level].add(node)
-    if len(nodes_of) < 2 or any(len(levels) > 1 for levels in by_node.values()):
-        return []
-    shown = "; ".join(f"{level} on {_listed(sorted(nodes))}" for level, nodes in sorted(nodes_of.items()))
-    return [f"no node ran more than one arm ({shown}): a difference may be that of the nodes"]
-
-
-def _listed(nodes: Sequence[str]) -> str:
-    more = len(nodes) - _NAMED
-    return ", ".join(nodes[:_NAMED]) + (f" and {more} more nodes" if more > 0 else "")
-
-
-_CLOCKS = 0.05  # by which the medians of two arms' SM clocks may differ without a word
-
-
-def clock_remarks(arms: Sequence[Arm]) -> list[str]:
-    """Return a sentence for each arm whose GPUs ran at other clocks than those of the first arm, the reference.
-
-    The clock of an arm is the median over its runs of their median SM clock. Under a power cap a clock is what the arm
-    itself does, and the sentence says so; clocks that were locked differently are not seen in any other fact.
-    """
-    clocks = {arm.level: clock for arm in arms if (clock := _clock_mhz(arm)) is not None}
-    if not arms or (base := clocks.get(arms[0].level)) is None:
-        return []
-    remarks = []
-    for arm in arms[1:]:
-        own = clocks.get(arm.level)
-        if own is None or abs(own / base - 1) <= _CLOCKS:
-            continue
-        capped = any((run.usage.throttled_power_share or 0) >= _THROTTLED_FROM for run in arm.ok if run.usage)
-        why = "its power cap lowered them" if capped else "no power cap explains it: were clocks locked?"
-        remarks.append(
-            f"SM clocks (medians) of {arm.level} were {own:.0f} MHz, of {arms[0].level} {base:.0f} MHz: part of what "
-            f"their speeds differ by; {why}"
-        )
-    return remarks
-
-
-def _clock_mhz(arm: Arm) -> float | None:
-    known = [run.usage.sm_mhz for run in arm.ok if run.usage is not None and run.usage.sm_mhz is not None]
-    return median(known) if known else None
+def _listed(names: Sequence[str]) -> list[str]:
+    more = len(names) - _NAMED
+    return [*names[:_NAMED], f"{more} more"] if more > 0 else list(names)

@@ -1,21 +1,18 @@
-"""The reasons to doubt a row of a comparison, one line each: lost runs, few seeds, an unproven precision."""
+"""The flags of a row and of a cell: what weakens their numbers (`hpcml.model.comparison.FLAGS` has the sentences)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, replicates_flag, unmoved
-from hpcml.analysis.compare.cells import Terms
-from hpcml.analysis.compare.contrasts import Matchup
-from hpcml.analysis.compare.costs import cost_flags, energy_ratio
-from hpcml.analysis.compare.losses import have_completed_since, lost_runs, lost_words, unread_runs
-from hpcml.analysis.compare.nodes import PlacedContrast, PlacedRatio, node_flags
-from hpcml.analysis.compare.speed import SpeedUps, speed_flags
-from hpcml.analysis.compare.to_target import target_difference
-from hpcml.analysis.steady import MIN_STEPS
-from hpcml.model.comparison import NOT_PROVEN, OTHER_UNITS
+from hpcml.analysis import stats
+from hpcml.analysis.compare.cell_arms import CellArms, Matched, Ratios
+from hpcml.analysis.compare.fairness import Differences, order_flags
+from hpcml.analysis.compare.losses import count_lost
+from hpcml.analysis.compare.measures import cost_flags
+from hpcml.analysis.frame import Arm, is_own_doing
+from hpcml.analysis.nodes import node_flags
+from hpcml.model.comparison import Flag, FlagCode, FlagLevel, Verdict, flag
 from hpcml.model.divergence import diverged, with_nonfinite_loss
 from hpcml.model.metric_goal import is_duration_or_rate, is_share
 from hpcml.model.metric_sources import MIXED_TRAININGS, READ_AFTERWARDS
@@ -30,269 +27,221 @@ from hpcml.model.precision import (
     contradicts,
     is_proven,
 )
+from hpcml.model.records import RunRecord
 from hpcml.spelling import nearest
-from hpcml.units import one_or_many
 
 _BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
 _NEAREST = 3  # names of metrics, in a line that people read
 _PERCENT, _MILLI, _ALIKE = 100, 1000, 1.15  # the mean of one arm is that of the other, but for 15 % and the unit
-_UNEQUAL = 3.0  # times: from here on t's 5 % are 12 to 22 % (docs/statistics.md)
 
 
-def row_flags(arm: Arm, terms: Terms, found: Matchup | None, ups: SpeedUps | None) -> tuple[str, ...]:
-    """Return all flags of the row of *arm*, each one line for people; *ups* is None where it has no speed."""
-    reference = terms.reference
-    tests = [] if found is None or reference is None else _test_flags(found, arm, reference, terms)
-    precision = _precision_flags(arm, terms)
-    flags = [*_computing_flags(arm, found, terms), *_doubts(arm, terms)]
-    flags += [*precision, *tests] if terms.by_precision else [*tests, *precision]
-    flags += _time_flags(arm, terms) if ups is not None and (terms.by_precision or terms.is_timed) else []
-    if ups is not None:
-        flags += [
-            *speed_flags(arm, terms, ups),
-            *node_flags(_over_nodes(arm, terms, ups)),
-            *cost_flags(arm),
-            *_requeue_flags(arm, terms),
-        ]
+def cell_flags(cell: CellArms, differences: Differences, reference: str) -> Iterator[Flag]:
+    """Yield what weakens all rows of *cell*, the most important first."""
+    for confounder in differences.forbidding:
+        yield flag(FlagCode.CONFOUNDED, what=f"{confounder.kind} {confounder}")
+    if cell.reference is None or not cell.reference.ok:
+        yield flag(FlagCode.NO_REFERENCE, reference=reference)
+    elif not cell.reference.has_speed:
+        what = f"the reference {reference} is {cell.reference.why_no_speed}: no speed-ups"
+        yield flag(FlagCode.SPEED, what=what)
+    if cell.margin.source == "command line":
+        yield flag(FlagCode.MARGIN_AFTERWARDS)
+    if len(cell.arms) > 1:
+        yield from order_flags(cell.arms)
+    timed = [arm for arm in cell.arms if arm.has_speed]
+    if cell.by_mean and len(timed) > 1:
+        yield flag(FlagCode.SPEED, "doubt", what="speeds are of mean step times: their medians tell others")
+    if cell.window is None and cell.steady:
+        what = "these runs have too few late steps in common: the speed of each is of its own last half"
+        yield flag(FlagCode.SPEED, what=what)
+    submissions = max((len({run.submission for run in arm.ok} - {None}) for arm in cell.arms), default=0)
+    if submissions > 1:
+        yield flag(FlagCode.SUBMISSIONS, unit=cell.unit, n=submissions)
+
+
+def row_flags(
+    arm: Arm, reference: Arm | None, matched: Matched | None, verdict: Verdict, cell: CellArms, ratios: Ratios
+) -> tuple[Flag, ...]:
+    """Return all flags of the row of *arm*; *verdict* is that of the row alone."""
+    others = None if reference is arm else reference
+    flags = [*_loss_flags(arm, others, verdict, cell), *_seed_flags(arm, others, matched, cell)]
+    flags += [*_value_flags(arm, others, matched, cell), *_precision_flags(arm, others, cell)]
+    if arm.has_speed:
+        flags += [*_time_flags(arm, cell), *cost_flags(arm)]
+        found = {"speed-up": ratios.speed_up, "energy ratio": ratios.energy, "time to the target": ratios.saved_time}
+        flags += node_flags(found)
+    elif arm.ok and (cell.by_precision or cell.steady):
+        flags.append(flag(FlagCode.SPEED, what=f"{arm.why_no_speed}: no speed"))
     return tuple(flags)
 
 
-def effective(arm: Arm) -> tuple[str, ...]:
-    """Return the precisions that runs of *arm* were measured to compute in, sorted; `NOT_PROVEN` where not measured."""
-    return tuple(sorted({run.precision_effective or NOT_PROVEN for run in arm.ok}))
-
-
-def _computing_flags(arm: Arm, found: Matchup | None, terms: Terms) -> Iterator[str]:
-    """Yield the flags about runs that diverged, and values that are equal where other things were to be computed."""
-    if ended := diverged(arm.ok):
-        yield f"diverged: {len(ended)} of {len(arm.ok)} runs ended with {_names(ended)} nan or infinite"
-    if still := unmoved(arm.ok):
-        yield f"{_names(still)} did not move in {len(still)} of {len(arm.ok)} runs: was anything learnt?"
-    if (broken := with_nonfinite_loss(arm.ok)) > len(ended):
-        yield f"{broken} of {len(arm.ok)} runs had non-finite loss"
-    if mixed := [(facts[MIXED_TRAININGS], n) for facts, n in arm.facts if facts.get(MIXED_TRAININGS)]:
-        n_mixed = sum(n for _, n in mixed)
-        yield f"{n_mixed} of {len(arm.ok)} runs: {mixed[0][0]} has values of several trainings, the last one's count"
-    if changed := [(facts[CHANGED_OUTSIDE], n) for facts, n in arm.facts if facts.get(CHANGED_OUTSIDE)]:
-        yield (
-            f"{_listed(changed[0][0])} changed while {sum(n for _, n in changed)} of {len(arm.ok)} runs went on, which "
-            "share it: one may have read what another wrote"
+def _loss_flags(arm: Arm, reference: Arm | None, verdict: Verdict, cell: CellArms) -> Iterator[Flag]:
+    """Yield the flags about runs that were lost, diverged, or do not count."""
+    (lost, n), (other_lost, other_n) = count_lost(arm), (0, 0) if reference is None else count_lost(reference)
+    if reference is not None and (lost or other_lost):
+        yield flag(
+            FlagCode.LOST,
+            "blocks" if verdict in ("unstable", "unstable reference") else "doubt",
+            lost=lost,
+            n=n,
+            other_lost=other_lost,
+            other_n=other_n,
+            unit=cell.unit,
+            reference=reference.level,
         )
-    if terms.reference is not None and terms.reference is not arm:
-        yield from _other_units(arm, terms.reference, terms)
-    if found is not None and found.is_identical:
-        yield f"all values are the reference's, bit for bit{_why_alike(arm, terms.reference)}"
+    ended, broken = diverged(arm.ok), with_nonfinite_loss(arm.ok)
+    if ended:
+        names = _listed(sorted({name for names in ended.values() for name in names}))
+        yield flag(FlagCode.DIVERGED, n=len(ended), of=len(arm.ok), metrics=names, when="at the last")
+    if broken > len(ended):
+        yield flag(FlagCode.DIVERGED, "note", n=broken, of=len(arm.ok), metrics="a loss", when="at some step")
+    if left_out := list(_not_counted(arm, cell.yardstick.metric)):
+        yield flag(FlagCode.INCOMPLETE, what="; ".join(left_out))
+
+
+def _not_counted(arm: Arm, metric: str) -> Iterator[str]:
+    """Yield how many runs have no part in the statistics, and were not lost to their own doing, by the reason."""
+    if elsewhere := sum(not is_own_doing(run) for run in arm.failed):
+        yield f"{elsewhere} ended by a machine, a scheduler or a person"
+    if arm.mistaken:
+        yield f"{len(arm.mistaken)} of submissions that failed whole, in the same words, before any metric"
+    if silent := sum(not run.metrics for run in arm.without_metric):
+        yield f"{silent} of which no metric was read"
+    if named := [run for run in arm.without_metric if run.metrics]:
+        names = sorted({name for run in named for name in run.metrics})
+        near = nearest(metric, names) or names[:_NEAREST]
+        yield f"{len(named)} that recorded no {metric}, but {', '.join(near)}: is it called so there?"
+    if arm.incomplete:
+        yield f"{len(arm.incomplete)} of which records may be missing ({arm.incomplete[0].incomplete})"
+    if arm.unfinished:
+        yield f"{len(arm.unfinished)} that did not end yet"
+
+
+def _seed_flags(arm: Arm, reference: Arm | None, matched: Matched | None, cell: CellArms) -> Iterator[Flag]:
+    """Yield the flags about the number of seeds, their pairs and their spread."""
+    if not arm.ok:
+        return
+    n = len(arm.values) if matched is None else matched.n
+    if n < stats.LEAST_SEEDS:
+        yield flag(FlagCode.FEW_SEEDS, "blocks", n=n, unit=cell.unit, enough="too few for a verdict")
+    elif n < stats.ENOUGH_SEEDS:
+        yield flag(FlagCode.FEW_SEEDS, n=n, unit=cell.unit, enough="indicative only")
+    if extra := len(arm.ok) - len(arm.values):
+        yield flag(FlagCode.UNPAIRED, how=f"{extra} more runs of the same seeds: averaged within the seed first")
+    if matched is None or reference is None:
+        return
+    if matched.left_out:
+        how = f"paired by {matched.n} shared seeds; without {_listed([str(seed) for seed in matched.left_out])}"
+        yield flag(FlagCode.UNPAIRED, how=how)
+    elif cell.seed is not None:
+        how = f"runs of one seed are the units, since {cell.yardstick.metric} is a time or a rate: unpaired (Welch)"
+        yield flag(FlagCode.UNPAIRED, how=how)
+    elif not matched.pairs and arm.values.keys() != reference.values.keys():
+        yield flag(FlagCode.UNPAIRED, how=f"seeds are not those of {reference.level}: unpaired (Welch)")
+    if matched.contrast.has_no_spread and not matched.is_identical:
+        advice = "does the program take its seed, and is the metric reported with all its digits?"
+        yield flag(FlagCode.NO_SPREAD, advice=advice)
+
+
+def _value_flags(arm: Arm, reference: Arm | None, matched: Matched | None, cell: CellArms) -> Iterator[Flag]:
+    """Yield the flags about the values themselves: alike where they should differ, in another unit, read late."""
+    metric, facts = cell.yardstick.metric, [run.facts for run in arm.ok]
+    if matched is not None and reference is not None and matched.is_identical:
+        question = _why_alike(arm, reference)
+        yield flag(FlagCode.SAME_VALUES, which=f"all values are those of {reference.level}", question=question)
     values = set(arm.values.values())
     if len(arm.values) > 1 and len(values) == 1 and not values <= _BOUNDS:
-        alike = f"the same value in all {len(arm.values)}"
-        if terms.seed is None:
-            yield f"{alike} seeds, bit for bit: does the program take its seed?"
-        else:
-            yield f"{alike} runs, bit for bit: was it measured anew?"
+        question = "does the program take its seed?" if cell.seed is None else "was it measured anew?"
+        which = f"the same value in all {len(arm.values)} {cell.unit}"
+        yield flag(FlagCode.SAME_VALUES, which=which, question=question)
+    if reference is not None and (unit := _other_unit(arm, reference, metric)):
+        yield flag(FlagCode.RECORDS, what=unit)
+    if mixed := [fact[MIXED_TRAININGS] for fact in facts if fact.get(MIXED_TRAININGS)]:
+        yield flag(FlagCode.RECORDS, what=f"{mixed[0]} has values of several trainings, the last one's count")
+    if changed := [fact[CHANGED_OUTSIDE] for fact in facts if fact.get(CHANGED_OUTSIDE)]:
+        what = f"{changed[0]} changed while {len(changed)} of {len(facts)} runs went on, which share it"
+        yield flag(FlagCode.RECORDS, what=what)
+    if late := sum(f"{READ_AFTERWARDS}{metric}" in fact for fact in facts):
+        what = f"{metric} of {late} of {len(facts)} runs was read afterwards (hpcml read): when it came is not known"
+        yield flag(FlagCode.RECORDS, "note", what=what)
 
 
-def _why_alike(arm: Arm, reference: Arm | None) -> str:
-    arms = [arm] if reference is None else [reference, arm]
-    seen = [effective(each) for each in arms if all(facts.get(EVIDENCE) == OBSERVED for facts, _ in each.facts)]
-    if len(seen) == 2 and seen[0] != seen[1]:
-        words = " and in ".join(", ".join(each) for each in seen)
-        return f", and the programs were seen to compute in {words}: does the metric tell so little apart?"
-    return ": did the two arms really compute different things?"
+def _why_alike(arm: Arm, reference: Arm) -> str:
+    both = (reference, arm)
+    were_observed = all(run.facts.get(EVIDENCE) == OBSERVED for each in both for run in each.ok)
+    if were_observed and arm.effective != reference.effective:
+        seen = " and in ".join(", ".join(each.effective) for each in both)
+        return f"the programs were seen to compute in {seen}; does the metric tell so little apart?"
+    return "did the two arms really compute different things?"
 
 
-def _other_units(arm: Arm, reference: Arm, terms: Terms) -> Iterator[str]:
-    """Yield the flag about two arms that seem to tell of like values in other units."""
+def _other_unit(arm: Arm, reference: Arm, metric: str) -> str | None:
+    """Return what asks whether two arms tell of like values in other units; None where they do not seem to."""
     if not (arm.values and reference.values):
-        return
+        return None
     smaller, larger = sorted(([*each.values.values()] for each in (arm, reference)), key=max)
     if min(smaller) <= 0:
-        return
-    fold = sum(larger) / len(larger) / (sum(smaller) / len(smaller))
-    are_shares = is_share(terms.metric) and max(smaller) <= 1 < min(larger) and max(larger) <= _PERCENT
+        return None
+    fold = stats.average(larger) / stats.average(smaller)
+    are_shares = is_share(metric) and max(smaller) <= 1 < min(larger) and max(larger) <= _PERCENT
     if are_shares and _PERCENT / _ALIKE <= fold <= _PERCENT * _ALIKE:
-        yield f"a hundred times {reference.level}, or a hundredth{OTHER_UNITS}per cent, and the other a share?"
-    if is_duration_or_rate(terms.metric) and _MILLI / _ALIKE <= fold <= _MILLI * _ALIKE:
-        yield f"a thousand times {reference.level}, or a thousandth{OTHER_UNITS}another unit, as ms for s?"
+        return f"a hundred times {reference.level}, or a hundredth: is one in per cent, and the other a share?"
+    if is_duration_or_rate(metric) and _MILLI / _ALIKE <= fold <= _MILLI * _ALIKE:
+        return f"a thousand times {reference.level}, or a thousandth: is one in another unit, as ms for s?"
+    return None
 
 
-def _names(of_runs: Mapping[str, Sequence[str]]) -> str:
-    return ", ".join(sorted({name for names in of_runs.values() for name in names})[:_NEAREST])
-
-
-def _listed(places: str) -> str:
-    """Return the first of *places*, which stand behind commas, and how many there are besides."""
-    first, *others = places.split(", ")
-    return f"{first} and {len(others)} more" if others else first
-
-
-def _doubts(arm: Arm, terms: Terms) -> list[str]:
-    """Return the flags about how many runs there are, and which are missing."""
-    flags = _other_names(arm, terms.metric)
-    unread = len(unread_runs(arm))
-    if unread:
-        whole = len(arm.ok) + len(arm.without_value)
-        flags.append(f"no metric of {unread} of {whole} runs was read: they had other workload.metrics or metrics_from")
-    if mistaken := sum(run.uid in arm.never_trained for run in arm.failed):
-        flags.append(
-            f"left out: {mistaken} {one_or_many(mistaken, 'runs')} of submissions that failed whole, in the same words "
-            "and before any metric"
-        )
-    if not arm.ok:
-        return [*flags, "no run counts", *([_missing(arm)] if arm.incomplete else [])]
-    reference = terms.reference
-    if reference is not None and reference is not arm and (lost_runs(arm) or lost_runs(reference)):
-        left = f"; the verdict rests on {len(arm.ok)} survivors" if lost_runs(arm) else ""
-        mended = "; each completed when it ran again: if a mistake was mended, --where 'state!=FAILED' leaves them out"
-        flags.append(f"{lost_words(arm, reference)}{left}{mended if have_completed_since(arm) else ''}")
-    arms = [arm] if reference is None or not reference.ok else [arm, reference]
-    n = min(len(one.values) for one in arms)
-    if n < statistics.INDICATIVE_BELOW:
-        flags.append(f"n={n}: indicative only")
-    if extra := len(arm.ok) - len(arm.values):
-        flags.append(replicates_flag(extra))
-    if lost := len(arm.without_value) - unread - mistaken:
-        flags.append(f"{lost} of {len(arm.ok) + lost} ended runs do not count: the rest may be a lucky selection")
-    flags += _shape_flags(arm, terms)
-    if late := sum(f"{READ_AFTERWARDS}{terms.metric}" in run.facts for run in arm.ok):
-        flags.append(
-            f"{terms.metric} of {late} of {len(arm.ok)} runs was read afterwards from what they printed or wrote "
-            "(hpcml read): when each value came is not known"
-        )
-    if arm.incomplete:
-        flags.append(_missing(arm))
-    return flags
-
-
-def _other_names(arm: Arm, metric: str) -> list[str]:
-    """Return the flag about runs that recorded other metrics and not the compared one, with the nearest names."""
-    names = sorted({name for run in arm.without_metric for name in run.metrics})
-    near = nearest(metric, names) or names[:_NEAREST]
-    n = len(arm.without_metric)
-    return (
-        [f"{n} run{'s'[: n != 1]} recorded no {metric}, but {', '.join(near)}: is it called so there?"] if near else []
-    )
-
-
-def _missing(arm: Arm) -> str:
-    n, why = len(arm.incomplete), arm.incomplete[0].incomplete
-    return (
-        f"records may be missing of {n} run{'s' if n > 1 else ''}, which {'do' if n > 1 else 'does'} not count: {why}"
-    )
-
-
-def _precision_flags(arm: Arm, terms: Terms) -> list[str]:
-    observed = {id(facts) for facts, _ in arm.facts if facts.get(EVIDENCE) == OBSERVED}
-    proofs = Counter((run.precision, run.precision_effective, id(run.facts) in observed) for run in arm.ok)
-    flags = []
-    for (requested, measured, is_observed), n in sorted(proofs.items(), key=str):
-        runs = f"{n} of {len(arm.ok)} runs"
-        if measured is None and requested == PrecisionName.own.name:
-            asked = terms.by_precision
-            flags += [f"precision left to the program, and not measured ({runs})"] if asked else []
-        elif measured is None:
-            flags.append(f"requested {requested}, not proven by a measurement ({runs})")
+def _precision_flags(arm: Arm, reference: Arm | None, cell: CellArms) -> Iterator[Flag]:
+    """Yield the flags about what the runs were seen to compute in; of a program's own choice only where it is asked."""
+    of = len(arm.ok)
+    level: FlagLevel = "blocks" if cell.by_precision else "note"
+    asked = [run for run in arm.ok if run.precision != PrecisionName.own.name or cell.by_precision]
+    kinds = Counter((run.precision, run.precision_effective) for run in asked)
+    for (requested, measured), n in sorted(kinds.items(), key=str):
+        if measured is None:
+            yield flag(FlagCode.UNPROVEN, level, n=n, of=of, what="was not measured")
         elif not is_proven(measured):
-            flags.append(f"requested {requested}, but what the program computed in is {measured} ({runs})")
+            yield flag(FlagCode.UNPROVEN, level, n=n, of=of, what=f"is {measured}")
         elif contradicts(requested, measured):
-            flags.append(f"requested {requested}, {'observed' if is_observed else 'measured'} {measured} ({runs})")
-    if probed_only := sum(n for facts, n in arm.facts if facts.get(EVIDENCE) == PROBED):
-        flags.append(f"probed, and the program's own products not observed ({probed_only} of {len(arm.ok)} runs)")
-    flags += _reach_flags(arm)
-    measured_ones = effective(arm)
-    if len(measured_ones) > 1:
-        flags.append(f"mixed effective precisions: {', '.join(measured_ones)}")
-    if arm.ok and not arm.has_speed:
-        flags.append(f"{arm.why_no_speed}: no speed")
-    others = terms.reference
-    is_judged = terms.by_precision and others is not None and others is not arm and bool(arm.ok)
-    if is_judged and others is not None and measured_ones == effective(others) != (NOT_PROVEN,):
-        flags.append(f"measured {', '.join(measured_ones)}, as the reference was: this row compares no precisions")
-    return flags
+            words = f"{requested} asked for in {n} of {of} runs"
+            yield flag(FlagCode.OTHER_PRECISION, level, asked=words, measured=measured)
+    if len(arm.effective) > 1:
+        what = f"differs within the arm: {', '.join(arm.effective)}"
+        yield flag(FlagCode.UNPROVEN, "doubt", n=of, of=of, what=what)
+    if probed := sum(run.facts.get(EVIDENCE) == PROBED for run in asked):
+        what = "is that of a probe: the program's own products were not observed"
+        yield flag(FlagCode.UNPROVEN, "note", n=probed, of=of, what=what)
+    yield from _reach_flags(asked)
+    is_same = reference is not None and bool(arm.ok) and arm.effective == reference.effective
+    if cell.by_precision and is_same and all(is_proven(measured) for measured in arm.effective):
+        words = "no precisions are compared here: both arms were"
+        yield flag(FlagCode.OTHER_PRECISION, "doubt", asked=words, measured=", ".join(arm.effective))
 
 
-def _reach_flags(arm: Arm) -> list[str]:
-    """Return the flag where programs went on for longer than they were observed: what came later, nobody saw."""
-    reaches = [(facts.get(OBSERVED_TO), facts.get(STEPS), n) for facts, n in arm.facts]
-    short = [(to, of, n) for to, of, n in reaches if isinstance(to, int) and isinstance(of, int) and to < _SEEN_TO * of]
-    if not short:
-        return []
-    to, of, _ = min(short, key=lambda one: one[0] / one[1])
-    n_short = sum(n for _, _, n in short)
-    return [f"observed to step {to} of {of}, and not after it ({n_short} of {len(arm.ok)} runs)"]
+def _reach_flags(runs: Sequence[RunRecord]) -> Iterator[Flag]:
+    """Yield the flag where programs went on for longer than they were observed: what came later, nobody saw."""
+    reaches = [(run.facts.get(OBSERVED_TO), run.facts.get(STEPS)) for run in runs]
+    short = [(to, of) for to, of in reaches if isinstance(to, int) and isinstance(of, int) and to < _SEEN_TO * of]
+    if short:
+        to, of = min(short, key=lambda reach: reach[0] / reach[1])
+        what = f"was observed to step {to} of {of}, and not after it"
+        yield flag(FlagCode.UNPROVEN, "note", n=len(short), of=len(runs), what=what)
 
 
-def _test_flags(found: Matchup, arm: Arm, reference: Arm, terms: Terms) -> list[str]:
-    """Return the flags about the test of the difference: its pairs, its spread, its grid."""
-    flags = []
-    seeds = ", ".join(map(str, found.left_out))
-    if found.pairing == "shared":
-        flags.append(f"paired by the {found.n} shared seeds; left out, since the other arm lacks them: seed {seeds}")
-    elif terms.seed is not None:
-        flags.append(f"runs of one seed are the units, since {terms.metric} is a time or a rate: unpaired (Welch)")
-    elif found.pairing == "none" and set(arm.values) != set(reference.values):
-        flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
-    if found.n < statistics.LEAST_SEEDS:
-        flags.append(f"n={found.n}: no verdict below {statistics.LEAST_SEEDS} {terms.unit}")
-    if not found.is_identical and found.contrast.has_no_spread:
-        flags.append("no spread in the difference: nothing says how certain it is, hence no verdict")
-    if found.is_floored:
-        flags.append(f"the seen spread is below one step, {terms.resolution.value:.3g}: one step was taken")
-    return flags
+def _time_flags(arm: Arm, cell: CellArms) -> Iterator[Flag]:
+    """Yield the flags about seeds, or runs, without a steady step time, and about times that hold a queue's."""
+    without = set(arm.values) - {run.seed for run in arm.ok if run.uid in cell.steady}
+    if without and (cell.by_precision or cell.curves.step_s):
+        reported = {run.seed for run in arm.ok if cell.curves.step_s.get(run.uid)}
+        why = "step_time_s was not reported" if without - reported else "too few steps of it are late enough"
+        what = f"no steady step time of {len(without)} of {len(arm.values)} {cell.unit}: {why}"
+        yield flag(FlagCode.SPEED, what=what)
+    if waited := sum(reach.run.attempt > 0 and reach.at_s is not None for reach in cell.reaches.get(arm.level, ())):
+        what = f"times to the target of {waited} runs that were started again hold the waiting"
+        yield flag(FlagCode.RECORDS, what=what)
 
 
-def _shape_flags(arm: Arm, terms: Terms) -> list[str]:
-    """Return the flag where the rates of a t test are not known to hold: a skewed metric, or arms of unequal spread."""
-    reference = terms.reference
-    if terms.scale.name != "linear" or reference is None or reference is arm or not terms.knows_goal:
-        return []
-    others = [*arm.values.values()], [*reference.values.values()]
-    spreads = [statistics.sd(values) or 0.0 for values in others]
-    n = min(map(len, others))
-    if n >= statistics.INDICATIVE_BELOW and min(spreads) > 0 and max(spreads) > _UNEQUAL * min(spreads):
-        return [f"indicative: one arm's sd is {max(spreads) / min(spreads):.1f} times the other's"]
-    for values in others:
-        rooms = [1 - value if terms.higher_is_better else value for value in values]
-        inside = all(0 < value <= 1 for value in values) or not terms.higher_is_better
-        if len(rooms) >= statistics.LEAST_SEEDS and inside and min(rooms) > 0 and max(rooms) > _UNEQUAL * min(rooms):
-            scale = "logit" if terms.higher_is_better else "log"
-            told = (
-                f"indicative: values lie {max(rooms) / min(rooms):.1f} times as far from their bound as others, so t's "
-                f"5 % may be more; next time set objective.scale={scale} beforehand"
-            )
-            return [told]
-    return []
-
-
-def _time_flags(arm: Arm, terms: Terms) -> list[str]:
-    """Return the flags about seeds, or runs, without a steady step time, by the reason."""
-    steady = {run.seed for run, of in zip(arm.ok, arm.states(terms.steady), strict=True) if of is not None}
-    reported = steady | ({run.seed for run in arm.ok if run.uid in terms.reporting} if terms.reporting else set())
-    n, n_silent, n_short = len(arm.values), len(set(arm.values) - reported), len(reported - steady)
-    flags = []
-    if n_silent:
-        flags.append(f"step_time_s was not reported{f' for {n_silent} of {n} {terms.unit}' if n_silent < n else ''}")
-    if n_short:
-        why = f"fewer than {MIN_STEPS} steps in the window have a time above 0"
-        flags.append(f"no steady step time for {n_short} of {n} {terms.unit}: {why}")
-    return flags
-
-
-def _over_nodes(arm: Arm, terms: Terms, ups: SpeedUps) -> dict[str, PlacedRatio | PlacedContrast | None]:
-    """Return what is compared of *arm* that nodes have a part in, by its name."""
-    mine, others = terms.reaches.get(arm.level, ()), None
-    if terms.reference is not None and terms.reference is not arm:
-        others = terms.reaches.get(terms.reference.level)
-    return {
-        "speed-up": ups.found,
-        "energy ratio": energy_ratio(arm, terms.reference),
-        "times to the target": target_difference(mine, others, terms.budget_s) if terms.race is not None else None,
-    }
-
-
-def _requeue_flags(arm: Arm, terms: Terms) -> list[str]:
-    """Return the flag for runs that were started again: their times to the target include the queue."""
-    waited = sum(reach.run.attempt > 0 and reach.at_s is not None for reach in terms.reaches.get(arm.level, ()))
-    if waited == 1:
-        return ["1 run was started more than once: its time to the target holds the waiting"]
-    return [f"{waited} runs were started more than once: their times to the target hold the waiting"] if waited else []
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NEAREST
+    return ", ".join(names[:_NEAREST]) + (f" and {more} more" if more > 0 else "")

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hpcml.analysis.compare.factor import with_distinct_settings
 from hpcml.errors import ComparisonError
-from hpcml.model.choices import Goal
+from hpcml.model.choices import Goal, Scale
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate
 from hpcml.model.records import RunRecord
 from hpcml.model.run import DEFAULT_METRIC
@@ -49,6 +48,31 @@ class Margin:
 
     value: float | None
     source: Literal["config", "command line"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogScale:
+    """The logarithm of a metric, on which all its tests are made; the margin is that which it is at the value `at`."""
+
+    at: float
+    higher_is_better: bool
+
+    def value(self, raw: float) -> float:
+        """Return the logarithm of *raw*; raise `ComparisonError` where there is none."""
+        if raw <= 0:
+            raise ComparisonError(f"objective.scale=log has no place for a value of {raw:g}")
+        return math.log(raw)
+
+    def distance(self, margin: float) -> float:
+        """Return how far from `at` a value lies that is worse by *margin*."""
+        worse = self.at + (-margin if self.higher_is_better else margin)
+        if worse <= 0:
+            raise ComparisonError(f"margin={margin:g} from objective.scale_at={self.at:g} leaves the log scale")
+        return abs(math.log(worse / self.at))
+
+    def back(self, difference: float) -> float:
+        """Return a *difference* of logarithms in the metric's unit, as it is from `at` on."""
+        return self.at * math.expm1(min(difference, 700.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +119,7 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
         if goal not in Goal.__members__:
             raise ComparisonError(f"goal={goal}: choose max or min")
         return Yardstick(metric=metric, goal="max" if goal == Goal.max.name else "min", goal_source="command line")
-    goals = {run.params.get("objective.goal") for run in _judged_by(with_distinct_settings(runs), metric)} - {None}
+    goals = {run.params.get("objective.goal") for run in _judged_by(runs, metric)} - {None}
     if len(goals) > 1:
         raise ComparisonError(_disagreement(_judged_by(runs, metric), "goal"))
     if goals:
@@ -115,7 +139,7 @@ def find_margin(runs: Sequence[RunRecord], metric: str, wanted: float | None) ->
         if not (math.isfinite(wanted) and wanted > 0):
             raise ComparisonError(f"margin={wanted} must be positive")
         return Margin(value=float(wanted), source="command line")
-    values = {_margin_of(run, metric) for run in with_distinct_settings(runs)}
+    values = {_margin_of(run, metric) for run in runs}
     if len(values) > 1:
         shown = ", ".join(sorted("none" if value is None else show(value) for value in values))
         raise ComparisonError(f"the runs disagree on objective.margin for {metric}: {shown}; give one with --margin")
@@ -133,12 +157,27 @@ def find_target(runs: Sequence[RunRecord], metric: str, wanted: float | None) ->
         if not math.isfinite(wanted):
             raise ComparisonError(f"target={wanted} must be a number")
         return Target(value=float(wanted), source="command line")
-    own = _judged_by(with_distinct_settings(runs), metric)
+    own = _judged_by(runs, metric)
     values = {run.params.get("objective.target") for run in own}
     if len(values) > 1:
         raise ComparisonError(_disagreement(_judged_by(runs, metric), "target"))
     value = next(iter(values), None)
     return Target(value=None, source=None) if value is None else Target(value=float(value), source="config")
+
+
+def find_scale(runs: Sequence[RunRecord], yardstick: Yardstick) -> LogScale | None:
+    """Return the logarithmic scale that *runs* were configured with; None: linear, as for a metric that is not theirs.
+
+    Raises `ComparisonError` where the runs disagree.
+    """
+    own = _judged_by(runs, yardstick.metric)
+    scales = {(run.params.get("objective.scale"), run.params.get("objective.scale_at")) for run in own}
+    if len(scales) > 1:
+        raise ComparisonError(_disagreement(own, "scale") + ", or select with --where")
+    name, value = next(iter(scales), (None, None))
+    if name != Scale.log.name or not isinstance(value, int | float):
+        return None
+    return LogScale(at=float(value), higher_is_better=yardstick.higher_is_better)
 
 
 def not_ended(runs: Sequence[RunRecord]) -> str:
@@ -172,7 +211,7 @@ def _agreed_metric(runs: Sequence[RunRecord], known: Sequence[str]) -> str:
         if len(own) > 1:
             raise ComparisonError(f"by which metric? {_offered(own)}")
         return own[0]
-    values = {run.params.get("objective.metric") for run in with_distinct_settings(judging)}
+    values = {run.params.get("objective.metric") for run in judging}
     if len(values) > 1:
         raise ComparisonError(_disagreement(runs, "metric"))
     return str(next(iter(values)))

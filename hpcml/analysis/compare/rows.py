@@ -1,4 +1,4 @@
-"""One row of a comparison: an arm against the reference arm of its cell, with the doubts about its numbers as flags.
+"""One row of a comparison: an arm against the reference arm of its cell.
 
 `draft_row` judges each row alone, `adjusted` then all rows of the table together (Holm).
 """
@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm
-from hpcml.analysis.compare.cells import Terms
-from hpcml.analysis.compare.contrasts import Matchup, claims_of, describe, match
-from hpcml.analysis.compare.costs import NO_RATES, cost, find_rates, load, load_flags
-from hpcml.analysis.compare.flags import effective, row_flags
+from hpcml.analysis import stats
+from hpcml.analysis.compare.cell_arms import CellArms, Matched, Ratios, match
+from hpcml.analysis.compare.flags import row_flags
 from hpcml.analysis.compare.losses import find_losses, judged_by_losses
-from hpcml.analysis.compare.speed import find_speed, find_speed_ups
-from hpcml.analysis.compare.to_target import to_target
-from hpcml.analysis.statistics import Claims, adjust, p_of, verdict_of
-from hpcml.model.comparison import NOT_AS_REQUESTED, Row, Verdict
+from hpcml.analysis.compare.measures import cost, energy_ratio, find_speed, find_speed_up, load
+from hpcml.analysis.compare.to_target import saved_time, to_target
+from hpcml.analysis.frame import Arm
+from hpcml.analysis.stats import Claims, adjust, find_claims, p_of, verdict_of
+from hpcml.model.comparison import NOT_AS_REQUESTED, Difference, FlagCode, Interval, Row, Verdict, flag
 from hpcml.model.precision import is_proven
 
 
@@ -28,118 +26,140 @@ class Draft:
 
     row: Row
     arm: Arm
-    terms: Terms
-    found: Matchup | None  # None: the reference, or nothing to compare with
+    cell: CellArms
+    matched: Matched | None  # None: the reference, or nothing to compare with
     claims: Claims | None  # None: nothing can be claimed, hence nothing is adjusted
 
 
-def draft_row(arm: Arm, terms: Terms) -> Draft:
+def draft_row(arm: Arm, cell: CellArms) -> Draft:
     """Return the row of *arm*, judged as if it were the only one of the table."""
-    values = arm.aligned(arm.seeds)
-    mean = statistics.mean(values) if values else None
-    found = _match(arm, terms)
-    difference = None if found is None else describe(found, terms.margin, terms.scale)
-    claims = None if found is None else claims_of(found, terms.margin, terms.scale)
-    ups = find_speed_ups(arm, terms) if arm.has_speed else None
-    rates = find_rates(arm, terms.steady) if arm.has_speed else NO_RATES
-    reaches = terms.reaches.get(arm.level, ())
-    others = None if terms.reference is None or terms.reference is arm else terms.reaches.get(terms.reference.level)
+    reference = cell.reference
+    is_compared = reference is not None and reference is not arm and bool(arm.values) and bool(reference.values)
+    matched = match(arm.values, reference.values, cell.scale) if is_compared and reference is not None else None
+    claims = None if matched is None else _claims(matched, cell)
+    verdict = _verdict(arm, matched, claims, cell)
+    mean = stats.mean(list(arm.values.values())) if arm.values else None
+    others = None if reference is None or reference is arm else cell.reaches.get(reference.level)
+    own_reaches = cell.reaches.get(arm.level, ())
+    ratios = Ratios(
+        speed_up=find_speed_up(arm, reference, cell.steady, by_mean=cell.by_mean),
+        energy=energy_ratio(arm, reference),
+        saved_time=saved_time(own_reaches, others, cell.budget_s),
+    )
+    own_load, doubts = load(arm, cell.steady, cell.curves) if arm.has_speed else (None, [])
+    flags = row_flags(arm, reference, matched, verdict, cell, ratios)
+    race = cell.race
     row = Row(
         level=arm.level,
         numerics=arm.numerics,
         precision_requested=tuple(sorted({run.precision for run in arm.ok})),
-        precision_effective=effective(arm),
+        precision_effective=arm.effective,
         n_ok=len(arm.ok),
         n_failed=len(arm.failed),
         n_nan=len(arm.nan),
         n_without_metric=len(arm.without_metric),
         n_incomplete=len(arm.incomplete),
         n_unfinished=len(arm.unfinished),
-        seeds=arm.seeds if terms.seed is None or not arm.values else (terms.seed,),
-        unit=terms.unit,
+        seeds=arm.seeds if cell.seed is None or not arm.values else (cell.seed,),
+        unit=cell.unit,
         mean=None if mean is None else mean.value,
-        sd=statistics.sd(values),
+        sd=stats.sd(list(arm.values.values())),
         mean_ci95=None if mean is None else mean.interval(0.95),
-        difference=difference,
-        verdict=_verdict(arm, found, claims, terms),
-        speed=None if ups is None else find_speed(arm, terms, ups),
-        flags=(
-            *row_flags(arm, terms, found, ups),
-            *(load_flags(arm, rates) if arm.has_speed else ()),
-        ),
-        losses=find_losses(arm, terms.reference),
-        cost=cost(arm, terms.reference) if arm.has_speed else None,
-        load=(
-            load(arm, terms.steady, rates, steps=terms.steps, data=terms.data, communication=terms.communication)
-            if arm.has_speed
-            else None
-        ),
-        to_target=None if terms.race is None else to_target(reaches, others, terms.race, terms.budget_s),
-        awaited=_awaited(arm, terms),
+        difference=None if matched is None else _difference(matched, cell),
+        verdict=verdict,
+        speed=find_speed(arm, cell.steady, ratios.speed_up, by_mean=cell.by_mean) if arm.has_speed else None,
+        flags=(*flags, *doubts),
+        losses=find_losses(arm),
+        cost=cost(arm, ratios.energy) if arm.has_speed else None,
+        load=own_load,
+        to_target=None if race is None else to_target(own_reaches, others, race, cell.budget_s, ratios.saved_time),
+        awaited=_awaited(arm, reference),
     )
-    return Draft(row=row, arm=arm, terms=terms, found=found, claims=claims)
+    return Draft(row=row, arm=arm, cell=cell, matched=matched, claims=claims)
 
 
 def adjusted(drafts: Sequence[Draft]) -> list[Row]:
     """Return the rows of *drafts* in their order, their verdicts adjusted by Holm for the number of tests."""
-    family = [at for at, draft in enumerate(drafts) if draft.claims is not None]
-    rows = [draft.row for draft in drafts]
-    for at, claims in zip(family, adjust([draft.claims for draft in drafts if draft.claims is not None]), strict=True):
-        rows[at] = _judged(drafts[at], claims, len(family))
-    return rows
+    family = [draft.claims for draft in drafts if draft.claims is not None]
+    claims = iter(adjust(family))
+    return [draft.row if draft.claims is None else _judged(draft, next(claims), len(family)) for draft in drafts]
 
 
 def _judged(draft: Draft, claims: Claims, m: int) -> Row:
-    row = draft.row
-    verdict = _verdict(draft.arm, draft.found, claims, draft.terms)
-    row = replace(row, p_adjusted=claims.equivalent, p_claim=p_of(claims, verdict))
-    if verdict == row.verdict:
+    alone = draft.row.verdict
+    verdict = _verdict(draft.arm, draft.matched, claims, draft.cell)
+    row = replace(draft.row, verdict=verdict, p_adjusted=claims.equivalent, p_claim=p_of(claims, verdict))
+    if verdict == alone:
         return row
-    flag = f"{row.verdict} if it were the only row, {verdict} after Holm over {m}"
-    return replace(row, verdict=verdict, verdict_alone=row.verdict, flags=(*row.flags, flag))
+    changed = flag(FlagCode.HOLM, alone=alone, verdict=verdict, m=m)
+    return replace(row, verdict_alone=alone, flags=(*row.flags, changed))
 
 
-def _awaited(arm: Arm, terms: Terms) -> tuple[str, ...]:
-    """Return the runs of *arm* and its reference that have not ended."""
-    if terms.reference is None:
-        return ()
-    both = (arm,) if terms.reference is arm else (arm, terms.reference)
-    return tuple(sorted(run.uid for each in both for run in each.unfinished))
+def _claims(matched: Matched, cell: CellArms) -> Claims | None:
+    """Return the p values of what *matched* may show; None where it can show nothing.
 
-
-def _match(arm: Arm, terms: Terms) -> Matchup | None:
-    reference = terms.reference
-    if reference is None or reference is arm or not arm.values or not reference.values:
+    That is: without a margin, below 3 seeds, with identical values, and where nothing says how certain it is.
+    """
+    if cell.margin.value is None or matched.n < stats.LEAST_SEEDS or not matched.contrast.standard_error:
         return None
-    return match(arm.values, reference.values, terms.scale, terms.resolution.value)
+    margin = cell.margin.value if cell.scale is None else cell.scale.distance(cell.margin.value)
+    return find_claims(matched.contrast, margin, higher_is_better=cell.yardstick.higher_is_better)
 
 
-def _verdict(arm: Arm, found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict:
+def _difference(matched: Matched, cell: CellArms) -> Difference:
+    """Return *matched* in the metric's unit; on the logarithmic scale as it is from `LogScale.at` on."""
+    scale, margin, contrast = cell.scale, cell.margin.value, matched.contrast
+
+    def back(interval: Interval | None) -> Interval | None:
+        if interval is None or scale is None:
+            return interval
+        return replace(interval, low=scale.back(interval.low), high=scale.back(interval.high))
+
+    has_no_spread = contrast.has_no_spread and not matched.is_identical
+    distance = margin if margin is None or scale is None else scale.distance(margin)
+    return Difference(
+        value=contrast.value if scale is None else scale.back(contrast.value),
+        ci90=back(contrast.interval(0.90)),
+        ci95=back(contrast.interval(0.95)),
+        p_tost=None if distance is None or has_no_spread else contrast.p_tost(distance),
+        paired=bool(matched.pairs),
+        rho=matched.rho,
+        n_pairs=len(matched.pairs),
+        left_out=matched.left_out,
+        has_no_spread=has_no_spread,
+    )
+
+
+def _awaited(arm: Arm, reference: Arm | None) -> tuple[str, ...]:
+    """Return the runs of *arm* and its reference that have not ended."""
+    if reference is None:
+        return ()
+    return tuple(sorted({run.uid for each in (arm, reference) for run in each.unfinished}))
+
+
+def _verdict(arm: Arm, matched: Matched | None, claims: Claims | None, cell: CellArms) -> Verdict:
     """Return what may be said of *arm*, where *claims* are its p values; doubts come before claims."""
-    reference = terms.reference
+    reference = cell.reference
     if arm is reference:
         return "reference"
-    if terms.by_precision and any(each.is_impostor for each in (arm, reference) if each is not None):
+    both = [each for each in (arm, reference) if each is not None]
+    if cell.by_precision and any(each.is_impostor for each in both):
         return NOT_AS_REQUESTED
-    said = _said(found, claims, terms)
+    verdict = _claimed(matched, claims, cell)
     if reference is not None:
-        said = judged_by_losses(said, arm, reference)
-    if said in ("unstable", "unstable reference") or not terms.by_precision:
-        return said
-    return "not proven" if any(_is_unproven(each) for each in (arm, reference) if each is not None) else said
+        verdict = judged_by_losses(verdict, arm, reference)
+    if verdict in ("unstable", "unstable reference") or not cell.by_precision:
+        return verdict
+    is_proved = all(is_proven(run.precision_effective) for each in both for run in each.ok)
+    return verdict if is_proved else "not proven"
 
 
-def _said(found: Matchup | None, claims: Claims | None, terms: Terms) -> Verdict:
-    if found is not None and found.is_identical and found.n >= statistics.LEAST_SEEDS:
+def _claimed(matched: Matched | None, claims: Claims | None, cell: CellArms) -> Verdict:
+    if matched is not None and matched.is_identical and matched.n >= stats.LEAST_SEEDS:
         return "identical"
-    if terms.margin is None:
+    if cell.margin.value is None:
         return "no margin"
     if claims is None:
         return "inconclusive"
-    said = verdict_of(claims)
-    return said if terms.knows_goal or said == "equivalent" else "no goal"
-
-
-def _is_unproven(arm: Arm) -> bool:
-    """Whether it is not known of a run in which precision it computed."""
-    return any(not is_proven(run.precision_effective) for run in arm.ok)
+    verdict = verdict_of(claims)
+    return verdict if cell.yardstick.goal is not None or verdict == "equivalent" else "no goal"

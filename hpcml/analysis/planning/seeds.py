@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special  # not scipy.stats: it takes a second to import
 
-from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import Arm, sort_runs
+from hpcml.analysis import stats
 from hpcml.analysis.compare.factor import Factor, find_factor, find_reference, natural
-from hpcml.analysis.compare.grid import find_resolution
 from hpcml.analysis.compare.objective import Yardstick, find_margin, find_yardstick, not_ended
+from hpcml.analysis.frame import Arm, sort_runs
 from hpcml.errors import ComparisonError
 from hpcml.model.identity import changes_results
 from hpcml.model.planning import Design, PowerCell, PowerPlan, Spread, WantedVerdict
@@ -142,7 +141,7 @@ def _cell(where: Mapping[str, str], runs: Sequence[RunRecord], terms: _Terms) ->
             f"which difference in {metric} matters? say --margin X, from what the result is for and not from its "
             "spread, or set objective.margin in the configuration"
         )
-    step = find_resolution([run for arm in arms.values() for run in arm.ok], metric).value or 0.0
+    step = 0.0
     spreads = find_spreads(arms, terms.reference, step)
     lost = _lost_share(arms)
     designs = [_design(spread, margin.value, terms, paired=pairs, lost=lost) for pairs, spread in spreads.items()]
@@ -226,21 +225,21 @@ def _paired_spread(arms: Mapping[str, Arm], reference: str) -> Spread | None:
         shared = [seed for seed in arm.seeds if seed in base.values]
         if level == reference or len(shared) < 2:
             continue
-        values, references = arm.aligned(shared), base.aligned(shared)
+        values, references = [arm.values[seed] for seed in shared], [base.values[seed] for seed in shared]
         differences.append([value - other for value, other in zip(values, references, strict=True)])
         ones, others = ones + _centred(values), others + _centred(references)
-    return pooled(differences, rho=statistics.correlation(ones, others)) if differences else None
+    return pooled(differences, rho=stats.correlation(ones, others)) if differences else None
 
 
 def _centred(values: Sequence[float]) -> list[float]:
-    mean = statistics.average(values)
+    mean = stats.average(values)
     return [value - mean for value in values]
 
 
 def _design(spread: Spread, margin: float, terms: _Terms, *, paired: bool, lost: float) -> Design:
     def needed(sd: float) -> int | None:
         if sd == 0:
-            return statistics.LEAST_SEEDS
+            return stats.LEAST_SEEDS
         return seeds_needed(
             margin / sd, power=terms.power, verdict=terms.verdict, paired=paired, comparisons=terms.comparisons
         )
@@ -370,12 +369,12 @@ def seeds_needed(
     def suffices(n: int) -> bool:
         return trial(n, paired=paired, comparisons=comparisons).power(margin, verdict) >= power
 
-    high = statistics.LEAST_SEEDS
+    high = stats.LEAST_SEEDS
     while not suffices(high):
         if high >= MOST_SEEDS:
             return None
         high = min(2 * high, MOST_SEEDS)
-    low = max(statistics.LEAST_SEEDS - 1, high // 2)  # does not suffice, or is below the least
+    low = max(stats.LEAST_SEEDS - 1, high // 2)  # does not suffice, or is below the least
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if suffices(middle) else (middle, high)
@@ -396,7 +395,7 @@ def pooled(groups: Sequence[Sequence[float]], *, rho: float | None = None) -> Sp
     df = sum(len(group) - 1 for group in groups)
     if not df:
         return None
-    means = [statistics.average(group) for group in groups]
+    means = [stats.average(group) for group in groups]
     moved = (value - mean for group, mean in zip(groups, means, strict=True) for value in group)
     sd = math.hypot(*moved) / math.sqrt(df)  # squares may over- or underflow
     scale = max(abs(value) for group in groups for value in group)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcml.analysis.compare.nodes import PlacedRatio, by_seed_of
+from hpcml.analysis.nodes import MeasuredRatio, seed_means
 from hpcml.analysis.scaling.points import Costs, faster
-from hpcml.analysis.statistics import ALPHA, INDICATIVE_BELOW
+from hpcml.analysis.stats import ALPHA, ENOUGH_SEEDS
 from hpcml.model.comparison import Interval
 from hpcml.model.scaling import Kind, ScalingPoint, SerialShare
 from hpcml.units import one_or_many, spell_percent
@@ -60,7 +60,7 @@ def sentences(cell: Evidence, thresholds: Thresholds) -> list[str]:
     said += _paying(cell, thresholds.least_efficiency)
     if cell.fit is not None:
         said.append(_law(cell.fit, cell.over))
-    if (n := min(len(by_seed_of(values)) for values in cell.costs_s.values())) < INDICATIVE_BELOW:
+    if (n := min(len(seed_means(values)) for values in cell.costs_s.values())) < ENOUGH_SEEDS:
         said.append("one seed somewhere: nothing is shown" if n < 2 else f"{n} seeds: all of this is indicative only")
     return said
 
@@ -169,7 +169,7 @@ def _law(fit: SerialShare, over: str) -> str:
     return f"{share}: {times(fit.most_speedup, ends)} times as fast at most, however many"
 
 
-def _gain(ratio: PlacedRatio) -> str:
+def _gain(ratio: MeasuredRatio) -> str:
     if ratio.ci95 is None:
         return f"{(ratio.value - 1) * 100:+.3g} %, without an interval"
     return f"{(ratio.value - 1) * 100:+.3g} % [{(ratio.ci95.low - 1) * 100:+.3g}, {(ratio.ci95.high - 1) * 100:+.3g}]"

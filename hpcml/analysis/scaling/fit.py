@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special  # not scipy.stats: it takes a second to import
 
-from hpcml.analysis import statistics
-from hpcml.analysis.statistics import Contrast
+from hpcml.analysis import stats
+from hpcml.analysis.stats import Contrast
 from hpcml.model.comparison import Interval
 from hpcml.model.scaling import Kind, SerialShare
 
@@ -72,7 +72,7 @@ def fit_serial_share(kind: Kind, reference: int, costs_s: Mapping[int, BySeed]) 
     noise = _noise(used)
     p = None if noise is None else _p_lack_of_fit(_deviations(kind, share, places), noise, used, reference)
     beside = None
-    if is_amdahl and p is not None and p < statistics.ALPHA and noise is not None:
+    if is_amdahl and p is not None and p < stats.ALPHA and noise is not None:
         beside = _with_doublings(places, noise, used, reference)
     return SerialShare(
         law="Amdahl" if is_amdahl else "Gustafson",
@@ -110,7 +110,7 @@ def _by_seed(kind: Kind, reference: int, used: Mapping[int, BySeed], places: Map
         )
         for seed in used[reference]
     ]
-    return statistics.mean(shares).interval(0.95)
+    return stats.mean(shares).interval(0.95)
 
 
 def _by_delta(
@@ -127,7 +127,7 @@ def _by_delta(
     gradient[reference] = -sum(gradient.values())
     variances = []
     for n, slope in gradient.items():
-        logs = statistics.mean([math.log(value) for value in used[n].values()])
+        logs = stats.mean([math.log(value) for value in used[n].values()])
         if logs.df is None:
             return None
         variances.append(((slope * logs.standard_error) ** 2, logs.df))
@@ -223,4 +223,4 @@ def _with_doublings(
     if cost <= 0 or share < 0 or np.any(expected <= 0):
         return None
     p = _p_lack_of_fit((np.log(slowdowns / expected), terms / expected[:, None]), noise, used, reference)
-    return (float(share), float(cost)) if p is not None and p >= statistics.ALPHA else None
+    return (float(share), float(cost)) if p is not None and p >= stats.ALPHA else None

@@ -7,17 +7,26 @@ compares two numbers by a t test on logarithms, `build_point` puts a row of `hpc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcml.analysis import statistics
-from hpcml.analysis.compare.arms import BySeed, by_seed, median_of, replicates_flag
-from hpcml.analysis.compare.costs import energy_kj_of, energy_per_sample_j_of, gpu_hours_of
-from hpcml.analysis.compare.nodes import Placed, PlacedRatio, node_flags, node_of, ratio_over_places
-from hpcml.analysis.compare.speed import means_differ
+from hpcml.analysis.compare.measures import energy_kj_of, energy_per_sample_j_of, gpu_hours_of
+from hpcml.analysis.frame import by_seed, median_of
+from hpcml.analysis.nodes import Measured, MeasuredRatio, measured, node_flags, ratio
+from hpcml.analysis.rates import samples_per_step
 from hpcml.analysis.scaling.cells import BATCH, Over
-from hpcml.analysis.steady import MIN_STEPS, SteadyState, Window, common_window, share_of_time, steady_state
-from hpcml.analysis.utilization.rates import samples_per_step
+from hpcml.analysis.stats import ENOUGH_SEEDS, BySeed
+from hpcml.analysis.steady import (
+    MIN_STEPS,
+    Curves,
+    SteadyState,
+    StepCurves,
+    Window,
+    common_window,
+    means_differ,
+    share_of_time,
+    steady_state,
+)
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import Excluded, Interval
 from hpcml.model.own_program import says_nothing
@@ -40,10 +49,10 @@ class MeasuredCell:
     costs_s: Costs
 
 
-Costs = Mapping[int, Sequence[Placed]]  # times of a sample, else of a step, in seconds by number of devices
+Costs = Mapping[int, Sequence[Measured]]  # times of a sample, else of a step, in seconds by number of devices
 
 
-def find_costs(kind: Kind, arms: Mapping[int, ScalingArm]) -> dict[int, list[Placed]]:
+def find_costs(kind: Kind, arms: Mapping[int, ScalingArm]) -> dict[int, list[Measured]]:
     """Return the times in seconds of each run, by number of devices, whose ratios are speed-ups; may be empty.
 
     Times of a sample, where a step's samples are known of all runs; else times of a step, in strong scaling alone,
@@ -55,12 +64,12 @@ def find_costs(kind: Kind, arms: Mapping[int, ScalingArm]) -> dict[int, list[Pla
     return {devices: arm.placed_steps_s for devices, arm in timed.items()} if kind == "strong" else {}
 
 
-def faster(costs_s: Costs, few: int, many: int) -> PlacedRatio | None:
-    """Return how many times as fast *many* devices are as *few*, over seeds or nodes (`ratio_over_places`).
+def faster(costs_s: Costs, few: int, many: int) -> MeasuredRatio | None:
+    """Return how many times as fast *many* devices are as *few*, over seeds or nodes (`hpcml.analysis.nodes.ratio`).
 
     None where one of the two has no time.
     """
-    return ratio_over_places(costs_s.get(few, ()), costs_s.get(many, ()))
+    return ratio(costs_s.get(few, ()), costs_s.get(many, ()))
 
 
 def build_point(devices: int, cell: MeasuredCell) -> ScalingPoint:
@@ -74,8 +83,8 @@ def build_point(devices: int, cell: MeasuredCell) -> ScalingPoint:
         speedup = faster(costs, cell.reference, devices)
     if smaller := [n for n in costs if n < devices]:
         gain = faster(costs, max(smaller), devices)
-    ratio = None if cell.reference is None else devices / cell.reference
-    efficiency = None if speedup is None or ratio is None else speedup.value / ratio
+    times = None if cell.reference is None else devices / cell.reference
+    efficiency = None if speedup is None or times is None else speedup.value / times
     all_samples = bool(arm.samples_s) and set(arm.samples_s) == set(arm.steps_s)
     sample_s, step_s = median_of(arm.samples_s), median_of(arm.steps_s)
     return ScalingPoint(
@@ -91,7 +100,7 @@ def build_point(devices: int, cell: MeasuredCell) -> ScalingPoint:
         speedup_unit=None if speedup is None else speedup.unit,
         paired=None if speedup is None else speedup.paired,
         efficiency=efficiency,
-        efficiency_ci95=None if speedup is None or ratio is None else _scaled(speedup.ci95, 1 / ratio),
+        efficiency_ci95=None if speedup is None or times is None else _scaled(speedup.ci95, 1 / times),
         gain=None if gain is None else gain.value,
         gain_ci95=None if gain is None else gain.ci95,
         cost=None if efficiency is None else 1 / efficiency,
@@ -103,20 +112,20 @@ def build_point(devices: int, cell: MeasuredCell) -> ScalingPoint:
     )
 
 
-def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: PlacedRatio | None) -> list[str]:
+def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: MeasuredRatio | None) -> list[str]:
     flags = []
     reference = None if cell.reference is None else cell.arms[cell.reference]
     n = min(len(arm.steps_s), len(reference.steps_s)) if reference is not None else len(arm.steps_s)
     ended = len(arm.timed) + len(arm.silent) + len(arm.failed)
     if arm.failed:
         flags.append(f"{len(arm.failed)} of {ended} ended runs failed: {causes(arm.failed)}")
-    if arm.steps_s and n < statistics.INDICATIVE_BELOW:
+    if arm.steps_s and n < ENOUGH_SEEDS:
         flags.append(f"n={n}: indicative only")
-    flags += node_flags({"speed-up": speedup})
+    flags += [str(each) for each in node_flags({"speed-up": speedup})]
     if speedup is not None and speedup.unit == "seeds" and not speedup.paired and n > 1:
         flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
     if extra := len(arm.timed) - len(arm.steps_s):
-        flags.append(replicates_flag(extra))
+        flags.append(f"{extra} more runs of the same seeds: averaged within the seed first")
     flags += _disagreements(arm, cell.over)
     waiting = median_of(arm.waiting)
     if waiting is not None and waiting >= _WAITING:
@@ -153,18 +162,6 @@ def _scaled(interval: Interval | None, factor: float) -> Interval | None:
     return Interval(low=interval.low * factor, high=interval.high * factor, confidence=interval.confidence)
 
 
-Curves = Mapping[str, Sequence[Point]]  # uid -> points
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCurves:
-    """What programs reported of each step, in seconds, as curves by uid."""
-
-    step_s: Curves
-    communication_s: Curves
-    waiting_s: Curves  # for input
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingArm:
     """The runs on one number of devices; the numbers by seed are of `timed` alone."""
@@ -176,8 +173,8 @@ class ScalingArm:
     silent: tuple[tuple[RunRecord, str], ...]  # completed, and the reason why there is no speed
     steps_s: BySeed  # medians
     samples_s: BySeed  # a sample's time, over all devices; only where how many a step takes is known
-    placed_steps_s: list[Placed]  # what speed-ups are of
-    placed_samples_s: list[Placed]
+    placed_steps_s: list[Measured]  # what speed-ups are of
+    placed_samples_s: list[Measured]
     communication: BySeed  # share of a step's time
     waiting: BySeed  # for input, of the time from step to step
     gpu_hours: BySeed
@@ -260,16 +257,11 @@ def _arm(
         silent=tuple((run, why_no_speed(run, curves.step_s.get(run.uid, ()))) for run in completed),
         steps_s=by_seed(timed, lambda run: steady[run.uid].median_s),
         samples_s=by_seed(timed, per_sample),
-        placed_steps_s=_placed(timed, lambda run: step_s[run.uid]),
-        placed_samples_s=_placed(timed, per_sample),
+        placed_steps_s=measured(timed, lambda run: step_s[run.uid]),
+        placed_samples_s=measured(timed, per_sample),
         communication=share(curves.communication_s, is_inside=True),
         waiting=share(curves.waiting_s, is_inside=False),
         gpu_hours=by_seed(timed, gpu_hours_of),
         energy_kj=by_seed(timed, energy_kj_of),
         energy_per_sample_j=by_seed(timed, energy_per_sample_j_of),
     )
-
-
-def _placed(runs: Sequence[RunRecord], read: Callable[[RunRecord], float | None]) -> list[Placed]:
-    found = [(run, read(run)) for run in runs]
-    return [Placed(seed=run.seed, place=node_of(run), value=value) for run, value in found if value is not None]

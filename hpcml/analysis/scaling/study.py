@@ -14,8 +14,7 @@ from statistics import median
 from typing import Literal
 
 from hpcml.analysis.compare.fairness import Differences, find_allowed, find_differences
-from hpcml.analysis.compare.nodes import by_seed_of
-from hpcml.analysis.compare.speed import OF_MEANS
+from hpcml.analysis.nodes import seed_means
 from hpcml.analysis.scaling.cells import (
     STRONG_SIZE,
     WEAK_SIZE,
@@ -30,13 +29,13 @@ from hpcml.analysis.scaling.fit import fit_serial_share
 from hpcml.analysis.scaling.points import (
     MeasuredCell,
     ScalingArm,
-    StepCurves,
     build_point,
     find_costs,
     left_out,
     sort_arms,
 )
-from hpcml.analysis.statistics import INDICATIVE_BELOW
+from hpcml.analysis.stats import ENOUGH_SEEDS
+from hpcml.analysis.steady import StepCurves
 from hpcml.errors import ComparisonError
 from hpcml.model.choices import Numerics
 from hpcml.model.records import RunRecord
@@ -118,7 +117,7 @@ def _build_cell(
     fit = (
         None
         if reference is None
-        else fit_serial_share(group.kind, reference, {n: by_seed_of(of) for n, of in costs.items()})
+        else fit_serial_share(group.kind, reference, {n: seed_means(of) for n, of in costs.items()})
     )
     over = group.factor.over.value
     evidence = Evidence(kind=group.kind, over=over, reference=reference, points=points, costs_s=costs, fit=fit)
@@ -160,7 +159,7 @@ def _remarks(
     if timed and not has_window:
         remarks.append("the last halves of these runs have no step in common: each was looked at in its own")
     if timed and by_mean:
-        remarks.append(OF_MEANS)
+        remarks.append("speeds are of mean step times: their medians tell others")
     return remarks
 
 
@@ -299,7 +298,7 @@ def _verdict(size: str, verdicts: Sequence[tuple[str, bool, ScalingPoint]], *, i
     if not all(does for _, does, _ in verdicts[first:]):
         return f"{pay} at {size} {', '.join(paying)}{rest}"
     name, _, point = verdicts[first]
-    few = f", n={point.n}: indicative only" if point.n < INDICATIVE_BELOW else ""
+    few = f", n={point.n}: indicative only" if point.n < ENOUGH_SEEDS else ""
     return f"{pay} from {size} {name} on (efficiency {percent(point.efficiency, point.efficiency_ci95)}{few}){rest}"
 
 

@@ -9,15 +9,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcml.analysis.compare.arms import by_seed, median_of
 from hpcml.analysis.compare.factor import natural
+from hpcml.analysis.frame import by_seed, median_of
+from hpcml.analysis.limits import Signs, find_limits
+from hpcml.analysis.rates import TENSOR_FORMATS, Rate, attained, measured_tflops, skipped_share
 from hpcml.analysis.scaling.cells import Settings, differing, settings_of
-from hpcml.analysis.scaling.points import Curves, StepCurves, why_no_speed
-from hpcml.analysis.statistics import INDICATIVE_BELOW
-from hpcml.analysis.steady import SteadyState, share_of_time, steady_state
-from hpcml.analysis.utilization.limits import Signs, find_limits
+from hpcml.analysis.scaling.points import why_no_speed
+from hpcml.analysis.stats import ENOUGH_SEEDS
+from hpcml.analysis.steady import Curves, SteadyState, StepCurves, share_of_time, steady_state
 from hpcml.analysis.utilization.published import published_for
-from hpcml.analysis.utilization.rates import TENSOR_FORMATS, Rate, attained, measured_tflops, skipped_share
 from hpcml.errors import ComparisonError
 from hpcml.model import hardware
 from hpcml.model.choices import Numerics
@@ -158,7 +158,7 @@ def _signs(cell: _Timed) -> Signs:
 
 
 def _flags(runs: Sequence[RunRecord], *, n: int, mfu: float | None) -> list[str]:
-    flags = [] if n >= INDICATIVE_BELOW else [f"n={n}: indicative only"]
+    flags = [] if n >= ENOUGH_SEEDS else [f"n={n}: indicative only"]
     if mfu is not None and mfu > 1:
         flags.append("more than the peak: the count of operations, or what the device is called, is wrong")
     doubts = sorted({run.work.flops_doubt for run in runs if run.work is not None and run.work.flops_doubt})

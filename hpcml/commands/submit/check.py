@@ -43,6 +43,7 @@ from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.discover import Found, ask_of_site, describe
 from hpcml.schedulers.registry import backend_of, find_programs
 from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER
+from hpcml.schedulers.sites import LOOKS
 from hpcml.spelling import did_you_mean
 from hpcml.store.database import Database
 from hpcml.store.query import find_runs, runs_meant
@@ -270,13 +271,13 @@ def _local_cpus(run: Run, machine: Machine, device: Device) -> int:
 
 def asked_of(site: Cluster, ask: Callable[[Sequence[str]], Answer] = ask_of_site) -> Found | None:
     """Return what the scheduler of *site* tells of it; None, with a warning, where it tells nothing."""
-    backend = backend_of(site.scheduler.name)
+    look = LOOKS.get(site.scheduler.name)
     absent = [name for name, place in find_programs(site.scheduler.name).items() if place is None]
-    if backend.look_at_site is None or absent:
+    if look is None or absent:
         log.warning("cluster=%s asks its scheduler for queues and limits; not here: %s", site.name, ", ".join(absent))
         return None
     try:
-        return describe(site.name, backend.look_at_site(ask), today=datetime.now(tz=UTC).date())
+        return describe(site.name, look[1](ask), today=datetime.now(tz=UTC).date())
     except HpcmlError as error:
         log.warning("cluster=%s asks its scheduler for queues and limits, which did not answer: %s", site.name, error)
         return None

@@ -82,7 +82,7 @@ def warnings(planned: Sequence[Planned]) -> Iterator[str]:
     """Yield a line for each factor that no job holds two values of, though the sweep does.
 
     Also where the runs of each arm would share a job of their own: then arm and node are one, and nothing tells the
-    speed of the one from that of the other (`hpcml.analysis.compare.nodes`).
+    speed of the one from that of the other (`hpcml.analysis.nodes`).
     """
     packs = packs_of(planned)
     if any(len({item.run.seed for item in pack}) > 1 for pack in packs):

@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError, HpcmlError, SubmissionError
 from hpcml.runs.atomic import write_text
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.files import parse_json
-from hpcml.runs.layout import folder_of_all, home_of, queues_of, run_dir_of
+from hpcml.runs.layout import home_of, queues_of, run_dir_of
 from hpcml.runs.liveness import plain
 from hpcml.runs.private import make_folder, read
 from hpcml.runs.run_json import read_own
@@ -30,7 +31,7 @@ from hpcml.schedulers.local.runtime import Pool
 
 QUEUE_FOLDER = "HPCML_QUEUE"  # what a job of the queue finds in its environment: the batch's folder, and its number
 QUEUE_INDEX = "HPCML_QUEUE_INDEX"
-_ENDED = "ended.json"
+ENDED = "ended.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class QueuedJob:
     @property
     def is_unwanted(self) -> bool:
         """Whether somebody wanted all of it to stop, or removed it."""
-        return all(is_cancelled(run_dir_of(Path(source))) or _is_removed(source) for source in self.sources)
+        return not any(_is_wanted(source) for source in self.sources)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +68,10 @@ class QueuedBatch:
     pool: Pool
     runtime: str  # the folder of the queue that serves it
     environ: dict[str, str]
-    umask: int
 
 
-def _is_removed(source: str) -> bool:
-    return not Path(source).exists() and Path(folder_of_all(str(run_dir_of(Path(source)).path))).is_dir()
+def _is_wanted(source: str) -> bool:
+    return Path(source).exists() and not is_cancelled(run_dir_of(Path(source)))
 
 
 def new_file(submissions: Path, token: str) -> Path:
@@ -116,6 +116,11 @@ def _of_this_host() -> str:
     return f"@{plain(socket.gethostname())}.json"
 
 
+def arrived_at(path: Path) -> float:
+    """Return when the batch whose file is *path* came, in unix seconds."""
+    return float(path.name.partition("-")[0])
+
+
 def token_of(path: Path) -> str:
     """Return the token of the batch whose file is *path*."""
     return path.name.partition("-")[2].rpartition("@")[0]
@@ -137,27 +142,34 @@ def why_not_here(path: Path, batch: QueuedBatch) -> str | None:
     return None
 
 
-def write_ended(path: Path, ended: set[int]) -> None:
-    """Note which jobs of the batch have ended. Raises `OSError`."""
-    write_text(folder_of(path) / _ENDED, json.dumps(sorted(ended)))
+def write_ended(folder: Path, ended: set[int]) -> None:
+    """Note which jobs of the batch in *folder* have ended. Raises `OSError`."""
+    write_text(folder / ENDED, json.dumps(sorted(ended)))
 
 
-def read_ended(folder: Path) -> set[int] | None:
-    """Return which jobs of the batch in *folder* have ended; None where none has.
+def read_ended(folder: Path) -> set[int]:
+    """Return which jobs of the batch in *folder* have ended.
 
     Raises `HpcmlError` where that cannot be read, and `NotPrivateError` where another user may have written it.
     """
-    path = folder / _ENDED
+    return {index for index in _read_list(folder / ENDED, []) if isinstance(index, int)}
+
+
+def _read_list(path: Path, otherwise: list[Any]) -> list[Any]:
+    """Return the list in the file *path*; *otherwise* where there is none."""
     try:
-        return {int(index) for index in parse_json(read(path, top=home_of(path)))} if path.exists() else None
-    except (OSError, ValueError, TypeError) as error:
+        found = parse_json(read(path, top=home_of(path))) if path.exists() else otherwise
+    except (OSError, ValueError) as error:
         raise HpcmlError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, list):
+        raise HpcmlError(f"{path} is damaged: it has no list")
+    return found
 
 
 def is_queued(submissions: Path, token: str, index: int) -> bool:
     """Tell whether job *index* of the batch *token* waits, or its agent is at work. Raises as `read_ended` does."""
     path = find_batch(submissions, token)
-    return path is not None and index not in (read_ended(folder_of(path)) or ())
+    return path is not None and index not in read_ended(folder_of(path))
 
 
 def agent_logs(source: str) -> list[str]:
@@ -166,31 +178,23 @@ def agent_logs(source: str) -> list[str]:
 
 
 def left_of(job: QueuedJob, folder: Path) -> list[str]:
-    """Return the manifests of those runs of *job* that no agent has begun since they were queued, or asked for more.
+    """Return the manifests of those runs of *job* that are wanted, and that no agent has begun.
 
-    Raises `HpcmlError` and `OSError` where that cannot be seen.
+    Counted is from when they were queued, or asked to be started again. One that was submitted anew since is the other
+    batch's. Raises `HpcmlError` and `OSError` where that cannot be seen.
     """
-    there = [source for source in job.sources if Path(source).exists()]
-    return [source for source in there if set(agent_logs(source)) <= _begun_before(job, folder, source)]
+    left = []
+    for source in filter(_is_wanted, job.sources):
+        before = _read_list(_again_mark(folder, source), job.begun.get(source, []))
+        if set(agent_logs(source)) <= set(map(str, before)) and not _next_retry(Path(source)).exists():
+            left.append(source)
+    return left
 
 
-def _begun_before(job: QueuedJob, folder: Path, source: str) -> set[str]:
-    mark = _again_mark(folder, source)
-    try:
-        return {str(name) for name in parse_json(read(mark, top=home_of(mark)))}
-    except FileNotFoundError:
-        return set(job.begun.get(source, ()))
-    except (ValueError, TypeError) as error:
-        raise HpcmlError(f"{mark} is damaged: {error}") from error
-
-
-def waits_since(job: QueuedJob, path: Path) -> float:
-    """Return the time, in unix seconds, that gives the job its place: it came, or was put back, at that moment."""
-    times = [float(path.name.partition("-")[0])]
-    for source in job.sources:
-        with suppress(FileNotFoundError):
-            times.append(_again_mark(folder_of(path), source).stat().st_mtime)
-    return max(times)
+def _next_retry(source: Path) -> Path:
+    """Return the manifest with which the run of *source* would be submitted anew."""
+    run_dir = run_dir_of(source)
+    return run_dir.retry_manifest(1 if source == run_dir.manifest else int(source.stem) + 1)
 
 
 def pack_file(folder: Path, index: int) -> Path:

@@ -102,6 +102,10 @@ class RuntimeFolder:
         except FileNotFoundError:  # there is no folder
             return False
 
+    def serves(self, submissions: Path) -> bool:
+        """Tell whether a queue is at work that looks for batches in *submissions*."""
+        return submissions in self.homes() and self.is_at_work
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         start = _open(self.path / _START)
@@ -145,21 +149,23 @@ class RuntimeFolder:
             return sorted(link.readlink() for link in self._homes.iterdir())
         return []
 
-    def write_started(self, job: StartedJob) -> int:
-        """Note that *job* starts; return a descriptor that locks its file, for its agent. Raises `OSError`."""
-        path = self._file(job)
-        draft = path.with_name(f".{path.name}")
-        lock = _open(draft)
+    @contextmanager
+    def noted(self, job: StartedJob) -> Iterator[int]:
+        """Note that *job* starts; give a descriptor that locks its file, for its agent. Raises `OSError`.
+
+        After an error in the block, the note is removed.
+        """
+        lock = _open(self._file(job))
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with open(lock, "wb", closefd=False) as file:
-                file.truncate()
-                file.write(json.dumps(encode(job)).encode())
-            draft.rename(path)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.ftruncate(lock, 0)
+            os.write(lock, json.dumps(encode(job)).encode())
+            yield lock
         except BaseException:
-            os.close(lock)
+            self.forget_started(job)
             raise
-        return lock
+        finally:
+            os.close(lock)
 
     def forget_started(self, job: StartedJob) -> None:
         """Remove the note of *job*."""

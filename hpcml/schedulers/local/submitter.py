@@ -95,13 +95,12 @@ class LocalSubmitter:
             pool=self.pool(),
             runtime=str(self.lock_dir),
             environ=environ,
-            umask=_umask(),
         )
 
     def find(self, batch: Batch) -> list[Ticket] | None:
         """Return the tickets of *batch* if it was left for the queue, whatever became of it since; else None."""
         folder = batches.folder_of(self.submissions, batch)
-        is_there = jobs.find_batch(self.submissions, batch.token) is not None or jobs.read_ended(folder) is not None
+        is_there = jobs.find_batch(self.submissions, batch.token) is not None or (folder / jobs.ENDED).exists()
         return _tickets(batch) if is_there else None
 
     def query(self, tickets: Collection[Ticket]) -> Answers:
@@ -190,12 +189,6 @@ def _start_queue(runtime: RuntimeFolder, *, or_remove: Path | None = None) -> bo
 def _own_environ() -> dict[str, str]:
     """Return our environment for what lives on: a queue, and agents of no run whose program may have submitted this."""
     return {name: value for name, value in without_login(os.environ).items() if name not in OF_THE_RUN}
-
-
-def _umask() -> int:
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return umask
 
 
 def _last_words(runtime: RuntimeFolder) -> str:

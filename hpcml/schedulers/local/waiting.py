@@ -61,16 +61,17 @@ def is_served(submissions: Path, tickets: Collection[Ticket]) -> bool:
 
 def left_by_killed(submissions: Path) -> int:
     """Return how many runs wait in the queue of this machine while no process serves it. Raises `OSError`."""
-    batches = [(path, batch) for path, batch in _batches(submissions)]
-    dead = {runtime for _, batch in batches if not (runtime := RuntimeFolder(Path(batch.runtime))).is_at_work}
-    return sum(runs_left(path, batch) for path, batch in batches if RuntimeFolder(Path(batch.runtime)) in dead)
+    batches = list(_batches(submissions))
+    runtimes = {RuntimeFolder(Path(batch.runtime)) for _, batch in batches}
+    dead = {str(runtime.path) for runtime in runtimes if not runtime.serves(submissions)}
+    return sum(runs_left(path, batch) for path, batch in batches if batch.runtime in dead)
 
 
 def runs_left(path: Path, batch: QueuedBatch) -> int:
     """Return how many runs of *batch* wait; raise `HpcmlError` where that cannot be read."""
     runtime = RuntimeFolder(Path(batch.runtime))
     done = {job.index for job in runtime.started() if job.batch == str(path) and runtime.lives(job)}
-    done |= jobs.read_ended(jobs.folder_of(path)) or set()
+    done |= jobs.read_ended(jobs.folder_of(path))
     return sum(len(job.sources) for index, job in enumerate(batch.jobs) if index not in done)
 
 
@@ -99,12 +100,12 @@ def _in_order(runtime: RuntimeFolder, running: Collection[tuple[Path, int]]) -> 
     for submissions in runtime.homes():
         with suppress(OSError, HpcmlError):
             for path, batch in _batches(submissions):
-                ended = jobs.read_ended(jobs.folder_of(path)) or ()
+                ended = jobs.read_ended(jobs.folder_of(path))
                 for index, job in enumerate(batch.jobs):
                     is_over = index in ended or (path, index) in running or job.is_unwanted
                     if job.dependency is None and not is_over and Path(batch.runtime) == runtime.path:
-                        found.append((jobs.waits_since(job, path), path, index, batch))
-    return [(path, index, batch) for _, path, index, batch in sorted(found, key=lambda one: one[:3])]
+                        found.append((path, index, batch))
+    return sorted(found, key=lambda one: (one[0].name, one[1]))
 
 
 def _lacks(job: QueuedJob, pool: Pool, running: Collection[StartedJob], *, home: Path) -> str | None:

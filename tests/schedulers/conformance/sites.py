@@ -17,7 +17,7 @@ from hpcml.schedulers.flux import FLUX
 from hpcml.schedulers.local.runtime import Pool
 from hpcml.schedulers.local.submitter import LocalSubmitter
 from hpcml.schedulers.lsf import LSF
-from hpcml.schedulers.pbs.submitter import PbsSubmitter
+from hpcml.schedulers.pbs.scheduler import PBS
 from tests.cluster.double.double import Double
 from tests.cluster.pbs.double import PbsDouble
 from tests.cluster.slurm.account import Account
@@ -279,7 +279,7 @@ def pbs_site(folder: Path, double: PbsDouble) -> PbsSite:
     }
     return PbsSite(
         name="pbs", folder=folder, python=sys.executable, cluster="testpbs", conf=PBS_CONF, double=double,
-        submitter=PbsSubmitter(submissions=folder / "submissions"), refuses=refuses,
+        submitter=Driver(scheduler=PBS, submissions=folder / "submissions"), refuses=refuses,
         refuses_when_asked={"resources.partition=nosuch": "Unknown queue"},
     )  # fmt: skip
 

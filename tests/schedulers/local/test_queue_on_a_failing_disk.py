@@ -45,17 +45,14 @@ def test_a_queue_outlives_a_moment_in_which_its_files_cannot_be_seen(tmp_path: P
 def test_a_queue_takes_no_run_for_removed_while_its_home_is_away_and_serves_the_others(tmp_path: Path) -> None:
     """A home that is mounted again, or renamed: what waits is not seen, and neither is the folder of all runs."""
     queued(tmp_path, program="sleep 2")
-    home = tmp_path / "home"
     queue = serve(tmp_path)
     wait_for((tmp_path / "executed").exists)
 
-    home.rename(tmp_path / "away")
-    home.mkdir(mode=0o700)  # the place where it is mounted
+    (tmp_path / "disk").rename(tmp_path / "away")
     queued(tmp_path, home="other", names=("c", "d"))
     time.sleep(4.0)  # the first ends meanwhile
     before, meanwhile = queue.poll(), (tmp_path / "executed").read_text()
-    home.rmdir()
-    (tmp_path / "away").rename(home)
+    (tmp_path / "away").rename(tmp_path / "disk")
 
     assert (queue.wait(300), before) == (0, None)
     assert meanwhile == "a\nc\nd\n"
@@ -94,7 +91,7 @@ def test_a_run_whose_files_are_hidden_when_it_is_started_waits_behind_the_others
 
 def test_a_queue_that_fails_by_itself_says_so_in_the_runs_that_wait_and_is_not_started_again(tmp_path: Path) -> None:
     runs = queued(tmp_path)
-    (path,) = batch_files(tmp_path / "home" / "submissions")
+    (path,) = batch_files(tmp_path / "disk" / "home" / "submissions")
     write_batch(path, replace(read_batch(path), environ={"DAMAGED": "\0"}))
     for run in runs:
         (run / "journal").mkdir()
@@ -102,7 +99,7 @@ def test_a_queue_that_fails_by_itself_says_so_in_the_runs_that_wait_and_is_not_s
     ended = serve(tmp_path).wait(60)
 
     assert ended != 0
-    assert batch_files(tmp_path / "home" / "submissions") == []
+    assert batch_files(tmp_path / "disk" / "home" / "submissions") == []
     said = [read_fold(RunDir(run)) for run in runs]
     assert {one.state for one in said} == {State.FAILED}
     assert str(said[0].reason).startswith(
@@ -115,7 +112,7 @@ def test_a_queue_ends_with_the_home_that_was_removed(tmp_path: Path) -> None:
     queue = serve(tmp_path)
     wait_for((tmp_path / "executed").exists)
 
-    shutil.rmtree(tmp_path / "home")
+    shutil.rmtree(tmp_path / "disk" / "home")
 
     assert queue.wait(60) == 0
     assert (tmp_path / "executed").read_text() == "a\n"
@@ -123,7 +120,7 @@ def test_a_queue_ends_with_the_home_that_was_removed(tmp_path: Path) -> None:
 
 
 def queued(
-    tmp_path: Path, *, program: str = "", home: str = "home", names: tuple[str, str] = ("a", "b")
+    tmp_path: Path, *, program: str = "", home: str = "disk/home", names: tuple[str, str] = ("a", "b")
 ) -> tuple[Path, Path]:
     """Leave a batch of two runs, one after the other, for the queue; return their directories.
 
@@ -135,7 +132,9 @@ def queued(
         place.mkdir(parents=True, mode=0o700)
     for run in (first, second):
         (run / "run.json").touch()
-        (run / "job.sh").write_text(f"echo {run.name} >> {tmp_path}/executed\n{program}")
+        (run / "logs").mkdir()
+        begins = f"touch {run}/logs/0-agent.log; echo {run.name} >> {tmp_path}/executed"
+        (run / "job.sh").write_text(f"{begins}\n{program}")
     jobs = [
         QueuedJob(
             sources=[str(run / "run.json")],
@@ -157,7 +156,6 @@ def queued(
             pool=Pool(cores=1, gpus=[]),
             runtime=str(runtime.path),
             environ=dict(os.environ),
-            umask=0o077,
         ),
     )
     return first, second

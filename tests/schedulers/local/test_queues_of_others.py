@@ -43,9 +43,7 @@ def batch_in(home: Path, *scripts: Path) -> QueuedBatch:
         )
         for name, script in zip(("uid", "other"), scripts, strict=False)
     ]
-    return QueuedBatch(
-        jobs=jobs, max_parallel=None, pool=POOL, runtime=str(home / "runtime"), environ={"PATH": "/bin"}, umask=0o077
-    )
+    return QueuedBatch(jobs=jobs, max_parallel=None, pool=POOL, runtime=str(home / "runtime"), environ={"PATH": "/bin"})
 
 
 def leave(home: Path) -> Path:
@@ -56,7 +54,8 @@ def leave(home: Path) -> Path:
     for run, word in zip(runs, ("ada", "other"), strict=True):
         run.mkdir(parents=True)
         (run / "run.json").touch()
-        (run / "job.sh").write_text(f"echo {word} >> {home.parent}/executed")
+        (run / "logs").mkdir()
+        (run / "job.sh").write_text(f"touch {run}/logs/0-agent.log; echo {word} >> {home.parent}/executed")
     path = new_file(home / "submissions", "token")
     write_batch(path, batch_in(home, *(run / "job.sh" for run in runs)))
     return path

@@ -6,19 +6,22 @@ MFU (model FLOPs utilization) is the operations that the model needs, nothing co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcml.analysis.steady import SteadyState
+from hpcml.analysis.frame import by_seed, median_of
+from hpcml.analysis.limits import Signs
+from hpcml.analysis.steady import Curves, SteadyState, StepCurves, share_of_time
 from hpcml.model import hardware
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import PrecisionName
-from hpcml.model.records import RunRecord
+from hpcml.model.records import RunRecord, Usage
 
 SKIPPED = "skipped_steps"  # by loss scaling so far, hence the last value is the whole run's
 TENSOR_FORMATS = frozenset(PrecisionName.__members__) - {PrecisionName.fp32.name, PrecisionName.fp64.name}
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: that takes most of the time, and there is one for each run
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
     """One run in steady state; None: not known. `why_no_mfu` says in words what is missing where `mfu` is None."""
 
@@ -61,6 +64,52 @@ def attained(run: RunRecord, steady: SteadyState | None) -> Rate:
         mfu=None if achieved is None or peak is None else achieved / peak.tflops,
         why_no_mfu=_what_is_missing(run, achieved=achieved, model=model, precision=precision, peak=peak),
     )
+
+
+def median_usage(runs: Sequence[RunRecord], read: Callable[[Usage], float | None]) -> float | None:
+    """Return the median over seeds of what was measured beside *runs*; None where it was not."""
+    return median_of(by_seed(runs, lambda run: None if run.usage is None else read(run.usage)))
+
+
+def share_by_seed(
+    curves: Curves, runs: Sequence[RunRecord], steady: Mapping[str, SteadyState], steps: Curves, *, is_inside: bool
+) -> Mapping[int, float]:
+    """Return the `share_of_time` of *curves* by seed, of those of *runs* that have them."""
+    known = [run for run in runs if run.uid in curves and run.uid in steady]
+    return by_seed(
+        known,
+        lambda run: share_of_time(curves[run.uid], steps[run.uid], steady[run.uid], is_inside=is_inside),
+    )
+
+
+def find_signs(
+    runs: Sequence[RunRecord], rates: Mapping[str, Rate], steady: Mapping[str, SteadyState], curves: StepCurves
+) -> Signs:
+    """Return what was measured of *runs*, medians over seeds, whose *rates* and *steady* states are by uid."""
+    known = [run for run in runs if run.uid in rates]
+    steps = curves.step_s
+    return Signs(
+        step_s=median_of(by_seed(known, lambda run: rates[run.uid].step_s)),
+        data_share=median_of(share_by_seed(curves.waiting_s, runs, steady, steps, is_inside=False)),
+        communication_share=median_of(share_by_seed(curves.communication_s, runs, steady, steps, is_inside=True)),
+        util_percent=median_usage(runs, lambda usage: usage.util_percent),
+        sm_active_percent=median_usage(runs, lambda usage: usage.sm_active_percent),
+        tensor_percent=median_usage(runs, lambda usage: usage.tensor_percent),
+        dram_percent=median_usage(runs, lambda usage: usage.dram_percent),
+        throttled_power_share=median_usage(runs, lambda usage: usage.throttled_power_share),
+        throttled_thermal_share=median_usage(runs, lambda usage: usage.throttled_thermal_share),
+        skipped_share=median_of(by_seed(runs, skipped_share)),
+        mfu=median_of(by_seed(known, lambda run: rates[run.uid].mfu)),
+        uses_tensor_cores=all(run.precision_effective in TENSOR_FORMATS for run in runs),
+    )
+
+
+def operations_doubts(runs: Sequence[RunRecord], mfu: float | None) -> list[str]:
+    """Return why the count of operations of *runs* may be wrong, a line each."""
+    doubts = (
+        ["more than the peak: they are miscounted, or others than the measured precision's"] if (mfu or 0) > 1 else []
+    )
+    return doubts + sorted({run.work.flops_doubt for run in runs if run.work is not None and run.work.flops_doubt})
 
 
 def measured_tflops(run: RunRecord) -> float | None:
