@@ -46,7 +46,7 @@ def document_output(
         lines=lines,
         remark=remark,
         json=as_json,
-        csv=as_csv,
+        csv=as_csv if document.fields else None,
         md=as_markdown,
         latex=as_latex,
         code=code,
