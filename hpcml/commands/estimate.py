@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hpcml.agent import host
-from hpcml.analysis.planning import duration
-from hpcml.analysis.planning.duration import Precedents, find_precedents
+from hpcml.analysis import estimate as duration
+from hpcml.analysis.estimate import Precedents, find_precedents
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.plan import Planned

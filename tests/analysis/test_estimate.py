@@ -10,7 +10,7 @@ import pytest
 from recorded_runs import FACTS, PARAMS
 from recorded_runs import run as recorded
 
-from hpcml.analysis.planning.duration import estimate, evaluations_of, find_pace, find_precedents, suggest_walltime_s
+from hpcml.analysis.estimate import estimate, evaluations_of, find_pace, find_precedents, suggest_walltime_s
 from hpcml.model.planning import Estimate, Forecast, Wanted
 from hpcml.model.records import Point, RunRecord, Usage
 from hpcml.model.state import State
