@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from hpcml.analysis.frame import Arm
 from hpcml.analysis.nodes import Measured, ratio
-from hpcml.analysis.planning.seeds import find_spreads
+from hpcml.analysis.plan import find_spreads
 from hpcml.analysis.scaling.conclusions import Evidence, Thresholds, sentences
-from hpcml.analysis.scaling.fit import fit_serial_share
 
 Array = npt.NDArray[np.float64]
 NODE_SD, RUN_SD = 0.03, 0.005
@@ -79,26 +78,6 @@ def help_claims(
     return said / trials
 
 
-def misfits(communication: float, *, seeds: int, trials: int, noise_sd: float = 0.01, seed: int = 4) -> float:
-    """Return how often Amdahl's law is said not to describe times of 10 % serial work and *communication* a doubling.
-
-    On 1, 2, 4, 8 and 16 devices; *communication* is a share of the reference's time.
-    """
-    noise = np.random.default_rng(seed)
-    said = 0
-    for _ in range(trials):
-        costs = {
-            n: {
-                s: (0.1 + 0.9 / n + communication * math.log2(n)) * math.exp(noise.normal(0, noise_sd))
-                for s in range(seeds)
-            }
-            for n in (1, 2, 4, 8, 16)
-        }
-        fit = fit_serial_share("strong", 1, costs)
-        said += fit is not None and fit.p_lack_of_fit is not None and fit.p_lack_of_fit < 0.05
-    return said / trials
-
-
 def bound_holds(arms: int, n: int, rho: float, *, trials: int, seed: int = 5) -> tuple[float, float]:
     """Return how often the upper 80 % bounds of `hpcml plan` hold: of differences, and of an arm.
 
@@ -145,10 +124,6 @@ def main() -> None:
         noise_of = {1: 0.2, 2: 0.2, 4: 0.01, 8: 0.01}
         rate = help_claims({1: 1.0, 2: 2.0, 4: 1.5, 8: 1.2}, noise_of, seeds=seeds, trials=trials)
         print(f"  {seeds} seeds: {100 * rate:.1f} %")
-    print("\nAmdahl's law said not to describe the times, %, by communication a doubling (0: it is the law):")
-    for seeds in (3, 5):
-        rates = {c: misfits(c, seeds=seeds, trials=trials) for c in (0.0, 0.01, 0.03)}
-        print(f"  {seeds} seeds: {', '.join(f'{c:g}: {100 * rate:.1f}' for c, rate in rates.items())}")
     print("\n| arms | n | rho | upper bound of differences holds, % | of an arm, % |\n|---|---|---|---|---|")
     for arms, n, rho in ((1, 3, 0.0), (4, 3, 0.0), (4, 3, 0.9), (4, 5, 0.5), (8, 3, 0.5)):
         pairs, single = bound_holds(arms, n, rho, trials=trials)

@@ -35,7 +35,7 @@ from hpcml.commands.selection import Selection
 from hpcml.commands.show import curves_of, events_of
 from hpcml.commands.status import Standing, poll_interval_s, standings
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.wait import EndedRun, TimeIsUpError, Waiting, wait
+from hpcml.commands.wait import TimeIsUpError, wait
 from hpcml.errors import ConfigError, require
 from hpcml.model import query_results
 from hpcml.model.comparison import Comparison, ComparisonRequest
@@ -366,21 +366,16 @@ class Store:
         Without *runs* these are all that have not ended now. Raises `TimeoutError` where some have not ended after
         *timeout_s* seconds; they go on, as they do where this is left early. *runs* are as for `status`.
         """
-        with opened(self._places) as store:
-            waiting = Waiting(
-                store=store,
-                places=self._places,
-                backends=self._backends(),
-                interval_s=poll_interval_s(os.environ),
-            )
-            try:
-                for news in wait(waiting, Selection(references=_references(runs)), timeout_s=timeout_s):
-                    if isinstance(news, EndedRun):
-                        yield news.record
+        chosen, interval_s = Selection(references=_references(runs)), poll_interval_s(os.environ)
+        try:
+            with opened(self._places) as store:
+                for news in wait(store, self._backends(), chosen, interval_s=interval_s, timeout_s=timeout_s):
+                    if isinstance(news, str):
+                        log.warning("%s", news)
                     else:
-                        log.warning("%s", news.problem)
-            except TimeIsUpError as error:
-                raise TimeoutError(f"{error} in time; {error.they} on") from None
+                        yield news
+        except TimeIsUpError as error:
+            raise TimeoutError(f"{error} in time; {error.they} on") from None
 
     def wait(self, runs: Named = (), *, timeout_s: float | None = None) -> Runs:
         """Wait until *runs* have ended, as `as_completed`, and return their records in the order of their ends."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections import Counter
@@ -105,18 +106,16 @@ class _Supervision:
     def __init__(self, launched: Sequence[Launched], places: Places) -> None:
         self._tickets = [item.ticket for item in launched]
         self._places = places
-        self._looked_at: float | None = None
+        self._look_at = math.inf
 
     def is_there(self) -> bool:
-        if is_served(self._places.submissions, self._tickets):
-            return True
-        if self._looked_at is None:  # the first time, all ends are mostly told
-            self._looked_at = time.monotonic()
-        elif time.monotonic() - self._looked_at >= _ENDS_PERIOD_S:
+        is_alive, now = is_served(self._places.submissions, self._tickets), time.monotonic()
+        if not is_alive and now >= self._look_at:
             with suppress(StoreError), opened(self._places) as store:
                 collect(store, self._places, is_silent=True)
-            self._looked_at = time.monotonic()
-        return False
+        if not is_alive and (now >= self._look_at or math.isinf(self._look_at)):
+            self._look_at = now + _ENDS_PERIOD_S  # the first time, all ends are mostly told
+        return is_alive
 
 
 def _show(launched: Sequence[Launched], places: Places, console: Console) -> list[Glimpse]:

@@ -82,6 +82,6 @@ def _details(places: Places, reference: str, *, is_all: bool) -> Output[Any]:
         events=shown.events,
         word=shown.word,
         timelines=shown.timelines,
-        asked=report.Asked(overrides=shown.overrides, argv=shown.argv, code=shown.code, image=shown.image),
+        asked=shown.asked,
     )
     return document_output(report.run_document(found, is_all=is_all))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 @pass_places
 def tag(places: Places, /, *, words: tuple[str, ...], note: str | None, selection: Selection) -> None:
     """Give runs tags and take them away: hpcml tag 222k7wz9 +paper -draft."""
-    from hpcml.commands.tag import parse_change
     from hpcml.commands.tag import tag as annotate
     from hpcml.report.runs import notes_line, tags_line
 
@@ -33,7 +32,7 @@ def tag(places: Places, /, *, words: tuple[str, ...], note: str | None, selectio
     wanted = replace(selection, references=[word for word in words if word not in changes])
     if wanted.is_empty or not (changes or note is not None):
         raise click.UsageError("say which runs, and what to change: hpcml tag RUN... +paper -draft --note TEXT")
-    records = annotate(places, wanted, [parse_change(word) for word in changes], note=note)
+    records = annotate(places, wanted, changes, note=note)
     for record in records:
         say(tags_line(record) if changes else notes_line(record))
     if not records:

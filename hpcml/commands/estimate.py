@@ -5,20 +5,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from hpcml.agent import host
-from hpcml.analysis.planning import duration
-from hpcml.analysis.planning.duration import Precedents, find_precedents
+from hpcml.analysis import estimate
+from hpcml.analysis.estimate import Precedents, find_precedents
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.plan import Planned
 from hpcml.model.asked_used import asked_and_used
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.planning import Estimate, Forecast, Wanted
-from hpcml.model.records import Curve
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.plan import kept_of_walltime_s
@@ -72,17 +70,8 @@ def _asked(store: Database, planned: Sequence[Planned], machine: Machine) -> Est
         find_precedents(each, of_work[item.run.model.name, item.run.cluster.name])
         for each, item in zip(wanted, planned, strict=True)
     ]
-    metrics: dict[str, str] = {
-        run.uid: str(run.params.get("objective.metric")) for found in precedents for run in found.runs
-    }
-    step_times = query.curves(store, list(metrics), "step_time_s")
-    by_metric: defaultdict[str, list[str]] = defaultdict(list)
-    for uid, metric in metrics.items():
-        by_metric[metric].append(uid)
-    evaluations: dict[str, Curve] = {}
-    for metric, uids in by_metric.items():
-        evaluations |= query.curves(store, uids, metric)
-    found = duration.estimate(wanted, precedents, {uid: (step_times[uid], evaluations[uid]) for uid in metrics})
+    uids = list(dict.fromkeys(run.uid for found in precedents for run in found.runs))
+    found = estimate.estimate(wanted, precedents, query.curves(store, uids, "step_time_s"))
     return replace(found, forecasts=list(map(_with_asked, found.forecasts, precedents)))
 
 

@@ -64,21 +64,12 @@ def why_removed(folder: os.PathLike[str] | str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glimpse:
-    """How far a run is.
-
-    `step` is the last one that the latest attempt reported, None before the first, `steps` how many there will be where
-    the program said so; `latest` has the last value of each metric; `reason` is that of the end, None before it and for
-    success.
-    """
+    """How a run stands: `latest` has the last value of each metric, `reason` is that of its end, None for success."""
 
     uid: str
     state: State
-    step: int | None
     latest: dict[str, float]
     reason: str | None
-    steps: int | None = None
-    steps_per_s: float | None = None  # the pace of the last minute
-    left_s: float | None = None  # what the remaining steps take at that pace
     attempt: int = 0  # the latest that there is a journal of
     is_settled: bool = True  # False: ended by a signal from outside, and nobody has said why
     written: tuple[int, int] | None = None  # files that it left in its working directory, and their bytes
@@ -189,11 +180,7 @@ class Watcher:
         return Glimpse(
             uid=self.run_dir.uid,
             state=self.told.state,
-            step=self.reported.step,
             latest={name: latest.value for name, latest in self.reported.metrics.items()},
-            steps=self.reported.steps,
-            steps_per_s=self.reported.steps_per_s(),
-            left_s=self.reported.left_s() if self.told.state is State.RUNNING else None,
             reason=self.told.reason,
             attempt=self.told.attempt,
             is_settled=self.told.is_settled,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpcml.analysis.utilization.published import published_figures
-from hpcml.analysis.utilization.study import attain
+from hpcml.analysis.peak import attain
+from hpcml.analysis.published import published_figures
 from hpcml.commands.scaling import with_steps
 from hpcml.commands.selection import Selection
 from hpcml.model.utilization import Attainment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcml.analysis.planning.seeds import plan_seeds
+from hpcml.analysis.plan import plan_seeds
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.model.planning import PowerPlan, WantedVerdict

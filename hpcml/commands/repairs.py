@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcml.commands.retryable import may_retry
+from hpcml.commands.retry import may_retry
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.cancellation import marked_at

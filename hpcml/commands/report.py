@@ -14,10 +14,10 @@ from hpcml.analysis.compare.cells import group_runs, with_seeds_from
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.analysis.compare.to_target import energy_at
+from hpcml.analysis.peak import attain
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.analysis.stats import Track, band
 from hpcml.analysis.steady import StepCurves
-from hpcml.analysis.utilization.study import attain
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.compare import compare_selected, curves_of, hours_of, step_curves
 from hpcml.commands.selection import Selection, select

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hpcml.commands import repairs
 from hpcml.commands.collect import collect
@@ -26,42 +26,20 @@ _MAY_BE_AWAY_S = 600.0  # a store, or the file system with the runs
 _SHARE = 4.0  # so many times longer than looking takes is slept: a thousand directories on a slow file system
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedRun:
-    """A run that has ended for good."""
-
-    record: RunRecord
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silent:
-    """In one line: a silent scheduler, a run that waits for somebody, or what `hpcml sync` would repair."""
-
-    problem: str
-
-
 class TimeIsUpError(Exception):
     """The time given for waiting is over, and `left` runs have not ended."""
 
     def __init__(self, left: int) -> None:
         super().__init__(f"{left} run has not ended" if left == 1 else f"{left} runs have not ended")
-        self.left = left
         self.they = "it goes" if left == 1 else "they go"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """The open store, the places and the submitters that waiting needs."""
+def wait(
+    store: Database, backends: Backends, selection: Selection, *, interval_s: float, timeout_s: float | None
+) -> Iterator[RunRecord | str]:
+    """Yield each of the selected runs as it ends; lines of text say who does not answer, and what wants repair.
 
-    store: Database
-    places: Places
-    backends: Backends
-    interval_s: float  # of one call of a scheduler's program
-
-
-def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> Iterator[EndedRun | Silent]:
-    """Yield each end of the selected runs as it happens, each scheduler that stops answering, and what wants repair.
-
+    Schedulers are asked once in *interval_s* seconds.
     An empty selection means all runs that have not ended. The runs are fixed at the first look: later ones are not
     waited for. One whose directory was removed is lost. Between two looks at least a second passes, and four times as
     long as the look took.
@@ -70,14 +48,14 @@ def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> 
     `StoreError` or `OSError` is raised. So is `TimeIsUpError` where runs are left after *timeout_s* seconds; None waits
     for ever.
     """
-    store, until = waiting.store, math.inf if timeout_s is None else time.monotonic() + timeout_s
-    asked = SchedulersAsked(store=store, backends=waiting.backends, interval_s=waiting.interval_s)
+    until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
     left: list[str] | None = None  # uids, once they are known
     away_since, told = None, set[str]()  # what was said at the last look, without what changes all the time
     while True:
         began, ended = time.monotonic(), list[RunRecord]()
         try:
-            now, notes = _look(waiting, asked)
+            now, notes = _look(store, backends.places, asked)
             if left is None:
                 chosen = [] if selection.is_empty else select(store, selection)
                 left = sorted(now) if selection.is_empty else [record.uid for record in chosen]
@@ -92,10 +70,10 @@ def wait(waiting: Waiting, selection: Selection, *, timeout_s: float | None) -> 
         over = {record.uid for record in ended}
         left = [uid for uid in left if uid not in over]
         notes += _stuck({uid: why for uid, why in asked.stuck.items() if uid in left})
-        yield from (Silent(problem=note) for note in notes if note.partition(";")[0] not in told)
+        yield from (note for note in notes if note.partition(";")[0] not in told)
         told = {note.partition(";")[0] for note in notes}
-        yield from (EndedRun(record=record) for record in ended)
-        yield from (Silent(problem=line) for line in repairs.of_failed(waiting.places, ended))
+        yield from ended
+        yield from repairs.of_failed(backends.places, ended)
         if not left:
             return
         if time.monotonic() >= until:
@@ -120,12 +98,11 @@ def _patience_with(error: StoreError | OSError, away_s: float) -> str:
     return f"{why}; it is tried again for ten minutes"
 
 
-def _look(waiting: Waiting, asked: SchedulersAsked) -> tuple[dict[str, RunRecord], list[str]]:
+def _look(store: Database, places: Places, asked: SchedulersAsked) -> tuple[dict[str, RunRecord], list[str]]:
     """Return the runs that had not ended before, by uid, and lines about silent schedulers and what wants repair.
 
     One whose directory was removed is lost.
     """
-    store, places = waiting.store, waiting.places
     collected = collect(store, places, asked)
     now = {record.uid: record for record in collected.runs}
     for record in collected.removed:

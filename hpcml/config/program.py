@@ -107,8 +107,8 @@ class Program:
         """
         seed = _SEED if self.seed_name == _SEED else f"{_SEED} ({self.seed_name})"
         swept = {**self.sweeps, **({seed: self.seeds} if self.seeds else {})}
-        said = " x ".join(f"{name}: {_listed(values)}" for name, values in swept.items() if len(values) > 1)
-        lines = [f"{SWEEP}: {said}"] if said else []
+        axes = " x ".join(f"{name}: {_listed(values)}" for name, values in swept.items() if len(values) > 1)
+        lines = [f"{SWEEP}: {axes}"] if axes else []
         words = [fill_in(word, self.settings) for word in self.words]
         is_ours = _asks_us(words, project)
         if len(set(seeds)) > 1 and _SEED not in names_in(words, OF_THE_RUN) and not is_ours:

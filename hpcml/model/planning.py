@@ -42,8 +42,7 @@ class Design:
     seeds_high: int | None  # if it is as large as it may be
     table: Sequence[tuple[float, Sequence[float]]]  # margin, power with each of PowerPlan.columns
     smallest: Sequence[float | None]  # margin that each of PowerPlan.columns would show with the power asked for
-    expected_power: float | None = None  # of `seeds`, on average over what the true spread may be
-    to_launch: int | None = None  # that `seeds` of them count in 80 % of cases, if as large a share is lost again
+    to_launch: int | None = None  # that `seeds` of them count on average, if as large a share is lost again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,6 @@ class PowerCell:
     margin_source: Literal["config", "command line"]
     seeds: Mapping[str, int]  # by level: how many there are
     designs: Sequence[Design]  # paired first, where it is possible
-    warnings: Sequence[str] = ()  # that come before the numbers
     remarks: Sequence[str] = ()
 
 

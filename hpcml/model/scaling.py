@@ -58,9 +58,7 @@ class SerialShare:
     ci95: Interval | None  # None below three numbers of devices, and where too few seeds tell
     most_speedup: float | None  # 1 / share, Amdahl's limit; None for Gustafson's law and a share that is not positive
     misfit: float = 0.0  # the most by which a measured time leaves the law, relative; large: the law says nothing here
-    p_lack_of_fit: float | None = None  # by the seeds' own spread; below 5 % the law does not describe these times
-    per_doubling: float | None = None  # of the reference's time, for each doubling: where Amdahl's law fails, this fits
-    serial_beside: float | None = None  # the share that does not divide, in that fit
+    noise: float = 0.0  # the largest standard error of a slow-down, relative: what it may leave the law by chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

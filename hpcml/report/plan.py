@@ -22,7 +22,6 @@ def power_table(plan: PowerPlan, *, console: Console) -> RenderableType:
     parts: list[RenderableType] = [Text(safe(introduction(plan)))]
     for cell in plan.cells:
         parts += [Text(), Text(safe(_heading(cell)), style="bold")]
-        parts += [Text(safe(f"! {line}")) for line in cell.warnings]
         parts += [Text(safe(line)) for line in (_answer(design, cell) for design in cell.designs)]
         for design in _with_spread(cell):
             parts += [Text(), Text(safe(_title(design, plan)))]
@@ -36,7 +35,6 @@ def power_markdown(plan: PowerPlan) -> str:
     lines = [safe_markdown(introduction(plan)), ""]
     for cell in plan.cells:
         lines += [f"### {safe_markdown(_heading(cell))}", ""]
-        lines += [f"- **{safe_markdown(line)}**" for line in cell.warnings]
         lines += [f"- {safe_markdown(_answer(design, cell))}" for design in cell.designs]
         for design in _with_spread(cell):
             lines += ["", safe_markdown(_title(design, plan)), ""]

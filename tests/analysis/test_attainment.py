@@ -9,8 +9,8 @@ from scaling_runs import STEPS, constant
 
 from hpcml.analysis import limits
 from hpcml.analysis.limits import Signs, find_limits
+from hpcml.analysis.peak import attain
 from hpcml.analysis.steady import StepCurves
-from hpcml.analysis.utilization.study import attain
 from hpcml.errors import ComparisonError
 from hpcml.model.records import MetricSummary, Point, RunRecord, Usage, Work
 from hpcml.model.utilization import Attainment
@@ -50,8 +50,8 @@ def test_the_peak_is_that_of_the_precision_that_was_measured() -> None:
     rows = look(fp32, amp, mislabelled).attained
 
     peaks = [(row.precision, row.peak_tflops, row.flags) for row in rows]
-    assert ("amp_bf16", 312, ("n=1: indicative only",)) in peaks
-    assert ("fp32", 19.5, ("n=1: indicative only", "requested as tf32")) in peaks
+    assert ("amp_bf16", 312, ("1 seed: indicative only, take 5",)) in peaks
+    assert ("fp32", 19.5, ("1 seed: indicative only, take 5", "requested as tf32")) in peaks
 
 
 def test_a_cpu_has_a_rate_and_no_peak() -> None:

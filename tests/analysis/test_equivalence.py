@@ -12,7 +12,7 @@ from recorded_runs import ratio_of as ratio
 from statsmodels_said import said
 from verdict_by_interval import verdict
 
-from hpcml.analysis.planning.seeds import pooled
+from hpcml.analysis.plan import pooled
 from hpcml.analysis.stats import correlation, mean, paired, sd, welch
 from hpcml.model.comparison import Interval
 

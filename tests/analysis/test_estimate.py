@@ -10,7 +10,7 @@ import pytest
 from recorded_runs import FACTS, PARAMS
 from recorded_runs import run as recorded
 
-from hpcml.analysis.planning.duration import estimate, evaluations_of, find_pace, find_precedents, suggest_walltime_s
+from hpcml.analysis.estimate import estimate, find_pace, find_precedents, suggest_walltime_s
 from hpcml.model.planning import Estimate, Forecast, Wanted
 from hpcml.model.records import Point, RunRecord, Usage
 from hpcml.model.state import State
@@ -39,94 +39,55 @@ def wanted(**fields: Any) -> Wanted:  # noqa: ANN401
 
 def timed(
     start_s: float, step_s: float, evaluation_s: float, *, steps: int = 100, every: int = 20
-) -> tuple[float, list[Point], list[Point]]:
-    """Return wall time, step times and evaluations of a run that takes exactly so long; 1 s of it after the end."""
-    now, step_times, metric = start_s, [], []
+) -> tuple[float, list[Point]]:
+    """Return wall time and step times of a run that takes exactly so long; 1 s of it after the end."""
+    now, step_times = start_s, []
     for step in range(1, steps + 1):
         now += step_s
-        evaluates = step % every == 0 or step == steps
-        now += evaluation_s if evaluates else 0.0
+        now += evaluation_s if step % every == 0 or step == steps else 0.0
         step_times.append(Point(step=step, t_s=now, value=step_s))
-        if evaluates:
-            metric.append(Point(step=step, t_s=now, value=0.9))
-    return now + 1.0, step_times, metric
+    return now + 1.0, step_times
 
 
 def ran(uid: str, *parts_s: float, steps: int = 100, **fields: Any) -> tuple[RunRecord, Curves]:  # noqa: ANN401
-    wall_s, step_times, metric = timed(*parts_s, steps=steps)
+    wall_s, step_times = timed(*parts_s, steps=steps)
     params = {"training.steps": steps, "training.eval_every": 20, **fields.pop("params", {})}
-    return recorded(uid=uid, wall_s=wall_s, params=params, **fields), {uid: (step_times, metric)}
+    return recorded(uid=uid, wall_s=wall_s, params=params, **fields), {uid: step_times}
 
 
 def asked(
     what: Wanted | Sequence[Wanted], *known: tuple[RunRecord, Curves], without_curves: bool = False
 ) -> tuple[Forecast, Estimate]:
     several = [what] if isinstance(what, Wanted) else what
-    curves: Curves = {} if without_curves else {uid: both for _, of in known for uid, both in of.items()}
+    curves: Curves = {} if without_curves else {uid: points for _, of in known for uid, points in of.items()}
     precedents = [find_precedents(each, [run for run, _ in known]) for each in several]
     found = estimate(several, precedents, curves)
     return found.forecasts[0], found
 
 
-def test_a_run_is_taken_apart_into_its_start_its_steps_and_its_evaluations() -> None:
-    run, curves = ran("a", 10.0, 0.5, 3.0)
-
-    pace = find_pace(run, *curves["a"])
-
-    assert pace is not None
-    assert (pace.fixed_s, pace.step_s, pace.evaluation_s) == pytest.approx((11.0, 0.5, 3.0))
-
-
 def test_stalls_and_waiting_for_data_belong_to_the_steps() -> None:
     run, curves = ran("a", 10.0, 0.5, 0.0)
-    steps = [point._replace(value=0.1) for point in curves["a"][0]]  # computed for 0.1 s of each 0.5
+    steps = [point._replace(value=0.1) for point in curves["a"]]  # computed for 0.1 s of each 0.5
 
-    pace = find_pace(run, steps, [])
-
-    assert pace is not None
-    assert pace.step_s == pytest.approx(0.5)
-
-
-def test_a_program_that_reports_evaluations_later_than_their_step_is_read_alike() -> None:
-    run, curves = ran("a", 10.0, 0.5, 3.0)
-    step_times, metric = curves["a"]
-    early = {point.step for point in metric}
-    told_before = [point._replace(t_s=point.t_s - 3.0) if point.step in early else point for point in step_times]
-
-    pace = find_pace(run, told_before, metric)
+    pace = find_pace(run, steps)
 
     assert pace is not None
     assert pace.step_s == pytest.approx(0.5)
-    assert pace.evaluation_s == pytest.approx(3.0, rel=0.05)
-
-
-def test_a_run_that_evaluates_after_every_step_has_it_in_its_steps() -> None:
-    wall_s, step_times, metric = timed(10.0, 0.5, 1.0, every=1)
-
-    pace = find_pace(recorded(wall_s=wall_s), step_times, metric)
-
-    assert pace is not None
-    assert pace.wall_s(200, 200) == pytest.approx(10.0 + 1.0 + 200 * 1.5)
 
 
 def test_too_few_steps_have_no_pace() -> None:
     run, curves = ran("a", 10.0, 0.5, 3.0, steps=10)
 
-    assert find_pace(run, *curves["a"]) is None
+    assert find_pace(run, curves["a"]) is None
 
 
-@pytest.mark.parametrize(("steps", "every", "count"), [(100, 20, 5), (101, 20, 6), (5, 20, 1)])
-def test_the_last_step_is_always_evaluated(steps: int, every: int, count: int) -> None:
-    assert evaluations_of(steps, every) == count
-
-
-def test_more_steps_and_rarer_evaluations_are_accounted_for() -> None:
+def test_more_steps_are_accounted_for_with_the_evaluations_among_them() -> None:
     known = [ran(f"run{at}", 10.0, 0.5, 3.0) for at in range(3)]
 
-    forecast, _ = asked(wanted(params={"training.steps": 1000, "training.eval_every": 500}), *known)
+    forecast, _ = asked(wanted(params={"training.steps": 1000}), *known)
 
     assert forecast.basis == "alike"
-    assert forecast.wall_s == pytest.approx(11.0 + 1000 * 0.5 + 2 * 3.0)
+    assert forecast.wall_s == pytest.approx(11.0 + 1000 * 0.5 + 50 * 3.0, rel=0.06)
     assert forecast.remarks == ("1000 steps are extrapolated from 100 at most",)
 
 
@@ -179,7 +140,7 @@ def test_a_batch_size_never_run_gives_a_range_and_says_from_what() -> None:
 
     assert forecast.basis == "near"
     assert forecast.differing == ["training.batch_size=128 (recorded: 64)"]
-    assert forecast.range_s == pytest.approx((11 + 50 + 15, 11 + 100 + 15))
+    assert forecast.range_s == pytest.approx((76, 144.4), rel=0.01)  # evaluations are among the steps
     assert forecast.interval is None
 
 
@@ -188,7 +149,7 @@ def test_more_devices_gain_between_nothing_and_everything() -> None:
 
     forecast, _ = asked(wanted(params=on_four, gpus=4, charged_gpus=8), ran("a", 10.0, 0.5, 3.0))
 
-    assert forecast.range_s == pytest.approx((11 + 12.5 + 15, 11 + 50 + 15))
+    assert forecast.range_s == pytest.approx((24.7, 76), rel=0.01)
 
 
 def test_the_runs_that_differ_in_the_fewest_settings_speak() -> None:

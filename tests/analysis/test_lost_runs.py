@@ -395,3 +395,17 @@ def test_a_loss_that_was_printed_as_nan_and_read_by_nobody_forbids_what_is_good_
 
     assert row.verdict == "unstable"
     assert "in 10 of 10 runs the loss that they print was no number at the last" in texts(row)
+
+
+def test_runs_of_an_experiment_with_another_objective_are_left_out_though_they_failed() -> None:
+    there = arm("fp32", TEN) + arm("tf32", ALIKE)
+    other = {"objective.metric": "val_loss"}
+    failed = [
+        replace(one, uid=f"{one.uid}-other", experiment="other", metrics={}, state=State.FAILED, cause=Cause.PROGRAM)
+        for one in arm("tf32", TEN, params=other)
+    ]
+
+    found = compare([*there, *failed], {}, ComparisonRequest(margin=0.05, metric="val_accuracy"))
+
+    assert found.cells[0].rows[1].verdict == "equivalent"
+    assert {run.uid for run in found.excluded} == {run.uid for run in failed}

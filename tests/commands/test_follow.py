@@ -155,9 +155,11 @@ def test_pace_and_time_left_are_those_of_the_latest_attempt(run_dir: RunDir) -> 
     lines += [{"s": 1 + step, "t": 2.0 * step, "k": "m", "i": step, "v": {"loss": 1 / step}} for step in (10, 20)]
     (run_dir.journals / "0-rank0.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
-    seen = Watcher(run_dir).look()
+    watcher = Watcher(run_dir)
+    seen = watcher.look()
 
-    assert (seen.step, seen.steps, seen.steps_per_s, seen.left_s) == (20, 50, 0.5, 60.0)
+    told = watcher.reported
+    assert (told.step, told.steps, told.steps_per_s(), told.left_s()) == (20, 50, 0.5, 60.0)
     assert seen.latest == {"loss": 0.05}
 
 

@@ -17,7 +17,7 @@ from hpcml.commands.collect import collect, opened
 from hpcml.commands.rm import Copy, delete_tree, find_unused, finish_removals, plan_removal, remove, remove_unused
 from hpcml.commands.selection import Selection
 from hpcml.commands.submit.submission import Phase, RecordedBatch, Submission, open_submission, this_host
-from hpcml.commands.tag import TagChange, tag
+from hpcml.commands.tag import tag
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.state import State
@@ -267,7 +267,7 @@ def test_a_tag_is_no_sign_of_life(places: Places, writer: str) -> None:
         os.utime(journal, (1, 1))
     if writer == "rank0":
         rank0.event("note")
-    tag(places, Selection(references=[UID]), [TagChange(tag="odd", is_wanted=True)])
+    tag(places, Selection(references=[UID]), ["+odd"])
 
     with opened(places) as store:
         collect(store, places, lambda records: {record.uid: None for record in records})

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from hpcml.analysis.nodes import MeasuredRatio, seed_means
 from hpcml.analysis.scaling.points import Costs, faster
-from hpcml.analysis.stats import ALPHA, ENOUGH_SEEDS
+from hpcml.analysis.stats import ENOUGH_SEEDS
 from hpcml.model.comparison import Interval
 from hpcml.model.scaling import Kind, ScalingPoint, SerialShare
 from hpcml.units import one_or_many, spell_percent
 
-_MISFIT = 0.10  # a law that leaves a measured time by more describes something else
+_MISFIT, _ERRORS = 0.05, 3.0  # a law that leaves a time by more, and by more than so many standard errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,15 +147,8 @@ def _paying(cell: Evidence, least_efficiency: float) -> list[str]:
 
 
 def _law(fit: SerialShare, over: str) -> str:
-    if fit.misfit > _MISFIT or (fit.p_lack_of_fit is not None and fit.p_lack_of_fit < ALPHA):
-        p = "" if fit.p_lack_of_fit is None else f", p of its lack of fit {fit.p_lack_of_fit:.2g}"
-        said = f"{fit.law}'s law does not describe these times: it is off by up to {spell_percent(fit.misfit)}{p}"
-        if fit.per_doubling is None or fit.serial_beside is None:
-            return said
-        return (
-            f"{said}; with {spell_percent(fit.per_doubling)} of the reference's time more for each doubling of {over}, "
-            f"as communication costs, and {spell_percent(fit.serial_beside)} that does not divide it describes them"
-        )
+    if fit.misfit > max(_MISFIT, _ERRORS * fit.noise):
+        return f"{fit.law}'s law does not describe these times: it is off by up to {spell_percent(fit.misfit)}"
     low, high = (fit.share, fit.share) if fit.ci95 is None else (fit.ci95.low, fit.ci95.high)
     if low > 1 or high < 0:
         why = f"more {over} take longer than fewer" if low > 1 else f"they gain more than {over} were added"

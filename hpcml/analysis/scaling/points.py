@@ -13,19 +13,17 @@ from dataclasses import dataclass
 from hpcml.analysis.compare.measures import energy_kj_of, energy_per_sample_j_of, gpu_hours_of
 from hpcml.analysis.frame import by_seed, median_of
 from hpcml.analysis.nodes import Measured, MeasuredRatio, measured, node_flags, ratio
-from hpcml.analysis.rates import samples_per_step
+from hpcml.analysis.rates import samples_per_step, share_by_seed
 from hpcml.analysis.scaling.cells import BATCH, Over
 from hpcml.analysis.stats import ENOUGH_SEEDS, BySeed
 from hpcml.analysis.steady import (
     MIN_STEPS,
-    Curves,
     SteadyState,
     StepCurves,
     Window,
     common_window,
     means_differ,
-    share_of_time,
-    steady_state,
+    steady_states,
 )
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import Excluded, Interval
@@ -198,8 +196,7 @@ def sort_arms(
     }
     window = common_window(candidates.values())
     # Runs of so different lengths that no step is late in all: each is then seen in its own last half.
-    found = {uid: steady_state(curve, window) for uid, curve in candidates.items()}
-    steady = {uid: state for uid, state in found.items() if state is not None}
+    steady = steady_states(candidates, window)
     states = {n: [steady[run.uid] for run in runs if run.uid in steady] for n, runs in sorted(by_count.items())}
     by_mean = means_differ(states.values())
     arms = {n: _arm(n, runs, steady, curves, by_mean=by_mean) for n, runs in by_count.items()}
@@ -243,12 +240,6 @@ def _arm(
         samples = samples_per_step(run)
         return None if samples is None else step_s[run.uid] / samples
 
-    def share(values: Curves, *, is_inside: bool) -> BySeed:
-        known = [run for run in timed if run.uid in values]
-        return by_seed(
-            known, lambda r: share_of_time(values[r.uid], curves.step_s[r.uid], steady[r.uid], is_inside=is_inside)
-        )
-
     return ScalingArm(
         devices=devices,
         timed=timed,
@@ -259,8 +250,8 @@ def _arm(
         samples_s=by_seed(timed, per_sample),
         placed_steps_s=measured(timed, lambda run: step_s[run.uid]),
         placed_samples_s=measured(timed, per_sample),
-        communication=share(curves.communication_s, is_inside=True),
-        waiting=share(curves.waiting_s, is_inside=False),
+        communication=share_by_seed(curves.communication_s, timed, steady, curves.step_s, is_inside=True),
+        waiting=share_by_seed(curves.waiting_s, timed, steady, curves.step_s, is_inside=False),
         gpu_hours=by_seed(timed, gpu_hours_of),
         energy_kj=by_seed(timed, energy_kj_of),
         energy_per_sample_j=by_seed(timed, energy_per_sample_j_of),

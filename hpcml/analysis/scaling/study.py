@@ -14,6 +14,7 @@ from statistics import median
 from typing import Literal
 
 from hpcml.analysis.compare.fairness import Differences, find_allowed, find_differences
+from hpcml.analysis.frame import one_device
 from hpcml.analysis.nodes import seed_means
 from hpcml.analysis.scaling.cells import (
     STRONG_SIZE,
@@ -125,7 +126,7 @@ def _build_cell(
         kind=group.kind,
         over=over,
         where=group.where,
-        device=_device(group),
+        device=one_device(group.runs),
         points=points,
         reference=reference,
         fit=fit,
@@ -221,15 +222,6 @@ def _left_over(runs: Sequence[RunRecord], groups: Sequence[ScalingRuns], over: O
     words = "1 run is" if len(left) == 1 else f"{len(left)} runs are"
     why = f"no other differs in the number of {over.value} alone, or that number is not known"
     return [f"{words} in no cell: {why}: {shown}"]
-
-
-def _device(group: ScalingRuns) -> str | None:
-    devices = set()
-    for run in group.runs:
-        if (kind := run.facts.get("device")) is not None:
-            model = run.facts.get("cpu_model" if kind == "cpu" else "gpu_model")
-            devices.add(f"{kind} ({model})" if model else str(kind))
-    return devices.pop() if len(devices) == 1 else None
 
 
 def _flops_per_sample(group: ScalingRuns) -> float | None:

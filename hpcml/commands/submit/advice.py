@@ -241,11 +241,11 @@ def preview_submission(
     planned = with_jobs(planned, places)
     planned, lines = images.foreseen(planned, environ, project)
     submissions = launch.preview(planned, places, backends)
-    said = rehearse(planned, places, backends)
-    refused = [*refusals(planned), *said.refusals]
+    answer = rehearse(planned, places, backends)
+    refused = [*refusals(planned), *answer.refusals]
     return SubmissionPreview(
         runs=[(item.run, launch.plan_shown(item, places), item.overrides) for item in planned],
         submissions=submissions,
-        sources=[*snapshot.foreseen(planned, places), *lines, *said.notes],
-        warnings=[*refused, *said.warnings, *all_warnings(planned, places, backends.machine())],
+        sources=[*snapshot.foreseen(planned, places), *lines, *answer.notes],
+        warnings=[*refused, *answer.warnings, *all_warnings(planned, places, backends.machine())],
     )

@@ -84,14 +84,14 @@ def plan_points(
     placeholder = ACCOUNT_PLACEHOLDER if is_dry else None
     points = with_accounts(points, environ, project, ask=ask, placeholder=placeholder)
     machine = look_around(environ)
-    return plan_all(_told_by_schedulers(points), machine), machine
+    return plan_all(_completed_by_schedulers(points), machine), machine
 
 
-def _told_by_schedulers(points: Sequence[Composed]) -> list[Composed]:
+def _completed_by_schedulers(points: Sequence[Composed]) -> list[Composed]:
     """Return *points* with what their profiles leave to the schedulers, each of which is asked once."""
     sites = {point.run.cluster.name: point.run.cluster for point in points if point.run.cluster.asks_scheduler}
-    told = {name: asked_of(site) for name, site in sites.items()}
-    return [replace(point, run=completed(point.run, told.get(point.run.cluster.name))) for point in points]
+    answers = {name: asked_of(site) for name, site in sites.items()}
+    return [replace(point, run=completed(point.run, answers.get(point.run.cluster.name))) for point in points]
 
 
 def plan_all(
@@ -161,7 +161,7 @@ def _plan(point: Composed, machine: Machine, software: Software, is_here: Callab
     if not os.path.isdir(cwd):  # noqa: PTH112 - Path.is_dir raises where a name is longer than a file's may be
         raise ConfigError(f"workload.cwd={cwd} is no directory")
     refuse_impossible(run)
-    _refuse_unsaid(run)
+    _refuse_what_the_site_cannot_express(run)
     device = _local_device(run, machine) if local else run.profile_device()
     cpus = _local_cpus(run, machine, device) if local else run.resources.cpus_per_task
     run = fitted(run, _as_found(run.cluster, machine, device) if local else run.cluster)
@@ -176,7 +176,7 @@ def _plan(point: Composed, machine: Machine, software: Software, is_here: Callab
     return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config)
 
 
-def _refuse_unsaid(run: Run) -> None:
+def _refuse_what_the_site_cannot_express(run: Run) -> None:
     """Raise `ConfigError` for what the run asks for and the site's scheduler, or this machine, would not be told.
 
     A MIG slice that the site's templates do not name (whole GPUs would come), an option that its sbatch does not take,
@@ -292,10 +292,10 @@ def completed(run: Run, found: Found | None) -> Run:
     if found is None:
         return run
     site, wanted = run.cluster, run.resources
-    told = {name: getattr(found.cluster, name) for name in _ASKED if not getattr(site, name)}
+    limits = {name: getattr(found.cluster, name) for name in _ASKED if not getattr(site, name)}
     if wanted.gpus_per_node and wanted.partition_or_queue is None:
         wanted = replace(wanted, partition=found.cluster.gpu_queue)
-    return replace(run, cluster=replace(site, **told), resources=wanted)
+    return replace(run, cluster=replace(site, **limits), resources=wanted)
 
 
 def refuse_impossible(run: Run) -> None:

@@ -132,7 +132,7 @@ def put_inside(
     # Arguments are public: only what they must say is here, the rest goes by the environment.
     last_word = {name: value for name, value in plan.environment.items() if name in switches or value is None}
     runtime = runtime_named(runtime_for(run))
-    ours = run_dir.python_path(is_observed=run.precision.observe is Observe.always)
+    own_paths = run_dir.python_path(is_observed=run.precision.observe is Observe.always)
     start = Start(
         image=image.path,
         command=plan.argv,
@@ -141,7 +141,7 @@ def put_inside(
         gpu=gpu,
         binds=_binds(plan, run, run_dir, folder, code, packages),
         last_word=last_word,
-        python_path=[*ours, *plan.python_path],
+        python_path=[*own_paths, *plan.python_path],
         old_branches=_old_branches(run) if gpu is ContainerGpu.nv else (),
         options=[*_instead_of_fuse(run), *container.options],
         writable_tmpfs=container.writable_tmpfs,
@@ -226,20 +226,20 @@ def _binds(plan: Plan, run: Run, run_dir: RunDir, folder: Path, code: Path | Non
     """
     chosen = run.container.all_binds()
     if plan.staging is None:
-        ours = [*_seen([run_dir.path, Path(plan.cwd), folder], read_only=False)]
+        own_binds = [*_seen([run_dir.path, Path(plan.cwd), folder], read_only=False)]
     else:  # the working directory lies in the run's; what it links to is shared by all runs
         shared = map(Path, plan.staging.shared.values())
-        ours = [*_seen([run_dir.path], read_only=False), *_seen([folder, *shared], read_only=True)]
+        own_binds = [*_seen([run_dir.path], read_only=False), *_seen([folder, *shared], read_only=True)]
     if run.workload.command is None:
-        ours += _seen([Path(plan.argv[1]).parent], read_only=True)
+        own_binds += _seen([Path(plan.argv[1]).parent], read_only=True)
     elif code is not None:
-        ours += _seen([code], read_only=True)
+        own_binds += _seen([code], read_only=True)
     data = None if run.data.path is None else Path(run.data.path)
-    ours += _seen(filter(None, (packages, data)), read_only=True)
+    own_binds += _seen(filter(None, (packages, data)), read_only=True)
     # The same folder asked for in another mode: the user knows better, and what is written to stays so.
     known = {(bind.source, bind.destination) for bind in chosen}
     kept: dict[tuple[str, str], Bind] = {}
-    for bind in ours:
+    for bind in own_binds:
         if (place := (bind.source, bind.destination)) not in known:
             kept.setdefault(place, bind)
     return sorted([*kept.values(), *chosen], key=lambda bind: len(Path(bind.destination).parts))

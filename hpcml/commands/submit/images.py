@@ -87,7 +87,7 @@ def with_images(
             asked = (want.definition.key, item.run.cluster.name)
             if asked not in jobs:
                 (jobs[asked],) = launch([_building(want, item, places)], places, backends, command_line)
-                reporter.note(_told(want, jobs[asked]))
+                reporter.note(_build_note(want, jobs[asked]))
             image = replace(_unbuilt(want), built_by=jobs[asked].run_dir.uid)
             found.append((image, jobs[asked].ticket.job_id))
         else:
@@ -282,7 +282,7 @@ def _says_what_to_build(override: str) -> bool:
 _EXPERIMENT = "images"  # where such runs are listed
 
 
-def _told(wanted: WantedImage, launched: Launched) -> str:
+def _build_note(wanted: WantedImage, launched: Launched) -> str:
     return (
         f"{wanted.definition.base} is built by {launched.ticket.scheduler} job {launched.ticket.job_id}, run "
         f"{launched.run_dir.uid}; what needs it begins afterwards"

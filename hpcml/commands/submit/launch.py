@@ -138,12 +138,12 @@ def submit_retries(
 def draft(planned: Sequence[Planned], places: Places) -> list[Batch]:
     """Return the batches that `launch` would submit, under names that are not used; nothing is written."""
     now = datetime.now(UTC).astimezone()
-    origin = provenance.describe([], Path.cwd(), provenance.NO_CODE, (), now)
     index = iter(range(len(planned)))
 
     def shown(item: Planned) -> Job:
         run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, next(index)))
-        return _job(item, KeptCode(plan=item.plan, code=None, packages=None), run_dir, origin, spec_hash="")
+        code = KeptCode(plan=item.plan, code=None, packages=None)
+        return _job(item, code, run_dir, packs.NOWHERE, spec_hash="")  # no script says where it is from
 
     packed = [[shown(item) for item in pack] for pack in packs.packs_of(planned)]
     return packs.batches_of(packed, new_submission_id(now))
@@ -194,7 +194,7 @@ def _prepare(
     """Take the snapshots of the code and decide everything else; nothing but the snapshots is written."""
     codes = {folder: provenance.describe_code(folder) for folder in {item.code_folder for item in everything}}
     origin = replace(
-        provenance.describe(command_line, Path.cwd(), provenance.NO_CODE, everything[0].user_config, now),
+        provenance.describe(command_line, everything[0].user_config, now),
         home=str(places.home),
         submission=submission,
         submission_size=len(everything),

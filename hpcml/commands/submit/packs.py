@@ -24,7 +24,7 @@ from hpcml.schedulers.request import PACK_MARGIN_S, Request, request_for, reques
 from hpcml.spelling import did_you_mean
 from hpcml.units import format_walltime, parse_walltime_s
 
-_NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
+NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
 T = TypeVar("T")
 
 
@@ -169,7 +169,7 @@ def _keys(factor: str, settings: dict[str, Any], run: Run) -> list[str]:
 
 
 def _request(item: Planned) -> Request:
-    nameless = Manifest(format=FORMAT, uid="", spec_hash="", run=item.run, plan=item.plan, provenance=_NOWHERE)
+    nameless = Manifest(format=FORMAT, uid="", spec_hash="", run=item.run, plan=item.plan, provenance=NOWHERE)
     return request_for(nameless)
 
 

@@ -140,8 +140,9 @@ def _no_python(start: ProgramStart) -> Iterator[str]:
             [python, "-I", "-c", _COMPILE, start.script],  # -I: nothing of the user's folder is loaded
             cwd=start.cwd,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
             errors="replace",
             timeout=_PATIENCE_S,
             check=False,

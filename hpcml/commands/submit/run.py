@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -83,11 +84,13 @@ def submit_points(
     chosen = images.with_images(
         chosen, places, backends, reporter, environ=environ, project=project, command_line=command_line
     )
-    if not chosen or not only_missing:
-        return launch(chosen, places, backends, command_line) if chosen else []
-    with deciding_alone(places, reporter.note):  # not before: an image may have been built for an hour
-        still = {id(item) for item in _missing_of(missing, places, reporter, only_missing=True)}
-        chosen = [ready for item, ready in zip(missing, chosen, strict=True) if id(item) in still]
+    if not chosen:
+        return []
+    # Not alone before: an image may have been built for an hour.
+    with deciding_alone(places, reporter.note) if only_missing else nullcontext():
+        if only_missing:
+            still = {id(item) for item in _missing_of(missing, places, reporter, only_missing=True)}
+            chosen = [ready for item, ready in zip(missing, chosen, strict=True) if id(item) in still]
         return launch(chosen, places, backends, command_line) if chosen else []
 
 

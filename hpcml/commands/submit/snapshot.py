@@ -466,7 +466,7 @@ def _moved(plan: Plan, copy: _Copy, run_dir: RunDir) -> Plan:
     }
     environment.setdefault("GIT_CEILING_DIRECTORIES", str(run_dir.work))  # no repository around the home is the code's
     argv = [_word(word, plan.cwd, moved) for word in plan.argv]
-    ours = (path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if moved(path) != path)
+    moved_parts = (path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if moved(path) != path)
     roots = [project, *([f"{project}/src"] if "src" in copy.paths else [])]
     return replace(
         plan,
@@ -475,7 +475,7 @@ def _moved(plan: Plan, copy: _Copy, run_dir: RunDir) -> Plan:
         cwd=os.path.normpath(f"{project}/{os.path.relpath(os.path.realpath(plan.cwd), copy.tree.top)}"),
         environment=environment,
         staging=copy.staging,
-        python_path=list(dict.fromkeys([*map(moved, ours), *roots])),
+        python_path=list(dict.fromkeys([*map(moved, moved_parts), *roots])),
     )
 
 

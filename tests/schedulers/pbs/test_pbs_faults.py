@@ -134,7 +134,7 @@ def test_a_qsub_that_succeeds_without_a_job_to_be_seen_is_told_with_where_to_loo
 ) -> None:
     a_wrapper(pbs, monkeypatch, "echo 'your job will be looked at'; exit 0")
 
-    with pytest.raises(SubmissionError, match=r"^qsub named no job: your job will be looked at; PBS has no job"):
+    with pytest.raises(SubmissionError, match=r"^qsub named no job: your job will be looked at; PBS"):
         submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
 
 

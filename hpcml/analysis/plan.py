@@ -1,10 +1,8 @@
 """`hpcml plan`: how many seeds a verdict needs, from the spread of the runs at hand.
 
-Runs are sorted into cells, the spread of each is estimated, and the power of the tests of `hpcml.analysis.statistics`
-is computed for it: two one-sided t tests (Welch's where seeds are not paired) on values from normal distributions that
-are truly equal. Given the standard errors, the estimate is normal; what is left is an integral over their chi-square
-distributions (for pairs, Owen's Q; D. B. Owen, Biometrika 52, 1965), done by Gauss-Legendre over their quantiles. In
-`Trial` and `seeds_needed` all lengths are in units of the true standard deviation.
+Runs are sorted into cells, the spread of each is estimated, and the power of the tests of `hpcml.analysis.stats` is
+simulated for it: one-sided t tests (Welch's where seeds are not paired) on values from normal distributions that are
+truly equal. The standard errors that a comparison may see are drawn; given them, the estimate is normal.
 """
 
 from __future__ import annotations
@@ -12,10 +10,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
+from typing import TypedDict
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 from scipy import special  # not scipy.stats: it takes a second to import
 
 from hpcml.analysis import stats
@@ -30,7 +30,6 @@ from hpcml.model.told_apart import show
 
 COLUMNS = (3, 5, 8, 10, 15, 20, 30)  # seeds of the table
 _MARGINS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the table, times the one asked for
-_HARDLY_KNOWN = 8  # degrees of freedom; with fewer, the power that is reached is points below what is asked for
 _SHARED = 0.5  # correlation of differences to one reference, where all arms vary alike
 _ONE_SEED = 1.0  # of values of one seed in several arms, at most: what so few runs show of it is too uncertain
 _ALWAYS_NAMED = ("model.name", "data.name")
@@ -47,6 +46,12 @@ class _Terms:
     margin: float | None
     power: float
     verdict: WantedVerdict
+    comparisons: int
+
+
+class _How(TypedDict):
+    verdict: WantedVerdict
+    paired: bool
     comparisons: int
 
 
@@ -141,8 +146,7 @@ def _cell(where: Mapping[str, str], runs: Sequence[RunRecord], terms: _Terms) ->
             f"which difference in {metric} matters? say --margin X, from what the result is for and not from its "
             "spread, or set objective.margin in the configuration"
         )
-    step = 0.0
-    spreads = find_spreads(arms, terms.reference, step)
+    spreads = find_spreads(arms, terms.reference)
     lost = _lost_share(arms)
     designs = [_design(spread, margin.value, terms, paired=pairs, lost=lost) for pairs, spread in spreads.items()]
     return PowerCell(
@@ -151,26 +155,21 @@ def _cell(where: Mapping[str, str], runs: Sequence[RunRecord], terms: _Terms) ->
         margin_source=margin.source,
         seeds=seeds,
         designs=designs,
-        warnings=tuple(_warnings(designs, terms)),
-        remarks=tuple(_remarks(arms, designs, terms, step)),
+        remarks=tuple(_remarks(arms, designs, terms)),
     )
 
 
-def find_spreads(arms: Mapping[str, Arm], reference: str, step: float = 0.0) -> dict[bool, Spread]:
+def find_spreads(arms: Mapping[str, Arm], reference: str) -> dict[bool, Spread]:
     """Return the spread of differences (True, where some seeds are shared) and that of an arm (False), by `paired`.
 
-    Their bounds reckon with what arms have in common: the reference, or the seeds. Nothing is below one *step* of the
-    metric. Empty where no arm has two seeds.
+    Their bounds reckon with what arms have in common: the reference, or the seeds. Empty where no arm has two seeds.
     """
     unpaired, paired = pooled([list(arm.values.values()) for arm in arms.values()]), _paired_spread(arms, reference)
     if unpaired is None:
         return {}
     if paired is None:
-        return {False: _floored(unpaired, step / math.sqrt(2))}
-    return {
-        True: _floored(_narrowed(paired, len(arms) - 1, _SHARED), step),
-        False: _floored(_narrowed(unpaired, len(arms), _ONE_SEED), step / math.sqrt(2)),
-    }
+        return {False: unpaired}
+    return {True: _narrowed(paired, len(arms) - 1, _SHARED), False: _narrowed(unpaired, len(arms), _ONE_SEED)}
 
 
 def _narrowed(spread: Spread, groups: int, rho: float) -> Spread:
@@ -182,35 +181,9 @@ def _narrowed(spread: Spread, groups: int, rho: float) -> Spread:
     return _bounded(spread.sd, spread.df / (1 + max(0, groups - 1) * rho**2), rho=spread.rho)
 
 
-def _floored(spread: Spread, least: float) -> Spread:
-    """Return *spread* nowhere below *least*: a metric that moves in steps cannot show a smaller one."""
-    return replace(spread, sd=max(spread.sd, least), low=max(spread.low, least), high=max(spread.high, least))
-
-
 def _lost_share(arms: Mapping[str, Arm]) -> float:
     lost = sum(len(arm.without_value) for arm in arms.values())
     return lost / (lost + sum(len(arm.ok) for arm in arms.values())) if lost else 0.0
-
-
-def _to_launch(needed: int, lost: float) -> int:
-    """Return how many seeds leave *needed* in 80 % of cases, where each is lost with the chance *lost*."""
-    launched = needed
-    while float(special.bdtr(launched - needed, launched, lost)) < _SURE:
-        launched += 1
-    return launched
-
-
-def _warnings(designs: Sequence[Design], terms: _Terms) -> Iterator[str]:
-    """Yield what must be known before the numbers are read: the power that they really give."""
-    for design in designs:
-        if design.spread.df < _HARDLY_KNOWN and design.expected_power is not None and design.seeds is not None:
-            how, asked = "paired" if design.paired else "unpaired", f"{100 * terms.power:.3g} %"
-            sure = f"more than {MOST_SEEDS}" if design.seeds_high is None else design.seeds_high
-            yield (
-                f"{how}: a spread from so few runs is hardly known ({design.spread.df:.3g} degrees of freedom): "
-                f"{design.seeds} seeds have a power of {100 * design.expected_power:.0f} % on average, not {asked}; "
-                f"for {asked} with 80 % confidence it takes {sure}"
-            )
 
 
 def _paired_spread(arms: Mapping[str, Arm], reference: str) -> Spread | None:
@@ -237,47 +210,30 @@ def _centred(values: Sequence[float]) -> list[float]:
 
 
 def _design(spread: Spread, margin: float, terms: _Terms, *, paired: bool, lost: float) -> Design:
+    how = _How(verdict=terms.verdict, paired=paired, comparisons=terms.comparisons)
+
     def needed(sd: float) -> int | None:
         if sd == 0:
             return stats.LEAST_SEEDS
-        return seeds_needed(
-            margin / sd, power=terms.power, verdict=terms.verdict, paired=paired, comparisons=terms.comparisons
-        )
+        return seeds_needed(margin / sd, terms.power, **how)
 
-    trials = [trial(n, paired=paired, comparisons=terms.comparisons) for n in COLUMNS]
-    margins = [factor * margin for factor in _MARGINS]
-    has_spread = spread.sd > 0
     seeds = needed(spread.sd)
     return Design(
         paired=paired,
         spread=spread,
         seeds=seeds,
-        expected_power=None if seeds is None else _expected_power(seeds, spread, margin, terms, paired=paired),
-        to_launch=_to_launch(seeds, lost) if seeds is not None and 0 < lost < 1 else None,
+        to_launch=math.ceil(seeds / (1 - lost)) if seeds is not None and 0 < lost < 1 else None,
         seeds_low=needed(spread.low),
         seeds_high=needed(spread.high),
         table=[
-            (each, [one.power(each / spread.sd, terms.verdict) if has_spread else 1.0 for one in trials])
-            for each in margins
+            (each * margin, [power(n, each * margin / spread.sd, **how) if spread.sd else 1.0 for n in COLUMNS])
+            for each in _MARGINS
         ],
-        smallest=[spread.sd * one.smallest_margin(terms.power, terms.verdict) if has_spread else 0.0 for one in trials],
+        smallest=[spread.sd * smallest_margin(n, terms.power, **how) if spread.sd else 0.0 for n in COLUMNS],
     )
 
 
-def _expected_power(seeds: int, spread: Spread, margin: float, terms: _Terms, *, paired: bool) -> float:
-    """Return the power of *seeds*, averaged over what the true spread may be, given the one that was seen.
-
-    The variance that was seen times its degrees of freedom over the true one is chi-square; nothing else is assumed.
-    """
-    if spread.sd == 0:
-        return 1.0
-    chances = (np.arange(_CHANCES) + 0.5) / _CHANCES
-    true = spread.sd * np.sqrt(spread.df / (2 * special.gammaincinv(spread.df / 2, chances)))
-    one = trial(seeds, paired=paired, comparisons=terms.comparisons)
-    return float(np.mean([one.power(margin / sd, terms.verdict) for sd in true]))
-
-
-def _remarks(arms: Mapping[str, Arm], designs: Sequence[Design], terms: _Terms, step: float) -> Iterator[str]:
+def _remarks(arms: Mapping[str, Arm], designs: Sequence[Design], terms: _Terms) -> Iterator[str]:
     spreads = [design.spread for design in designs]
     if lost := sum(len(arm.without_value) for arm in arms.values()):
         launch = ", ".join(
@@ -285,10 +241,8 @@ def _remarks(arms: Mapping[str, Arm], designs: Sequence[Design], terms: _Terms, 
             for design in designs
             if design.to_launch is not None
         )
-        more = f"to have the seeds above in 80 % of cases launch {launch}" if launch else "plan more seeds"
+        more = f"launch {launch}" if launch else "plan more seeds"
         yield f"{lost} ended runs gave no value and are left out: if as large a share is lost again, {more}"
-    if step and any(spread.sd in (step, step / math.sqrt(2)) for spread in spreads):
-        yield f"the spread was taken to be one step of the metric ({step:.3g}), which is more than was seen"
     if any(spread.sd == 0 for spread in spreads):
         yield "no spread at all: does the seed change anything? three seeds are the least that a verdict takes"
     if len(spreads) == 1:
@@ -303,71 +257,57 @@ def _remarks(arms: Mapping[str, Arm], designs: Sequence[Design], terms: _Terms, 
 
 
 MOST_SEEDS = 1000  # tried; whoever needs more needs another margin
-_RISK = 0.05  # of each one-sided test, as in equivalence
 _SURE = 0.80  # confidence of each bound of a spread
-_CHANCES = 40  # places of a chi-square at which a power is averaged
-_NODES_PAIRED, _NODES_WELCH = 200, 40  # held to 1e-3 by tests, against a simulation and statsmodels
-
-Array = npt.NDArray[np.float64]
+_DRAWS = 6000  # of standard errors; the power is within 0.01 of the integral over all of them (tests)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """A test with so many seeds per arm: its critical values over all standard errors that it may happen to see.
-
-    `reach` and `weights` are arrays of one shape, the nodes of the quadrature; the weights sum to 1.
-    """
-
-    error: float  # the true standard error of the estimate
-    reach: Array  # critical t times the standard error that is seen
-    weights: Array
-
-    def power(self, margin: float, verdict: WantedVerdict) -> float:
-        """Return the probability that truly equal arms get *verdict*; *margin* in true standard deviations."""
-        above = special.ndtr((margin - self.reach) / self.error)
-        found = np.maximum(0.0, 2 * above - 1) if verdict == "equivalent" else above
-        return float(np.dot(self.weights, found))
-
-    def smallest_margin(self, power: float, verdict: WantedVerdict) -> float:
-        """Return the smallest margin, in true standard deviations, with this *power* (a share) or more."""
-        low, high = 0.0, self.error
-        while self.power(high, verdict) < power:
-            low, high = high, 2 * high
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self.power(middle, verdict) >= power else (middle, high)
-        return high
-
-
-def trial(n: int, *, paired: bool, comparisons: int = 1) -> Trial:
-    """Return the test with *n* >= 2 seeds in each arm; *comparisons* share the risk of 5 % (Bonferroni).
-
-    Unpaired, the degrees of freedom are those of Welch and Satterthwaite (B. L. Welch, Biometrika 34, 1947).
-    """
-    df, risk = n - 1, _RISK / comparisons
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES_PAIRED if paired else _NODES_WELCH)
-    nodes, weights = (nodes + 1) / 2, weights / 2
-    variances = 2 * special.gammaincinv(df / 2, nodes) / df  # quantiles of chi-square over df
+@cache  # the same few numbers of seeds are asked about again and again, for other margins
+def _half_intervals(n: int, *, paired: bool, comparisons: int) -> tuple[NDArray[np.float64], float]:
+    """Return draws of half the interval that *n* seeds an arm see, and the true standard error of the difference."""
+    df, risk = n - 1, stats.ALPHA / comparisons
+    one, other = np.random.default_rng(n).chisquare(df, (2, _DRAWS)) / df  # variances, as two arms may see them
     if paired:
-        reach = special.stdtrit(df, 1 - risk) * np.sqrt(variances / n)
-        return Trial(error=1 / math.sqrt(n), reach=reach, weights=weights)
-    one, other = np.meshgrid(variances, variances)
-    welch = df * (one + other) ** 2 / (one**2 + other**2)  # Welch and Satterthwaite, as equivalence.welch
-    reach = special.stdtrit(welch, 1 - risk) * np.sqrt((one + other) / n)
-    return Trial(error=math.sqrt(2 / n), reach=reach.ravel(), weights=np.outer(weights, weights).ravel())
+        return float(special.stdtrit(df, 1 - risk)) * np.sqrt(one / n), math.sqrt(1 / n)
+    degrees = df * (one + other) ** 2 / (one**2 + other**2)  # Welch and Satterthwaite, as `stats.welch`
+    return special.stdtrit(degrees, 1 - risk) * np.sqrt((one + other) / n), math.sqrt(2 / n)
+
+
+def power(n: int, margin: float, *, verdict: WantedVerdict, paired: bool, comparisons: int = 1) -> float:
+    """Return how often truly equal arms of *n* >= 2 seeds get *verdict*; *margin* in true standard deviations.
+
+    That is of an arm, or of the differences where *paired*. *comparisons* share the risk of 5 % (Bonferroni).
+    """
+    half, error = _half_intervals(n, paired=paired, comparisons=comparisons)
+    above = special.ndtr((margin - half) / error)  # given its length, the interval's lower end lies above -margin
+    return float(np.mean(np.maximum(0.0, 2 * above - 1) if verdict == "equivalent" else above))
+
+
+def smallest_margin(n: int, wanted: float, *, verdict: WantedVerdict, paired: bool, comparisons: int = 1) -> float:
+    """Return the smallest margin, in true standard deviations, that *n* seeds show with the power *wanted*."""
+
+    def suffices(margin: float) -> bool:
+        return power(n, margin, verdict=verdict, paired=paired, comparisons=comparisons) >= wanted
+
+    low, high = 0.0, 1.0
+    while not suffices(high):
+        low, high = high, 2 * high
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
 
 
 def seeds_needed(
-    margin: float, *, power: float, verdict: WantedVerdict, paired: bool, comparisons: int = 1
+    margin: float, wanted: float, *, verdict: WantedVerdict, paired: bool, comparisons: int = 1
 ) -> int | None:
-    """Return the seeds in each arm for *power* at a *margin* in true standard deviations; None: above `MOST_SEEDS`.
+    """Return the seeds in each arm for the power *wanted* at a *margin* (as `power`); None: above `MOST_SEEDS`.
 
-    >>> seeds_needed(1.0, power=0.8, verdict="equivalent", paired=True)
+    >>> seeds_needed(1.0, 0.8, verdict="equivalent", paired=True)
     11
     """
 
     def suffices(n: int) -> bool:
-        return trial(n, paired=paired, comparisons=comparisons).power(margin, verdict) >= power
+        return power(n, margin, verdict=verdict, paired=paired, comparisons=comparisons) >= wanted
 
     high = stats.LEAST_SEEDS
     while not suffices(high):
@@ -399,7 +339,7 @@ def pooled(groups: Sequence[Sequence[float]], *, rho: float | None = None) -> Sp
     moved = (value - mean for group, mean in zip(groups, means, strict=True) for value in group)
     sd = math.hypot(*moved) / math.sqrt(df)  # squares may over- or underflow
     scale = max(abs(value) for group in groups for value in group)
-    if sd <= 1e-12 * scale:  # rounding, as in equivalence.sd
+    if sd <= 1e-12 * scale:  # rounding
         sd = 0.0
     return _bounded(sd, df, rho=rho)
 

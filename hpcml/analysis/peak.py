@@ -6,53 +6,29 @@ Arithmetic intensity and roof follow the roofline model (S. Williams, A. Waterma
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from hpcml.analysis.compare.factor import natural
-from hpcml.analysis.frame import by_seed, median_of
-from hpcml.analysis.limits import Signs, find_limits
-from hpcml.analysis.rates import TENSOR_FORMATS, Rate, attained, measured_tflops, skipped_share
+from hpcml.analysis.frame import by_seed, device_of, median_of
+from hpcml.analysis.limits import find_limits
+from hpcml.analysis.published import published_for
+from hpcml.analysis.rates import attained, find_signs, measured_tflops, operations_doubts
 from hpcml.analysis.scaling.cells import Settings, differing, settings_of
 from hpcml.analysis.scaling.points import why_no_speed
 from hpcml.analysis.stats import ENOUGH_SEEDS
-from hpcml.analysis.steady import Curves, SteadyState, StepCurves, share_of_time, steady_state
-from hpcml.analysis.utilization.published import published_for
+from hpcml.analysis.steady import SteadyState, StepCurves, steady_states
 from hpcml.errors import ComparisonError
 from hpcml.model import hardware
 from hpcml.model.choices import Numerics
 from hpcml.model.comparison import NOT_PROVEN
 from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName, contradicts
-from hpcml.model.records import RunRecord, Usage
+from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.model.told_apart import GROUPS
 from hpcml.model.utilization import Attained, Attainment
 
 _CELL = tuple(group for group in GROUPS if group != "precision")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Timed:
-    """The runs of one cell, each with its steady state and its rate."""
-
-    runs: Sequence[RunRecord]
-    steady: Mapping[str, SteadyState]
-    rates: Mapping[str, Rate]
-    curves: StepCurves
-
-    def rate(self, read: Callable[[Rate], float | None]) -> float | None:
-        return median_of(by_seed(self.runs, lambda run: read(self.rates[run.uid])))
-
-    def usage(self, read: Callable[[Usage], float | None]) -> float | None:
-        return median_of(by_seed(self.runs, lambda run: None if run.usage is None else read(run.usage)))
-
-    def share(self, curves: Curves, *, is_inside: bool) -> float | None:
-        steps, steady = self.curves.step_s, self.steady
-        known = [run for run in self.runs if run.uid in curves and run.uid in steady]
-        return median_of(
-            by_seed(known, lambda r: share_of_time(curves[r.uid], steps[r.uid], steady[r.uid], is_inside=is_inside))
-        )
 
 
 def attain(runs: Sequence[RunRecord], curves: StepCurves) -> Attainment:
@@ -66,8 +42,7 @@ def attain(runs: Sequence[RunRecord], curves: StepCurves) -> Attainment:
     if not runs:
         raise ComparisonError("no runs to look at: none matches the selection")
     able = [run for run in runs if run.state is State.COMPLETED and run.numerics == Numerics.native.name]
-    states = {run.uid: steady_state(curves.step_s.get(run.uid, ())) for run in able}
-    steady = {uid: state for uid, state in states.items() if state is not None}
+    steady = steady_states({run.uid: curves.step_s.get(run.uid, ()) for run in able})
     rated = steady.keys() | {run.uid for run in able if measured_tflops(run) is not None}
     without = [run for run in runs if run.uid not in rated]
     reasons = Counter(_why_no_rate(run, curves) for run in without)
@@ -79,7 +54,7 @@ def attain(runs: Sequence[RunRecord], curves: StepCurves) -> Attainment:
     telling = [key for key in differing(list(settings.values())) if not key.endswith(".name")]
     cells: dict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
     for run in timed:
-        cells[*settings[run.uid].items(), run.precision_effective, _device(run)].append(run)
+        cells[*settings[run.uid].items(), run.precision_effective, device_of(run)].append(run)
     found = [_attained(members, settings[members[0].uid], telling, steady, curves) for members in cells.values()]
     architectures = {model.architecture for run in timed if (model := hardware.gpu_of(run.facts)) is not None}
     return Attainment(
@@ -98,27 +73,26 @@ def _attained(
     curves: StepCurves,
 ) -> Attained:
     rates = {run.uid: attained(run, steady.get(run.uid)) for run in runs}
-    cell = _Timed(runs=runs, steady=steady, rates=rates, curves=curves)
     first = rates[runs[0].uid]  # one device and one precision: one peak
-    signs = _signs(cell)
-    achieved = cell.rate(lambda rate: rate.achieved_tflops)
+    signs = find_signs(runs, rates, steady, curves)
+    achieved = median_of(by_seed(runs, lambda run: rates[run.uid].achieved_tflops))
     intensity = _intensity(achieved, signs.dram_percent, first.bandwidth_gbs)
     flops = median_of(by_seed(runs, lambda run: run.work.model_flops if run.work is not None else None))
-    n = len({run.seed for run in runs})
     devices = {rate.devices for rate in rates.values()}
+    named = {
+        group: "not set" if says_nothing(runs[0].params, f"{group}.name") else settings.get(f"{group}.name", "not set")
+        for group in _CELL
+    }
+    told = {key: settings.get(key, "not set") for key in telling if not key.startswith("precision.")}
     return Attained(
-        where={
-            group: "not set" if says_nothing(runs[0].params, key) else settings.get(key, "not set")
-            for group, key in ((group, f"{group}.name") for group in _CELL)
-        }
-        | _told(settings, telling),
+        where=named | told,
         precision=runs[0].precision_effective or NOT_PROVEN,
-        device=_device(runs[0]),
+        device=device_of(runs[0]),
         devices=devices.pop() if len(devices) == 1 else None,
-        n=n,
+        n=len({run.seed for run in runs}),
         step_ms=None if signs.step_s is None else signs.step_s * 1000,
-        samples_per_s=cell.rate(lambda rate: rate.samples_per_s),
-        tokens_per_s=cell.rate(lambda rate: rate.tokens_per_s),
+        samples_per_s=median_of(by_seed(runs, lambda run: rates[run.uid].samples_per_s)),
+        tokens_per_s=median_of(by_seed(runs, lambda run: rates[run.uid].tokens_per_s)),
         model_gflops_per_step=None if flops is None else flops / 1e9,
         achieved_tflops=achieved,
         peak_tflops=first.peak_tflops,
@@ -136,33 +110,14 @@ def _attained(
         data_share=signs.data_share,
         communication_share=signs.communication_share,
         limits=find_limits(signs),
-        flags=tuple(_flags(runs, n=n, mfu=signs.mfu)),
+        flags=tuple(_flags(runs, mfu=signs.mfu)),
     )
 
 
-def _signs(cell: _Timed) -> Signs:
-    return Signs(
-        step_s=cell.rate(lambda rate: rate.step_s),
-        data_share=cell.share(cell.curves.waiting_s, is_inside=False),
-        communication_share=cell.share(cell.curves.communication_s, is_inside=True),
-        util_percent=cell.usage(lambda usage: usage.util_percent),
-        sm_active_percent=cell.usage(lambda usage: usage.sm_active_percent),
-        tensor_percent=cell.usage(lambda usage: usage.tensor_percent),
-        dram_percent=cell.usage(lambda usage: usage.dram_percent),
-        throttled_power_share=cell.usage(lambda usage: usage.throttled_power_share),
-        throttled_thermal_share=cell.usage(lambda usage: usage.throttled_thermal_share),
-        skipped_share=median_of(by_seed(cell.runs, skipped_share)),
-        mfu=cell.rate(lambda rate: rate.mfu),
-        uses_tensor_cores=cell.runs[0].precision_effective in TENSOR_FORMATS,
-    )
-
-
-def _flags(runs: Sequence[RunRecord], *, n: int, mfu: float | None) -> list[str]:
-    flags = [] if n >= ENOUGH_SEEDS else [f"n={n}: indicative only"]
-    if mfu is not None and mfu > 1:
-        flags.append("more than the peak: the count of operations, or what the device is called, is wrong")
-    doubts = sorted({run.work.flops_doubt for run in runs if run.work is not None and run.work.flops_doubt})
-    flags += [f"operations: {doubt}" for doubt in doubts]
+def _flags(runs: Sequence[RunRecord], *, mfu: float | None) -> list[str]:
+    n = len({run.seed for run in runs})
+    flags = [] if n >= ENOUGH_SEEDS else [f"{n} seed{'s'[: n != 1]}: indicative only, take {ENOUGH_SEEDS}"]
+    flags += [f"operations: {doubt}" for doubt in operations_doubts(runs, mfu)]
     if requested := sorted({run.precision for run in runs if contradicts(run.precision, run.precision_effective)}):
         flags.append(f"requested as {', '.join(requested)}")
     incomplete = sorted({run.usage.incomplete for run in runs if run.usage is not None and run.usage.incomplete})
@@ -188,16 +143,6 @@ def _roof(peak_tflops: float | None, bandwidth_gbs: float | None, intensity: flo
 
 def _over(tflops: float | None, gbs: float | None) -> float | None:
     return None if tflops is None or not gbs else tflops * 1000 / gbs
-
-
-def _told(settings: Settings, telling: Sequence[str]) -> dict[str, str]:
-    return {key: settings.get(key, "not set") for key in telling if not key.startswith("precision.")}
-
-
-def _device(run: RunRecord) -> str | None:
-    kind = run.facts.get("device")
-    model = run.facts.get("cpu_model" if kind == "cpu" else "gpu_model")
-    return (f"{kind} ({model})" if model else str(kind)) if kind is not None else None
 
 
 def _order(row: Attained) -> list[object]:

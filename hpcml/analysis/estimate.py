@@ -1,11 +1,11 @@
 """`hpcml plan --time`: how long runs will take and what they will use, from recorded runs of the same work. Pure.
 
-`find_precedents` chooses the recorded runs, `find_pace` splits each into start-up, steps and evaluations, `estimate`
-predicts. Each recorded run predicts the wanted one by its own pace. The geometric mean of the predictions is the
-estimate. A 95 % prediction interval for the next run comes from Student's t on their logarithms, ``± t(df) * s * sqrt(1
-+ 1/n)``, with the spread s pooled over all configurations of the sweep; below `_LEAST_DF` degrees of freedom there is
-none. Where no run is alike, those that differ in the fewest settings give a range without a confidence: a step with
-another batch size, or on another number of devices, is taken to cost something between the same and in proportion.
+`find_precedents` chooses the recorded runs, `find_pace` splits each into start-up and steps, `estimate` predicts. Each
+recorded run predicts the wanted one by its own pace. The geometric mean of the predictions is the estimate. A 95 %
+prediction interval for the next run comes from Student's t on their logarithms, ``± t(df) * s * sqrt(1 + 1/n)``, with
+the spread s pooled over all configurations of the sweep; below `_LEAST_DF` degrees of freedom there is none. Where no
+run is alike, those that differ in the fewest settings give a range without a confidence: a step with another batch
+size, or on another number of devices, is taken to cost something between the same and in proportion.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
 from scipy import special  # not scipy.stats: it takes a second to import
 
-from hpcml.analysis.steady import MIN_STEPS
+from hpcml.analysis.steady import MIN_STEPS, Curves
 from hpcml.model.comparison import Interval
 from hpcml.model.identity import changes_results
 from hpcml.model.mig import gpus_of_run
@@ -37,8 +36,6 @@ _WITHOUT_INTERVAL = 2.0  # over the longest prediction, where there is no bound
 _FAR = 3  # times more steps than ever recorded
 _J_PER_KWH = 3.6e6
 _LADDER_S = ((3600, 300), (6 * 3600, 1800), (24 * 3600, 3600), (math.inf, 6 * 3600))  # up to, in steps of
-
-Curves = Mapping[str, tuple[Sequence[Point], Sequence[Point]]]  # uid -> step_time_s, the metric of its evaluations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +60,15 @@ class _Spread:
 def estimate(wanted: Sequence[Wanted], precedents: Sequence[Precedents], curves: Curves) -> Estimate:
     """Return a forecast for each of *wanted*, and the sum over all.
 
-    *precedents* are the recorded runs of each of *wanted*, in the same order; *curves* their curves by uid:
-    ``step_time_s`` and the metric that evaluations report. A forecast without usable runs has the basis "none" and no
-    numbers.
+    *precedents* are the recorded runs of each of *wanted*, in the same order; *curves* their curves of ``step_time_s``
+    by uid. A forecast without usable runs has the basis "none" and no numbers.
     """
-    paces = _paces(precedents, curves)
-    predictions = [_predict(each, found, paces) for each, found in zip(wanted, precedents, strict=True)]
+    runs = {run.uid: run for found in precedents for run in found.runs}
+    paces = {uid: find_pace(run, curves.get(uid, ())) for uid, run in runs.items()}
+    predictions = [
+        [one for run in found.runs if (one := _prediction(each, run, paces[run.uid])) is not None]
+        for each, found in zip(wanted, precedents, strict=True)
+    ]
     spread = _pooled(precedents, predictions)
     forecasts = [
         _forecast(each, found, of, spread) for each, found, of in zip(wanted, precedents, predictions, strict=True)
@@ -93,42 +93,20 @@ def suggest_walltime_s(needed_s: float) -> int:
     return step_s * math.ceil(needed_s / step_s)
 
 
-def _paces(precedents: Sequence[Precedents], curves: Curves) -> dict[str, RunPace | None]:
-    runs = {run.uid: run for found in precedents for run in found.runs}
-    return {uid: find_pace(run, *curves.get(uid, ((), ()))) for uid, run in runs.items()}
-
-
-def _predict(wanted: Wanted, found: Precedents, paces: Mapping[str, RunPace | None]) -> list[_Prediction]:
-    predictions = []
-    for run in found.runs:
-        prediction = _prediction(wanted, run, paces[run.uid])
-        if prediction is not None:
-            predictions.append(prediction)
-    return predictions
-
-
 def _prediction(wanted: Wanted, run: RunRecord, pace: RunPace | None) -> _Prediction | None:
-    """Return the prediction of *run*; None where it has no pace and another number of steps or evaluations."""
+    """Return the prediction of *run*; None where it has no pace and another number of steps."""
     assert run.wall_s is not None
-    scale = _scale(wanted.params, run.params)
-    if is_own_program(wanted.params):
+    low, high = _scale(wanted.params, run.params)
+    steps, recorded = (params.get("training.steps") for params in (wanted.params, run.params))
+    if is_own_program(wanted.params):  # it is free to ignore the number of steps
         more_steps = _ratio(wanted.params, run.params, "training.steps")
-        ends = sorted((1.0, more_steps)), sorted(scale)
-        low, high = run.wall_s * ends[0][0] * ends[1][0], run.wall_s * ends[0][1] * ends[1][1]
-        return _Prediction(run=run, wall_s=run.wall_s, low_s=low, high_s=high, pace=None)
-    counted = [
-        (params.get("training.steps"), params.get("training.eval_every")) for params in (wanted.params, run.params)
-    ]
-    if pace is None:
-        if counted[0] != counted[1]:
-            return None
-        return _Prediction(
-            run=run, wall_s=run.wall_s, low_s=run.wall_s * scale[0], high_s=run.wall_s * scale[1], pace=None
-        )
-    steps = int(counted[0][0] or 0)
-    evaluations = evaluations_of(steps, int(counted[0][1] or 1))
-    walls = [pace.wall_s(steps, evaluations, scale=factor) for factor in (1.0, *scale)]
-    return _Prediction(run=run, wall_s=walls[0], low_s=walls[1], high_s=walls[2], pace=pace)
+        low, high = low * min(1.0, more_steps), high * max(1.0, more_steps)
+    elif pace is not None:
+        walls = [pace.fixed_s + int(steps or 0) * pace.step_s * factor for factor in (1.0, low, high)]
+        return _Prediction(run=run, wall_s=walls[0], low_s=walls[1], high_s=walls[2], pace=pace)
+    elif steps != recorded:
+        return None
+    return _Prediction(run=run, wall_s=run.wall_s, low_s=run.wall_s * low, high_s=run.wall_s * high, pace=None)
 
 
 def _scale(wanted: Mapping[str, Any], recorded: Mapping[str, Any]) -> tuple[float, float]:
@@ -260,71 +238,36 @@ def _total(forecasts: Sequence[Forecast]) -> Total:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPace:
-    """The wall time of one run in three parts, of which the first does not grow with its steps."""
+    """The wall time of one run in two parts, of which the first does not grow with its steps."""
 
     fixed_s: float  # imports, data, compilation, warm-up, and what comes after the last step
-    step_s: float  # from one step to the next, waiting for data and checkpoints included, evaluations not
-    evaluation_s: float  # 0 where none was seen
+    step_s: float  # from one step to the next: waiting for data, evaluations and checkpoints included
     steps: int
 
-    def wall_s(self, steps: int, evaluations: int, *, scale: float = 1.0) -> float:
-        """Return the wall time in seconds with so many steps and evaluations; each step takes *scale* times as long."""
-        return self.fixed_s + steps * self.step_s * scale + evaluations * self.evaluation_s
 
-
-def evaluations_of(steps: int, every: int) -> int:
-    """Return how often a recipe evaluates: after each *every* steps, and after the last.
-
-    >>> evaluations_of(10, 4)
-    3
-    """
-    return -(-steps // every)
-
-
-def find_pace(run: RunRecord, step_times: Sequence[Point], metric: Sequence[Point]) -> RunPace | None:
+def find_pace(run: RunRecord, step_times: Sequence[Point]) -> RunPace | None:
     """Return the pace of a completed run, from the times at which it reported its steps; None: it reported too few.
 
-    *step_times* is the curve ``step_time_s``, *metric* the curve of what its evaluations report. The time of a step is
-    the mean over the last half of the run: a duration is a sum, so that stalls and checkpoints belong to it. Gaps
-    between two reports in which it evaluated give the time of an evaluation.
+    *step_times* is the curve ``step_time_s``. The time of a step is the mean over the last half of the run: a duration
+    is a sum, so that stalls, evaluations and checkpoints belong to it.
     """
     points = sorted(point for point in step_times if point.step >= 0)
     if run.wall_s is None or len(points) < 2 * MIN_STEPS:
         return None
-    evaluated = sorted({point.t_s for point in metric})
-    plain: list[tuple[float, int]] = []
-    with_evaluation: list[tuple[float, int, int]] = []
-    at = 0
-    for index, (before, after) in enumerate(pairwise(points)):
-        seen = 0
-        while at < len(evaluated) and evaluated[at] <= after.t_s:
-            seen += evaluated[at] > before.t_s
-            at += 1
-        gap_s, steps = after.t_s - before.t_s, after.step - before.step
-        if seen:
-            with_evaluation.append((gap_s, steps, seen))
-        elif index >= len(points) // 2:
-            plain.append((gap_s, steps))
-    if sum(steps for _, steps in plain) < MIN_STEPS:  # it evaluates all the time: then that belongs to each step
-        last_half = points[len(points) // 2 :]
-        plain, with_evaluation = [(last_half[-1].t_s - last_half[0].t_s, last_half[-1].step - last_half[0].step)], []
-    step_s = math.fsum(gap for gap, _ in plain) / sum(steps for _, steps in plain)
-    excesses = [max(0.0, gap - steps * step_s) / seen for gap, steps, seen in with_evaluation]
-    evaluation_s = fmean(excesses) if excesses else 0.0
-    steps, evaluations = points[-1].step, len(evaluated) if excesses else 0
-    fixed_s = run.wall_s - steps * step_s - evaluations * evaluation_s
-    if not (step_s > 0 and math.isfinite(fixed_s)):
+    middle, last = points[len(points) // 2], points[-1]
+    step_s = (last.t_s - middle.t_s) / (last.step - middle.step)
+    if not step_s > 0:
         return None
-    return RunPace(fixed_s=max(0.0, fixed_s), step_s=step_s, evaluation_s=evaluation_s, steps=steps)
+    return RunPace(fixed_s=max(0.0, run.wall_s - last.step * step_s), step_s=step_s, steps=last.step)
 
 
 _MOST = 20  # of the runs found, the newest: software and machines change
 _LISTED = 4  # values of one setting, in a line
 # What must be the same, or the runs say nothing about each other.
 _SAME_WORK = ("model.name", "model.recipe", "data.name", "cluster.name", "workload.command")
-# What does not change how long a run takes, or is accounted for: steps and evaluations are counted.
+# What does not change how long a run takes, or is accounted for: steps are counted.
 _NEUTRAL = frozenset({"seed", "experiment", "data.path", "workload.cwd", "workload.metrics", "training.learning_rate"})
-_COUNTED = frozenset({"training.steps", "training.eval_every"})
+_COUNTED = frozenset({"training.steps"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
