@@ -36,6 +36,8 @@ OWNERS: dict[str, set[str]] = {
     "omegaconf": {"config"},
     "submitit": {"schedulers"},
     "spython": {"images"},
+    "dockerfile_parse": {"images/dockerfile.py"},
+    "pathspec": {"images/dockerfile.py"},
     "pynvml": {"agent/nvml"},
     "click": {"cli"},
     "plotly": {"report"},

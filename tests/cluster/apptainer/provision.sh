@@ -16,7 +16,7 @@ apt=(apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-unsafe-io
 "${apt[@]}" update
 "${apt[@]}" install -y --no-install-recommends \
   patchelf squashfs-tools squashfuse fuse-overlayfs fuse2fs fuse3 gocryptfs uidmap ca-certificates \
-  busybox-static docker-registry skopeo umoci >/dev/null
+  buildah busybox-static docker-registry skopeo umoci >/dev/null
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
