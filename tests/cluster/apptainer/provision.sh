@@ -8,7 +8,7 @@ user=hpcuser
 mark=$prefix/complete
 
 [ ! -e /dev/fuse ] || chmod 666 /dev/fuse # again after each boot
-if [ -e "$mark" ] && "$prefix/usr/bin/apptainer" --version >/dev/null 2>&1; then
+if [ -e "$mark" ] && "$prefix/usr/bin/apptainer" --version >/dev/null 2>&1 && command -v buildah >/dev/null; then
   exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive
