@@ -313,7 +313,7 @@ def tickets_of(scheduler: Scheduler, batch: Batch, ids: Sequence[str]) -> list[T
         is_element = size is not None and first is not None
         ticket = Ticket(
             scheduler=scheduler.name,
-            job_id=scheduler.array_id.format(job_id) if is_element else job_id,
+            job_id=scheduler.array_id.format(job_id.removesuffix("[]")) if is_element else job_id,
             array_index=number + (first or 0) if is_element else None,
             job_name=f"{name}.{number}" if size is not None and first is None else name,
             job_cluster=cluster if scheduler.has_clusters else None,
