@@ -8,7 +8,6 @@ truly equal. The standard errors that a comparison may see are drawn; given them
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,21 +18,18 @@ from numpy.typing import NDArray
 from scipy import special  # not scipy.stats: it takes a second to import
 
 from hpcml.analysis import stats
-from hpcml.analysis.compare.factor import Factor, find_factor, find_reference, natural
+from hpcml.analysis.compare.cells import find_cells
+from hpcml.analysis.compare.factor import Factor, find_factor, find_reference
 from hpcml.analysis.compare.objective import Yardstick, find_margin, find_yardstick, not_ended
 from hpcml.analysis.frame import Arm, sort_runs
 from hpcml.errors import ComparisonError
-from hpcml.model.identity import changes_results
 from hpcml.model.planning import Design, PowerCell, PowerPlan, Spread, WantedVerdict
 from hpcml.model.records import RunRecord
-from hpcml.model.told_apart import show
 
 COLUMNS = (3, 5, 8, 10, 15, 20, 30)  # seeds of the table
 _MARGINS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the table, times the one asked for
 _SHARED = 0.5  # correlation of differences to one reference, where all arms vary alike
 _ONE_SEED = 1.0  # of values of one seed in several arms, at most: what so few runs show of it is too uncertain
-_ALWAYS_NAMED = ("model.name", "data.name")
-_NOT_ASKED = ("seed", "experiment")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +83,8 @@ def plan_seeds(
         comparisons=comparisons,
     )
     cells, unusable = [], []
-    for where, members in _cells(factor, runs):
-        outcome = _cell(where, members, terms)
+    for cell in find_cells(factor, runs):
+        outcome = _cell(dict(cell.where), cell.runs, terms)
         if isinstance(outcome, PowerCell):
             cells.append(outcome)
         else:
@@ -111,22 +107,6 @@ def plan_seeds(
         cells=cells,
         unusable=unusable,
     )
-
-
-def _cells(factor: Factor, runs: Sequence[RunRecord]) -> Iterator[tuple[Mapping[str, str], list[RunRecord]]]:
-    """Yield the runs that are alike in all but factor and seed, with the settings that tell them from the others."""
-    keys = sorted(
-        key
-        for key in {key for run in runs for key in run.params}
-        if changes_results(key) and not factor.owns(key) and key not in _NOT_ASKED and not key.startswith("objective.")
-    )
-    members: dict[tuple[str, ...], list[RunRecord]] = defaultdict(list)
-    for run in runs:
-        members[tuple(show(run.params.get(key)) for key in keys)].append(run)
-    differing = {key for at, key in enumerate(keys) if len({values[at] for values in members}) > 1}
-    for values, of in sorted(members.items(), key=lambda item: [natural(value) for value in item[0]]):
-        named = dict(zip(keys, values, strict=True))
-        yield {key: named[key] for key in keys if key in differing or key in _ALWAYS_NAMED}, of
 
 
 def _cell(where: Mapping[str, str], runs: Sequence[RunRecord], terms: _Terms) -> PowerCell | str:

@@ -89,7 +89,7 @@ FLAGS: Mapping[FlagCode, tuple[FlagLevel, str]] = {  # what it usually is, and t
     FlagCode.LOST: ("doubt", "{lost} of {n} {unit} lost to their own doing, {other_lost} of {other_n} of {reference}"),
     FlagCode.DIVERGED: ("doubt", "in {n} of {of} runs {metrics} was no number {when}"),
     FlagCode.INCOMPLETE: ("doubt", "not counted: {what}"),
-    FlagCode.UNPROVEN: ("blocks", "precision of {n} of {of} runs {what}"),
+    FlagCode.UNPROVEN: ("blocks", "precision {whose}{what}"),
     FlagCode.OTHER_PRECISION: ("blocks", "{asked}, measured {measured}"),
     FlagCode.SPEED: ("note", "{what}"),
     FlagCode.ENERGY: ("doubt", "energy: {what}"),

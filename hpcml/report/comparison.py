@@ -13,7 +13,7 @@ from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.charts import Styles
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
-from hpcml.report.comparison_rows import RowQuantities, footnotes, row_quantities
+from hpcml.report.comparison_rows import RowQuantities, flags_of_all, footnotes, row_quantities
 from hpcml.report.document import Document, Listing, Paragraph, Part, Remarks, Section, Tone
 from hpcml.report.finding import heading, of_all, sentence
 from hpcml.report.quantities import (
@@ -117,6 +117,7 @@ def _notes(comparison: Comparison, cell: Cell) -> Remarks:
     every: list[tuple[str, Tone]] = [
         (str(flag), "bad" if flag.code is FlagCode.CONFOUNDED else "plain") for flag in cell.flags
     ]
+    every += [(f"all rows: {flag}", "plain") for flag in flags_of_all(cell)]
     every += [(f"({number}) {flag}", "plain") for number, flag in enumerate(footnotes(cell), 1)]
     every += [(line, "plain") for line in _methods(comparison, cell)]
     every += [(f"also differs: {note}", "plain") for note in cell.notes]

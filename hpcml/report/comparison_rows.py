@@ -95,9 +95,16 @@ def difference_decimals(cell: Cell) -> int:
     return max(cell_decimals(cell), decimals_for(min(widths), largest) if widths else cell_decimals(cell))
 
 
+def flags_of_all(cell: Cell) -> list[Flag]:
+    """Return the flags that all rows of which a run counts have alike; [] where that is one row."""
+    rows = [row for row in cell.rows if row.n_ok]
+    return [flag for flag in rows[0].flags if all(flag in row.flags for row in rows)] if len(rows) > 1 else []
+
+
 def footnotes(cell: Cell) -> list[Flag]:
-    """Return the flags of the rows, each once, what blocks a verdict first: their places are their numbers."""
-    every = dict.fromkeys(flag for row in cell.rows for flag in row.flags)
+    """Return the other flags of the rows, each once, what blocks a verdict first: their places are their numbers."""
+    shared = flags_of_all(cell)
+    every = dict.fromkeys(flag for row in cell.rows for flag in row.flags if flag not in shared)
     return sorted(every, key=lambda flag: _LEVELS.index(flag.level))
 
 

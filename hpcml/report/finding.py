@@ -118,14 +118,14 @@ def _n_compared(cell: Cell, row: Row) -> int:
 
 
 def _seeds(cell: Cell, row: Row) -> str:
-    """Return how many seeds, or runs, *row* is judged by, and whether they are enough; "" without any."""
+    """Return how many seeds, or runs, *row* is judged by, and whether they are too few; "" without any."""
     if row.n_units == 0:
         return ""
     n = _n_compared(cell, row)
     counted = f"{n} {row.unit if n != 1 else row.unit[:-1]}"
     if n < _LEAST:
         return f"{counted}: too few for a verdict, take {_ENOUGH}"
-    return counted if n >= _ENOUGH else f"{counted}: enough for a look, take {_ENOUGH} for a paper"
+    return counted
 
 
 def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:

@@ -184,7 +184,7 @@ def test_an_arm_of_which_too_little_was_seen_is_not_proven(level: str, word: str
     rows = compare(runs, {}, ComparisonRequest(margin=0.5)).cells[0].rows
 
     assert rows[1].verdict == "not proven"
-    assert f"precision of 5 of 5 runs is {word}" in texts(row_of(level, rows))
+    assert f"precision is {word}" in texts(row_of(level, rows))
 
 
 def test_a_verdict_on_probes_alone_says_that_the_programs_were_not_observed() -> None:
@@ -224,7 +224,7 @@ def test_a_precision_nobody_measured_is_not_proven() -> None:
     row = compare(runs, {}).cells[0].rows[1]
 
     assert row.precision_effective == ("not proven",)
-    assert "precision of 5 of 5 runs was not measured" in texts(row)
+    assert "precision was not measured" in texts(row)
 
 
 def test_arms_that_agree_to_the_last_bit_raise_the_question_whether_they_differ() -> None:

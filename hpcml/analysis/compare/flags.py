@@ -200,18 +200,18 @@ def _precision_flags(arm: Arm, reference: Arm | None, cell: CellArms) -> Iterato
     kinds = Counter((run.precision, run.precision_effective) for run in asked)
     for (requested, measured), n in sorted(kinds.items(), key=str):
         if measured is None:
-            yield flag(FlagCode.UNPROVEN, level, n=n, of=of, what="was not measured")
+            yield flag(FlagCode.UNPROVEN, level, whose=_whose(n, of), what="was not measured")
         elif not is_proven(measured):
-            yield flag(FlagCode.UNPROVEN, level, n=n, of=of, what=f"is {measured}")
+            yield flag(FlagCode.UNPROVEN, level, whose=_whose(n, of), what=f"is {measured}")
         elif contradicts(requested, measured):
             words = f"{requested} asked for in {n} of {of} runs"
             yield flag(FlagCode.OTHER_PRECISION, level, asked=words, measured=measured)
     if len(arm.effective) > 1:
         what = f"differs within the arm: {', '.join(arm.effective)}"
-        yield flag(FlagCode.UNPROVEN, "doubt", n=of, of=of, what=what)
+        yield flag(FlagCode.UNPROVEN, "doubt", whose="", what=what)
     if probed := sum(run.facts.get(EVIDENCE) == PROBED for run in asked):
         what = "is that of a probe: the program's own products were not observed"
-        yield flag(FlagCode.UNPROVEN, "note", n=probed, of=of, what=what)
+        yield flag(FlagCode.UNPROVEN, "note", whose=_whose(probed, of), what=what)
     yield from _reach_flags(asked)
     is_same = reference is not None and bool(arm.ok) and arm.effective == reference.effective
     if cell.by_precision and is_same and all(is_proven(measured) for measured in arm.effective):
@@ -226,7 +226,7 @@ def _reach_flags(runs: Sequence[RunRecord]) -> Iterator[Flag]:
     if short:
         to, of = min(short, key=lambda reach: reach[0] / reach[1])
         what = f"was observed to step {to} of {of}, and not after it"
-        yield flag(FlagCode.UNPROVEN, "note", n=len(short), of=len(runs), what=what)
+        yield flag(FlagCode.UNPROVEN, "note", whose=_whose(len(short), len(runs)), what=what)
 
 
 def _time_flags(arm: Arm, cell: CellArms) -> Iterator[Flag]:
@@ -240,6 +240,10 @@ def _time_flags(arm: Arm, cell: CellArms) -> Iterator[Flag]:
     if waited := sum(reach.run.attempt > 0 and reach.at_s is not None for reach in cell.reaches.get(arm.level, ())):
         what = f"times to the target of {waited} runs that were started again hold the waiting"
         yield flag(FlagCode.RECORDS, what=what)
+
+
+def _whose(n: int, of: int) -> str:
+    return "" if n == of else f"of {n} of {of} runs "
 
 
 def _listed(names: Sequence[str]) -> str:

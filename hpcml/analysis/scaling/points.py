@@ -15,7 +15,7 @@ from hpcml.analysis.frame import by_seed, median_of
 from hpcml.analysis.nodes import Measured, MeasuredRatio, measured, node_flags, ratio
 from hpcml.analysis.rates import samples_per_step, share_by_seed
 from hpcml.analysis.scaling.cells import BATCH, Over
-from hpcml.analysis.stats import ENOUGH_SEEDS, BySeed
+from hpcml.analysis.stats import BySeed
 from hpcml.analysis.steady import (
     MIN_STEPS,
     SteadyState,
@@ -117,8 +117,6 @@ def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: MeasuredRatio | None) -
     ended = len(arm.timed) + len(arm.silent) + len(arm.failed)
     if arm.failed:
         flags.append(f"{len(arm.failed)} of {ended} ended runs failed: {causes(arm.failed)}")
-    if arm.steps_s and n < ENOUGH_SEEDS:
-        flags.append(f"n={n}: indicative only")
     flags += [str(each) for each in node_flags({"speed-up": speedup})]
     if speedup is not None and speedup.unit == "seeds" and not speedup.paired and n > 1:
         flags.append("seeds do not match the reference's one to one: unpaired (Welch)")

@@ -21,7 +21,6 @@ from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.plan import Planned
 from hpcml.commands.submit.submission import deciding_alone
 from hpcml.errors import ConfigError
-from hpcml.model.run import know_hashes
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.store.database import Database
@@ -121,7 +120,6 @@ def _missing_of(
     """
     if only_missing:
         recover.refuse_if_interrupted(places)
-    know_hashes(item.run for item in planned)
     with opened(places) as store:
         collect(store, places)
         under_way = {record.uid for record in open_runs(store)}
