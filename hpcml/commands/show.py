@@ -10,11 +10,11 @@ from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, find, select
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.model.query_results import Curves, Timeline
-from hpcml.model.records import Known, RunRecord, StoredEvent
+from hpcml.model.query_results import Curves
+from hpcml.model.records import RunRecord, StoredEvent
 from hpcml.model.secrets import masked
 from hpcml.paths import Places
-from hpcml.report.show import Asked
+from hpcml.report.show import Asked, ShownRun
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.run_json import IMPORTED
@@ -24,27 +24,13 @@ from hpcml.store.scheduler_words import read_words
 from hpcml.store.telemetry import timelines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownRun:
-    """One run with everything recorded of it.
-
-    `word` is what its scheduler said last and when (unix seconds), None if it was never asked.
-    """
-
-    record: RunRecord
-    events: Sequence[StoredEvent]
-    timelines: Sequence[Timeline]
-    word: tuple[Known, float] | None
-    asked: Asked
-
-
 def show_run(places: Places, reference: str) -> ShownRun:
     """Return everything recorded of the run that *reference* means; `StoreError` where it means none or several."""
     with opened(places) as store:
         collect(store, places)
         record = query.get_run(store, reference)
         return ShownRun(
-            record=record,
+            run=record,
             events=query.events(store, record.uid),
             timelines=timelines(store, record.uid),
             word=read_words(store, [record.uid]).get(record.uid),

@@ -17,6 +17,7 @@ from hpcml.model.record_keys import begun_at
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
+from hpcml.report.status import Standing
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
 from hpcml.schedulers.names import THIS_MACHINE
@@ -27,18 +28,6 @@ from hpcml.store.scheduler_words import read_words
 POLL_INTERVAL_S = 60.0
 _HURRY_S = 10.0  # instead, while only a scheduler can say why a run ended, or why a new one waits
 _HURRIES_FOR_S = 300.0  # after that end, or that submission
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A run, what its scheduler said of it last, and when (unix seconds).
-
-    Both are None where it was never asked, and for a run that has ended.
-    """
-
-    record: RunRecord
-    known: Known | None
-    said_at: float | None
 
 
 def poll_interval_s(environ: Mapping[str, str]) -> float:
