@@ -76,14 +76,7 @@ def _best(places: Places, selection: Selection, metric: str | None, **how: Any) 
     from hpcml.report import best as report
 
     ranking = best_runs(places, selection, metric=metric, **how)
-    return Output(
-        ranking,
-        table=report.ranking_table,
-        remark=report.ranking_remark(ranking),
-        json=report.ranking_json,
-        csv=report.ranking_csv,
-        md=report.ranking_markdown,
-    )
+    return document_output(report.ranking_document(ranking), remark=report.ranking_remark(ranking))
 
 
 def _listed(

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 from report_values import EVIL, run, summary
-from rich.console import Console, RenderableType
 
 from hpcml.model.query_results import Curves, Ranked, Ranking, RunDiff, RunDiffEntry
 from hpcml.model.records import Point
@@ -22,17 +21,6 @@ from hpcml.report.render.markdown import as_markdown
 from hpcml.report.render.terminal import as_text
 from hpcml.report.runs import keys_in, rows_of
 from hpcml.report.text_charts import axes, sparkline
-
-
-def console(width: int = 100) -> Console:
-    return Console(file=io.StringIO(), width=width, force_terminal=False)
-
-
-def printed(renderable: RenderableType, width: int = 100) -> list[str]:
-    screen = console(width)
-    screen.print(renderable)
-    assert isinstance(screen.file, io.StringIO)
-    return [line.rstrip() for line in screen.file.getvalue().splitlines()]
 
 
 def points(*values: float) -> list[Point]:
@@ -234,7 +222,7 @@ def ranking() -> Ranking:
 
 
 def test_a_ranking_reads_in_every_form() -> None:
-    lines = printed(best.ranking_table(ranking(), console=console(140)), 140)
+    lines = shown(best.ranking_document(ranking()), 140)
 
     assert lines[0].split()[:4] == ["model", "run", "experiment", "model"]
     assert lines[1].split()[:3] == ["1", "cnn", "aaaaaa"]
@@ -243,27 +231,27 @@ def test_a_ranking_reads_in_every_form() -> None:
     assert best.ranking_remark(ranking()).startswith(
         "3 runs with val_accuracy; 2 without a finite value of it; max of the value"
     )
-    told = json.loads(best.ranking_json(ranking()))
+    told = json.loads(as_json(best.ranking_document(ranking())))
     assert (told["by"], told["candidates"]) == (["model", "note"], 3)
     assert told["ranked"][0]["group"] == {"model": "cnn", "note": None}
     assert told["ranked"][0]["settings"] == {"lr": 0.1}
-    (line,) = csv.DictReader(io.StringIO(best.ranking_csv(ranking())))
+    (line,) = csv.DictReader(io.StringIO(as_csv(best.ranking_document(ranking()))))
     assert (line["group.model"], line["setting.lr"], line["value"]) == ("cnn", "0.1", "0.95")
     assert line["uid"] == "20260528-202640-aaaaaa"
-    assert "20260528-202640-aaaaaa" in best.ranking_markdown(ranking())
+    assert "| aaaaaa |" in as_markdown(best.ranking_document(ranking()))
 
 
 def test_a_best_run_that_diverged_is_told_in_every_form() -> None:
     early = replace(ranking(), ranked=[replace(ranking().ranked[0], diverged=("train_loss",))])
 
-    (line,) = csv.DictReader(io.StringIO(best.ranking_csv(early)))
+    (line,) = csv.DictReader(io.StringIO(as_csv(best.ranking_document(early))))
 
-    assert [each.split()[-1] for each in printed(best.ranking_table(early, console=console(160)), 160)[:2]] == [
+    assert [each.split()[-1] for each in shown(best.ranking_document(early), 160)[:2]] == [
         "diverged",
         "train_loss",
     ]
-    assert best.ranking_markdown(early).rstrip().endswith("| train_loss |")
-    assert json.loads(best.ranking_json(early))["ranked"][0]["diverged"] == ["train_loss"]
+    assert as_markdown(best.ranking_document(early)).rstrip().endswith("| train_loss |")
+    assert json.loads(as_json(best.ranking_document(early)))["ranked"][0]["diverged"] == ["train_loss"]
     assert line["diverged"] == "train_loss"
     assert "1 of those listed diverged" in best.ranking_remark(early)
 
@@ -271,22 +259,22 @@ def test_a_best_run_that_diverged_is_told_in_every_form() -> None:
 def test_a_best_run_of_many_seeds_stands_beside_the_mean_of_its_settings() -> None:
     lucky = replace(ranking(), ranked=[replace(ranking().ranked[0], alike_n=5, alike_seeds=5, alike_mean=0.91)])
 
-    lines = printed(best.ranking_table(lucky, console=console(160)), 160)
-    (line,) = csv.DictReader(io.StringIO(best.ranking_csv(lucky)))
+    lines = shown(best.ranking_document(lucky), 160)
+    (line,) = csv.DictReader(io.StringIO(as_csv(best.ranking_document(lucky))))
 
     assert lines[0].rstrip().endswith("its seeds' mean")
     assert lines[1].rstrip().endswith("0.9100 of 5")
     assert "A best run is lucky among its seeds: expect what its settings have on average" in best.ranking_remark(lucky)
     assert "lucky" not in best.ranking_remark(ranking())
     assert (line["alike_n"], line["alike_mean"]) == ("5", "0.91")
-    assert json.loads(best.ranking_json(lucky))["ranked"][0]["alike_mean"] == 0.91
+    assert json.loads(as_json(best.ranking_document(lucky)))["ranked"][0]["alike_mean"] == 0.91
 
 
 def test_repeats_of_one_seed_are_not_called_seeds_and_one_run_is_no_runs() -> None:
     first = replace(ranking().ranked[0], alike_n=3, alike_seeds=1, alike_mean=0.91)
     repeated = replace(ranking(), ranked=[first, replace(first, alike_n=0, alike_seeds=0, alike_mean=None)])
 
-    lines = printed(best.ranking_table(repeated, console=console(160)), 160)
+    lines = shown(best.ranking_document(repeated), 160)
 
     assert lines[0].rstrip().endswith("its repeats' mean")
     assert lines[1].rstrip().endswith("0.9100 of 3")
