@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch.nn.functional import conv2d
 
-from hpcml_train.precision.formats import SHOWS
+from hpcml_client.formats import SHOWS
 from hpcml_train.torch import rounding
 from hpcml_train.torch.arithmetic import Arithmetic
 

@@ -28,8 +28,8 @@ class Places:
 
     @property
     def elsewhere(self) -> Path:
-        """Links to folders of run directories outside of `runs` that were given to ``hpcml sync --add``."""
-        return self.home / "elsewhere"
+        """The list of folders of run directories outside of `runs` that were given to ``hpcml sync --add``."""
+        return self.home / "elsewhere.txt"
 
     def tends(self, run_dir: str | Path) -> bool:
         """Tell whether hpcml manages the run in *run_dir* (may retry or cancel it).
@@ -40,7 +40,7 @@ class Places:
 
     @property
     def submissions(self) -> Path:
-        """Files of submissions: batches, and the log of the local queue."""
+        """Files of submissions: batches, and what waits in the queue of this machine."""
         return self.home / "submissions"
 
     @property
@@ -76,15 +76,7 @@ class Places:
     @property
     def own(self) -> tuple[Path, ...]:
         """All folders in `home` that hpcml makes."""
-        return (
-            self.runs,
-            self.elsewhere,
-            self.submissions,
-            self.checksums,
-            self.code,
-            self.builds,
-            self.exports,
-        )
+        return (self.runs, self.submissions, self.checksums, self.code, self.builds, self.exports)
 
 
 def begin_in_utf8() -> None:

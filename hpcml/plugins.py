@@ -7,7 +7,7 @@ is broken breaks only what asks for it, in one line, and `hpcml doctor` lists al
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TypeVar
@@ -61,9 +61,12 @@ def load(group: str, name: str, kind: type[_T], *, ours: Collection[str]) -> _T:
         word, known = _WORDS[group], ", ".join([*ours, *(other for other in names(group) if other not in ours)])
         choice = f"choose {known}, or " if known else ""
         raise ConfigError(f"there is no {word} {name!r}: {choice}install the package that adds it")
-    if problem := _why_not(found, ours):
-        raise ConfigError(problem)
-    (plugin,) = found
+    plugin = found[0]
+    if name in ours:
+        raise ConfigError(f"{plugin} has the name of hpcml's own, which is used instead of it")
+    if len(found) > 1:
+        packages = " and ".join(plugin.package for plugin in found)
+        raise ConfigError(f"{_WORDS[group]} {name}: {packages} both add one of that name: uninstall one")
     try:
         value = plugin.entry.load()
     except (Exception, SystemExit) as error:  # whatever somebody else's module does while it is imported
@@ -76,22 +79,3 @@ def load(group: str, name: str, kind: type[_T], *, ours: Collection[str]) -> _T:
         said = "does not say for which" if contract is None else f"was written for version {contract!r}"
         raise ConfigError(f"{plugin} {said} of hpcml's contract, and this hpcml has version {CONTRACT}")
     return value
-
-
-def problem_of(plugin: Plugin, kind: type[object], *, ours: Collection[str]) -> str | None:
-    """Return why *plugin* cannot be used, in a line, or None; it is loaded for that."""
-    try:
-        load(plugin.group, plugin.name, kind, ours=ours)
-    except ConfigError as error:
-        return str(error)
-    return None
-
-
-def _why_not(found: Sequence[Plugin], ours: Collection[str]) -> str | None:
-    first = found[0]
-    if first.name in ours:
-        return f"{first} has the name of hpcml's own, which is used instead of it"
-    if len(found) > 1:
-        packages = " and ".join(plugin.package for plugin in found)
-        return f"{_WORDS[first.group]} {first.name}: {packages} both add one of that name: uninstall one"
-    return None

@@ -9,6 +9,7 @@ Outside of a run (started by hand) everything is accepted and nothing is written
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import operator
 import os
@@ -18,7 +19,6 @@ from typing import (
     Any,
     Dict,
     List,
-    Literal,
     Mapping,
     NamedTuple,
     Optional,
@@ -28,7 +28,6 @@ from typing import (
     Tuple,
     Union,
     cast,
-    overload,
 )
 
 from hpcml_client.checkpoint_files import CheckpointFiles
@@ -37,11 +36,6 @@ from hpcml_client.journal import JournalWriter
 
 if TYPE_CHECKING:
     from typing import Self
-
-    from hpcml_train.jax.arithmetic import Arithmetic as JaxArithmetic
-    from hpcml_train.precision.numpy_arithmetic import Arithmetic as NumpyArithmetic
-    from hpcml_train.tensorflow.arithmetic import Arithmetic as TensorflowArithmetic
-    from hpcml_train.torch.arithmetic import Arithmetic
 
 # (rank, world size, local rank) as different launchers say it; all three are taken from the same launcher
 _BY_LAUNCHER = (
@@ -190,21 +184,7 @@ class Client:
         """Have *observer* closed before this client is, and told which step is the last one."""
         self._observers.append(observer)
 
-    @overload
-    def apply_precision(self, framework: Literal["tensorflow"]) -> TensorflowArithmetic: ...
-
-    @overload
-    def apply_precision(self, framework: Literal["jax"]) -> JaxArithmetic: ...
-
-    @overload
-    def apply_precision(self, framework: Literal["numpy"]) -> NumpyArithmetic: ...
-
-    @overload
-    def apply_precision(self, framework: Optional[Literal["torch"]] = None) -> Arithmetic: ...
-
-    def apply_precision(
-        self, framework: Optional[str] = None
-    ) -> Union[Arithmetic, TensorflowArithmetic, JaxArithmetic, NumpyArithmetic]:
+    def apply_precision(self, framework: Optional[str] = None) -> Any:  # noqa: ANN401 - a framework's Arithmetic
         """Set the framework's switches for this run's precision, measure what they do, and report both.
 
         Returns the `Arithmetic` of the framework ("torch", "tensorflow", "jax" or "numpy"); without *framework* that of
@@ -213,15 +193,14 @@ class Client:
         Raises `ValueError` for an unknown framework, `ModuleNotFoundError` for one that is not installed.
         """
         try:
-            from hpcml_train.precision.proof import apply_to
+            proof = importlib.import_module("hpcml_train.precision.proof")
         except ModuleNotFoundError as error:
             if error.name != "hpcml_train":
                 raise
             raise ModuleNotFoundError(
                 "apply_precision is hpcml's: start the program with hpcml, or pip install hpcml", name=error.name
             ) from None
-        found: Union[Arithmetic, TensorflowArithmetic, JaxArithmetic, NumpyArithmetic] = apply_to(self, framework)
-        return found
+        return proof.apply_to(self, framework)
 
     def checkpoints(
         self,

@@ -191,7 +191,8 @@ def _supervise(
     found = cache(partial(_found_metrics, turn, hold.attempt, first, journal))
 
     def begin() -> None:
-        _begin_beside(telemetry, lambda: found().begin(), unharmed)
+        with unharmed("metrics from files"):
+            found().begin()
 
     def follow() -> None:
         hold.beat()
@@ -284,14 +285,6 @@ def _look_before(turn: Turn, found: Callable[[], FoundMetrics]) -> None:
     """Note which files of metrics are there before the program is, where some are followed."""
     if _files_of_metrics(turn):
         found().look()
-
-
-def _begin_beside(telemetry: SamplerHandle, begin_metrics: Callable[[], None], unharmed: Unharmed) -> None:
-    """Begin what the program need not wait for."""
-    with unharmed("telemetry"):
-        telemetry.after_start()  # a fork: before there is a second thread
-    with unharmed("metrics from files"):
-        begin_metrics()
 
 
 def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter) -> FoundMetrics:

@@ -9,6 +9,7 @@ what the journals tell                        what the agent does
 ============================================  ==================================================================
 an attempt of the run has COMPLETED           it leaves, unless HPCML_RUN_AGAIN=1 asks for another one
 the run was cancelled                         its attempt is CANCELLED too, unless that variable asks for another
+an attempt of another job has FAILED          it leaves, too: a twin that came late. `hpcml retry` has a job of its own
 this very job has ended the run, PBS or LSF   it leaves: they restart a job whose end they did not hear of
 the agent of another job is alive             it leaves
 an earlier agent of this job is alive, or of  it waits for that one's end, and looks again
@@ -45,7 +46,7 @@ from hpcml.runs.private import FILE, make_folder, read
 from hpcml.runs.state import RESTARTS_UNHEARD, EventName, RunEvent, RunFold, read_fold
 from hpcml_client.journal import JournalWriter
 
-RUN_AGAIN = "HPCML_RUN_AGAIN"  # =1 in the job's environment: a run that has completed or was cancelled is run again
+RUN_AGAIN = "HPCML_RUN_AGAIN"  # =1 in the job's environment: a run that has ended is run again
 _STAYED_OUT = 1  # exit status: this job did not do the run's work, and it is not known to be done
 _INTERRUPTED = 128 + 15
 
@@ -211,7 +212,7 @@ class _Gate:
     inbox: Inbox
     pace: Pace
     sleep: Callable[[float], None]
-    is_asked_again: bool  # a run that has completed, or was cancelled, is wanted once more
+    is_asked_again: bool  # a run that has ended is wanted once more
     _waits_for: str | None = None  # what has been said of whom we wait for
     _dead: set[tuple[int, int]] = field(default_factory=set)  # attempt and node of agents that gave no sign of life
 
@@ -269,6 +270,10 @@ class _Gate:
             is_ours = any(self.ours.is_same_job(_job_of(start)) for start in attempt.starts)
             if attempt.state is State.COMPLETED and (is_ours or not self.is_asked_again):
                 return Left(reason=f"attempt {attempt.number} has COMPLETED", status=0)
+            is_twin = self.turn.source == self.turn.run_dir.manifest and self.ours.job_id is not None and not is_ours
+            if attempt.state is State.FAILED and attempt.starts and is_twin and not self.is_asked_again:
+                reason = f"attempt {attempt.number} has FAILED ({RUN_AGAIN}=1 runs it again)"
+                return Left(reason=reason, status=_STAYED_OUT)
             if is_ours and is_restarted and not attempt.may_go_on:
                 reason = f"this job ended attempt {attempt.number} as {attempt.state.value}, and was started once more"
                 return Left(reason=reason, status=attempt.decision.exit_code or _STAYED_OUT)

@@ -35,7 +35,7 @@ from hpcml.commands.selection import Selection
 from hpcml.commands.show import curves_of, events_of
 from hpcml.commands.status import Standing, poll_interval_s, standings
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.wait import EndedRun, TimeIsUpError, Waiting, wait
+from hpcml.commands.wait import TimeIsUpError, wait
 from hpcml.errors import ConfigError, require
 from hpcml.model import query_results
 from hpcml.model.comparison import Comparison, ComparisonRequest
@@ -43,8 +43,9 @@ from hpcml.model.record_keys import value_of
 from hpcml.model.records import Point, RunRecord, StoredEvent
 from hpcml.paths import Places, locate
 from hpcml.report.comparison import comparison_document
+from hpcml.report.document import Document
 from hpcml.report.render.markdown import as_markdown
-from hpcml.report.runs import run_columns
+from hpcml.report.runs import flat_runs
 
 log = logging.getLogger(__name__)
 
@@ -114,8 +115,7 @@ class Runs(_Framed[RunRecord]):
         Also ``usage.*`` and ``work.*`` where a run measured them. Lists are JSON text, a metric's value is the last one
         (nan where it was not finite), `t_start` and `t_end` are in unix seconds.
         """
-        headings, rows = run_columns(self._items)
-        return _transposed(headings, rows)
+        return _columns(Document(data=[flat_runs(self._items)]))
 
     def values(self, *keys: str) -> list[Any]:
         """Return what each run has under a key of conditions, as a tuple for several keys; None where it has not.
@@ -188,8 +188,7 @@ class ShownComparison(_Frame, Comparison):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of ``hpcml compare --csv``, a row for each arm of each table."""
-        lines = comparison_document(self).lines
-        return _transposed(tuple(lines[0]), [tuple(line.values()) for line in lines])
+        return _columns(comparison_document(self))
 
 
 class Store:
@@ -367,21 +366,16 @@ class Store:
         Without *runs* these are all that have not ended now. Raises `TimeoutError` where some have not ended after
         *timeout_s* seconds; they go on, as they do where this is left early. *runs* are as for `status`.
         """
-        with opened(self._places) as store:
-            waiting = Waiting(
-                store=store,
-                places=self._places,
-                backends=self._backends(),
-                interval_s=poll_interval_s(os.environ),
-            )
-            try:
-                for news in wait(waiting, Selection(references=_references(runs)), timeout_s=timeout_s):
-                    if isinstance(news, EndedRun):
-                        yield news.record
+        chosen, interval_s = Selection(references=_references(runs)), poll_interval_s(os.environ)
+        try:
+            with opened(self._places) as store:
+                for news in wait(store, self._backends(), chosen, interval_s=interval_s, timeout_s=timeout_s):
+                    if isinstance(news, str):
+                        log.warning("%s", news)
                     else:
-                        log.warning("%s", news.problem)
-            except TimeIsUpError as error:
-                raise TimeoutError(f"{error} in time; {error.they} on") from None
+                        yield news
+        except TimeIsUpError as error:
+            raise TimeoutError(f"{error} in time; {error.they} on") from None
 
     def wait(self, runs: Named = (), *, timeout_s: float | None = None) -> Runs:
         """Wait until *runs* have ended, as `as_completed`, and return their records in the order of their ends."""
@@ -429,6 +423,11 @@ def _references(runs: Named) -> list[str]:
 
 def _selection(where: str | Iterable[str], **more: Any) -> Selection:  # noqa: ANN401 - Selection's own
     return Selection(where=(where,) if isinstance(where, str) else tuple(where), **more)
+
+
+def _columns(document: Document) -> dict[str, list[Any]]:
+    lines = document.flat
+    return {name: [line.get(name) for line in lines] for name in document.fields}
 
 
 def _transposed(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:

@@ -19,7 +19,6 @@ import json
 import logging
 import os
 import shlex
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
@@ -48,8 +47,6 @@ from hpcml.units import one_or_many
 
 log = logging.getLogger(__name__)
 
-# Hydra keeps what it composes in variables of the process, sys.argv among them.
-_composing = threading.Lock()
 _MULTIRUN = frozenset({"-m", "--multirun"})
 _ASKED_OTHERWISE = {
     "-n": "preview()",
@@ -94,10 +91,9 @@ def compose(
     is_sweep = any(several for _, several in swept) or any(len(values) > 1 for _, values in given.values())
     typed = [*(["-m"] if is_sweep and not _MULTIRUN & {*typed} else []), *typed, *(word for word, _ in swept)]
     most, project = most_runs(os.environ), Path.cwd()
-    with _composing:
-        points, remarks = compose_command(
-            typed, behind, arguments=dict(given.values()), project=project, is_literal=as_is, most=most
-        )
+    points, remarks = compose_command(
+        typed, behind, arguments=dict(given.values()), project=project, is_literal=as_is, most=most
+    )
     require(bool(points), f"{' '.join(typed)} asks Hydra to print something: there is no run")
     typed += [argument_word(key, values, is_sweep=bool(_MULTIRUN & {*typed})) for key, (_, values) in given.items()]
     flags = ["--as-is"] if as_is else []

@@ -62,7 +62,6 @@ def build(  # noqa: PLR0913 - one for each option
 
     if definition is not None and dockerfile is not None:
         raise ConfigError("--definition and --dockerfile are of two images: build one after the other")
-    _refuse_positional(words)
     files = {"definition": definition, "dockerfile": dockerfile, "context": context}
     composed = [*_of_file(files, target, build_args), *words]
     with saying_what_is_printed():
@@ -100,22 +99,6 @@ def _of_file(files: Mapping[str, str | None], target: str | None, build_args: Se
         if not sign or re.fullmatch(r"[A-Za-z_]\w*", name) is None:
             raise ConfigError(f"--build-arg {name}{sign}{value}: write --build-arg NAME=VALUE, with a variable's name")
         yield f"+container.build_args.{name}={_text(value)}"
-
-
-def _refuse_positional(words: Sequence[str]) -> None:
-    """Raise `ConfigError` for a file, folder or image that stands alone, as it does with other programs that build."""
-    from hpcml.errors import ConfigError
-    from hpcml.model.container import instead_of
-
-    for word in words:
-        if "=" in word:
-            continue
-        path = Path(word) / "Dockerfile" if os.path.isdir(word) else Path(word)  # noqa: PTH112 - it may be any word
-        if os.path.isfile(path) and path.suffix != ".sif":  # noqa: PTH113 - as above
-            option = "--dockerfile" if "dockerfile" in path.name.lower() else "--definition"
-            raise ConfigError(f"{word}: to build an image of it write hpcml build {option} {shlex.quote(str(path))}")
-        if "://" in word:
-            raise ConfigError(f"{word} is no override: {instead_of(word)}")
 
 
 def _text(value: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from hpcml.cli.options import Command, CommandGroup, output_in
-from hpcml.cli.say import say
-from hpcml.report.render.forms import Output
+from hpcml.cli.say import say, say_written
+from hpcml.report.render.forms import Output, document_output
 
 _OWN_FOLDER = Path("conf/cluster")
 
@@ -36,7 +36,7 @@ def list_clusters(folders: tuple[str, ...]) -> Output[Any]:
 
     found = profiles.list_profiles(Path.cwd(), [Path(folder) for folder in folders])
     listed = [(profile.cluster, profile.resources, profile.path) for profile in found]
-    return Output(listed, table=report.clusters_table, json=report.clusters_json)
+    return document_output(report.clusters_document(listed))
 
 
 @cluster.command()
@@ -49,11 +49,7 @@ def show(name: str, folders: tuple[str, ...]) -> Output[Any]:
     from hpcml.report import clusters as report
 
     found = profiles.get_profile(name, Path.cwd(), [Path(folder) for folder in folders])
-    return Output(
-        found,
-        table=lambda it, console: report.cluster_details(it.cluster, it.resources, it.path),  # noqa: ARG005
-        json=lambda it: report.cluster_json(it.cluster, it.resources, it.path),
-    )
+    return document_output(report.cluster_document(found.cluster, found.resources, found.path))
 
 
 @cluster.command()
@@ -67,7 +63,11 @@ def show(name: str, folders: tuple[str, ...]) -> Output[Any]:
 def new(name: str, output: str, scheduler: str | None) -> None:
     """Make a profile by asking the scheduler of this machine (a login node); nothing is overwritten."""
     if scheduler is not None:
-        _write_empty(name, scheduler, Path(output))
+        from hpcml.commands.new import new_cluster
+        from hpcml.model.cluster import SchedulerName
+
+        made = new_cluster(name, SchedulerName[scheduler], Path(output))
+        say_written(made.files, then=made.then)
         return
     from datetime import UTC, datetime
 
@@ -83,11 +83,3 @@ def new(name: str, output: str, scheduler: str | None) -> None:
     say("  resources.mem, if the site gives little memory to a job that asks for none")
     where = "" if Path(output) == _OWN_FOLDER else f" -cd {Path(output).parent}"
     say(f"then: hpcml run{where} +cluster={name} --dry-run")
-
-
-def _write_empty(name: str, scheduler: str, folder: Path) -> None:
-    from hpcml.cli.new import tell_made
-    from hpcml.commands.new import new_cluster
-    from hpcml.model.cluster import SchedulerName
-
-    tell_made(new_cluster(name, SchedulerName[scheduler], folder))

@@ -8,7 +8,7 @@ import click
 
 from hpcml.cli.options import output_in, pass_places
 from hpcml.paths import Places
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import Output, document_output
 
 
 @click.command()
@@ -22,10 +22,5 @@ def diff(places: Places, /, first: str, second: str, *, everything: bool) -> Out
     from hpcml.commands.diff import diff_runs
     from hpcml.report import diff as report
 
-    return Output(
-        diff_runs(places, first, second, everything=everything),
-        table=report.differences_table,
-        json=report.differences_json,
-        csv=report.differences_csv,
-        md=report.differences_markdown,
-    )
+    found = diff_runs(places, first, second, everything=everything)
+    return document_output(report.differences_document(found), lines=[report.remark(found)])

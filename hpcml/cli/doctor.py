@@ -9,7 +9,7 @@ import click
 
 from hpcml.cli.options import output_in, pass_places
 from hpcml.paths import Places
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import Output, document_output
 
 
 @click.command()
@@ -26,4 +26,6 @@ def doctor(places: Places, *, cluster: str, folder: str | None, network: bool) -
 
     checks = list(examine(places, look_around(os.environ), cluster, folder, network=network))
     code = int(any(check.verdict == "fail" for check in checks))
-    return Output(checks, table=report.checks_table, json=report.checks_json, code=code)
+    return document_output(
+        report.checks_document([(check.what, check.verdict, check.found) for check in checks]), code=code
+    )

@@ -14,7 +14,7 @@ import click
 from hpcml.cli.options import CommandGroup, form, print_output
 from hpcml.cli.say import say
 from hpcml.paths import Places
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import Output, document_output
 
 if TYPE_CHECKING:
     from hpcml.images.cache import Cache
@@ -52,18 +52,14 @@ def images(context: click.Context, folder: str | None, cluster: str | None, form
 
 def _listed(cache: Cache, places: Places) -> Output[Any]:
     import time
-    from functools import partial
 
     from hpcml.commands import images as act
     from hpcml.report import images as report
 
     found = [(item.record, item.uses, item.is_whole) for item in act.stock(cache, places)]
     remark = f"{report.total(found)} in {cache.root}; what each build printed: KEY.log there"
-    return Output(
-        found,
-        table=partial(report.images_table, now=time.time()) if found else None,
-        remark=remark if found else f"no images in {cache.root}",
-        json=report.images_json,
+    return document_output(
+        report.images_document(found, now=time.time()), remark=remark if found else f"no images in {cache.root}"
     )
 
 
@@ -85,6 +81,7 @@ def rm(given: _WhereAndPlaces, keys: tuple[str, ...], *, older_than: str | None,
     import time
 
     from hpcml.commands import images as act
+    from hpcml.images import inventory
     from hpcml.report.text import size
 
     if bool(keys) == (older_than is not None):
@@ -99,7 +96,7 @@ def rm(given: _WhereAndPlaces, keys: tuple[str, ...], *, older_than: str | None,
     if (chosen or older_than is None) and not _remove(cache, chosen, yes=yes):
         return 1
     if older_than is not None:
-        say(f"{size(act.sweep(cache))} of leftovers and downloads removed")
+        say(f"{size(inventory.sweep(cache))} of leftovers and downloads removed")
     return 0
 
 
@@ -120,40 +117,42 @@ def verify(given: _WhereAndPlaces, keys: tuple[str, ...]) -> int:
 
 @images.command()
 @click.argument("key")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE.sif", type=click.Path(path_type=Path))
 @click.pass_obj
 def export(given: _WhereAndPlaces, key: str, file: Path) -> None:
-    """Write an image and its record into FILE, for a site without a network."""
-    from hpcml.commands import images as act
+    """Copy an image into FILE.sif and its record into FILE.json, for a site without a network."""
+    from hpcml.images import inventory
 
+    cache = given[0].cache()
+    record = cache.get(key)
     with _bytes_shown(str(file)) as on_bytes:
-        record = act.export(given[0].cache(), key, file, on_bytes=on_bytes)
-    say(f"wrote {file}: {record.key[:12]}  {record.base}; there: hpcml images import {file.name}")
+        inventory.export(cache, record, file, on_bytes=on_bytes)
+    say(f"wrote {file} and {file.stem}.json: {record.key[:12]}  {record.base}; there: hpcml images import {file.name}")
 
 
 @images.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE.sif", type=click.Path(path_type=Path))
 @click.pass_obj
 def import_(given: _WhereAndPlaces, file: Path) -> None:
-    """Take an exported image into the cache, if it has arrived as it was sent."""
-    from hpcml.commands import images as act
+    """Take FILE.sif, with its record FILE.json, into the cache, if it has arrived as it was sent."""
+    from hpcml.images import inventory
 
     with _bytes_shown(str(file)) as on_bytes:
-        record = act.bring_in(given[0].cache(), file, on_bytes=on_bytes)
+        record = inventory.bring_in(given[0].cache(), file, on_bytes=on_bytes)
     say(f"{record.key[:12]}  {record.base}  {record.path}")
 
 
 def _remove(cache: Cache, chosen: list[Stocked], *, yes: bool) -> bool:
     from hpcml.cli.terminal import confirm
-    from hpcml.commands import images as act
+    from hpcml.images import inventory
 
-    act.refuse_needed(chosen)  # before a question is asked
+    inventory.refuse_needed(chosen)  # before a question is asked
     _tell(chosen)
     count = f"{len(chosen)} image{'s' if len(chosen) != 1 else ''}"
     if not yes and not confirm(f"Remove {count}?", otherwise="-y removes without a question"):
         say("nothing was removed", err=True)
         return False
-    act.remove(cache, chosen)
+    inventory.remove(cache, chosen)
     return True
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import click
 
 from hpcml import __version__
-from hpcml.cli.options import with_options_once
+from hpcml.cli.options import CommandGroup
 from hpcml.cli.say import SafeFormatter, complain, say
 from hpcml.errors import USED_UP, ConfigError, HpcmlError
 from hpcml.paths import begin_in_utf8, locate
+from hpcml.spelling import nearest
 
 # Commands that belong together, each with what it is for: a page of 80 columns has two in a line.
 GROUPS = {
@@ -61,13 +62,11 @@ GROUPS = {
 }
 COMMANDS = [name for commands in GROUPS.values() for name in commands]
 _IS_FINISHED_LATER = "hpcml sync finishes what was begun, once that is put right"
-_NO_HOME = "Could not determine home directory."  # pathlib's words for ~
-_NO_THREAD = "can't start new thread"  # all that Python says of it
 _INTERRUPTED = 130
 
 
-class LazyGroup(click.Group):
-    """A click group that imports a sub-command only when it is called or asked for help."""
+class LazyGroup(CommandGroup):
+    """The group of all commands: it imports one only when it is called or asked for help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names, in the order of the table."""
@@ -81,18 +80,6 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(f"hpcml.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that *args* begin with; a misspelt one is answered with what may be meant."""
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            from hpcml.spelling import OPTIONS_FOR_COMMANDS, did_you_mean
-
-            guess = did_you_mean(name, [*COMMANDS, *OPTIONS_FOR_COMMANDS]) or "hpcml --help lists the commands"
-            raise click.UsageError(f"there is no command {name}: {guess}")
-        return with_options_once(*super().resolve_command(ctx, args), ctx)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Say in a line what hpcml does, and that its commands say more: all fits on a screen of 24 lines."""
@@ -165,14 +152,16 @@ def main() -> None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
     try:
         code = cli.main(prog_name="hpcml", standalone_mode=False)
-    except (KeyboardInterrupt, click.Abort) as error:  # before RuntimeError, which Abort is
+    except (KeyboardInterrupt, click.Abort) as error:
         what_is_left = str(error.__cause__ or error)  # click raises Abort from the other
         complain(f"interrupted: {what_is_left}" if what_is_left else "interrupted")
         sys.exit(_INTERRUPTED)
-    except (OSError, RuntimeError) as error:
-        if (code := _say(error)) is None:
+    except OSError as error:
+        sys.exit(_say(error))
+    except RuntimeError as error:
+        if str(error) != "can't start new thread":  # all that Python says of it
             raise
-        sys.exit(code)
+        sys.exit(_say(OSError(errno.EAGAIN, "")))
     except HpcmlError as error:
         complain(*error.lines)
         sys.exit(error.exit_code)
@@ -185,15 +174,8 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(error: OSError | RuntimeError) -> int | None:
-    """Say *error* in one line and return the exit code; None where it is our defect, which keeps its traceback."""
-    if str(error) == _NO_HOME:
-        complain("a path begins with ~, and neither HOME nor this machine tells your home: write it out")
-        return ConfigError.exit_code
-    if str(error) == _NO_THREAD:
-        error = OSError(errno.EAGAIN, "")
-    if isinstance(error, RuntimeError):
-        return None
+def _say(error: OSError) -> int:
+    """Say *error* in one line and return the exit code."""
     if isinstance(error, FileNotFoundError) and error.filename is None:  # of getcwd
         complain("the folder that you are in was removed meanwhile: cd to one that is there")
         return ConfigError.exit_code
@@ -209,18 +191,18 @@ def _say(error: OSError | RuntimeError) -> int | None:
 
 def _answer(error: click.ClickException) -> str:
     """Return what click says of a mistake, with what to write or where that is told."""
-    said = error.format_message()
+    message = error.format_message()
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None or context.parent is None:
-        return said
+        return message
     if isinstance(error, click.NoSuchOption):
-        from hpcml.spelling import nearest
-
-        known = {name.lstrip("-"): name for each in context.command.params for name in each.opts}
-        for meant in nearest(error.option_name.lstrip("-"), known)[:1]:  # dashes alone make two names alike
-            return f"No such option '{error.option_name}'. Did you mean '{known[meant]}'?"
-        said = f"No such option '{error.option_name}'"  # click's own guess counts the dashes
+        known = {name.lstrip("-"): name for option in context.command.params for name in option.opts}
+        meant = nearest(error.option_name.lstrip("-"), known)  # click's own guess counts the dashes
+        message = f"No such option '{error.option_name}'"
+        if meant:
+            return f"{message}. Did you mean '{known[meant[0]]}'?"
     if isinstance(error, click.MissingParameter) and isinstance(option := error.param, click.Option):
         return f"Missing option: {context.command_path} {option.opts[0]} {option.metavar}: {option.help}"
-    is_helpful = "Did you mean" in said or not said.startswith(("No such option", "Got unexpected extra", "Missing"))
-    return said if is_helpful else f"{said.rstrip('.')}: {context.command_path} --help lists what it takes"
+    if message.startswith(("No such option", "Got unexpected extra", "Missing")):
+        return f"{message.rstrip('.')}: {context.command_path} --help lists what it takes"
+    return message

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from hpcml.cli.options import AnyNumber, CommandGroup
-from hpcml.cli.say import say
-
-if TYPE_CHECKING:
-    from hpcml.commands.new import Scaffold
+from hpcml.cli.say import say_written
 
 
 @click.group(cls=CommandGroup)
@@ -23,49 +19,23 @@ def new() -> None:
 
 @new.command()
 @click.option("--name", metavar="NAME", help="What the experiment is called; default: this folder's name.")
-@click.option("--metric", metavar="NAME", help="The metric that runs are judged by; default: val_accuracy.")
+@click.option("--metric", metavar="NAME", default="val_accuracy", help="The metric that runs are judged by.")
 @click.option("--goal", type=click.Choice(["max", "min"]), help="Which way is better; default: max, of a loss min.")
 @click.option(
     "--margin", type=AnyNumber(), help="The largest difference of it that does not matter; may be said later."
 )
-@click.option("--cluster", metavar="NAME", help="Where runs go; default: local, which is this machine.")
+@click.option("--cluster", metavar="NAME", default="local", help="Where runs go; local is this machine.")
 @click.option("--account", metavar="NAME", help="Who pays on that cluster.")
-def project(
-    name: str | None,
-    metric: str | None,
-    goal: str | None,
-    margin: float | None,
-    cluster: str | None,
-    account: str | None,
-) -> None:
-    """Write hpcml.yaml and conf/study/NAME.yaml, with comments, for runs of a program of your own in this folder.
-
-    On a terminal, what no option says is asked; else the defaults are taken. Nothing is overwritten.
-    """
-    from hpcml.cli.terminal import ask
+def project(name: str | None, metric: str, goal: str | None, **answers: Any) -> None:  # noqa: ANN401 - click's own types
+    """Write hpcml.yaml and conf/study/NAME.yaml, with comments, for runs of a program of your own in this folder."""
     from hpcml.commands import new as scaffold
     from hpcml.model.choices import Goal
 
     here = Path.cwd()
-
-    def answer(given: str | None, question: str, default: str) -> str:
-        return given or ask(f"{question} [{default}]") or default
-
-    scaffold.refuse_second(here)
-    name = answer(name, "Name of the experiment", _name_of(here))
-    metric = answer(metric, "Metric that runs are judged by", "val_accuracy")
-    goal = answer(goal, "Which way is better, max or min", "min" if "loss" in metric else "max")
-    if goal not in Goal.__members__:
-        raise click.UsageError(f"--goal: {goal!r} is neither max nor min")
-    if margin is None and (said := ask("Largest difference of it that does not matter [said later]")):
-        margin = _number(said)
-    cluster = answer(cluster, "Cluster (hpcml cluster list shows them; local is this machine)", "local")
-    if account is None and scaffold.charges_account(cluster, here):
-        account = ask(f"Account to charge on {cluster} [asked at the first run]")
-    answers = scaffold.ProjectAnswers(
-        name=name, metric=metric, goal=Goal[goal], margin=margin, cluster=cluster, account=account
-    )
-    tell_made(scaffold.new_project(answers, here))
+    goal = goal or ("min" if "loss" in metric else "max")
+    asked = scaffold.ProjectAnswers(name=name or _name_of(here), metric=metric, goal=Goal[goal], **answers)
+    made = scaffold.new_project(asked, here)
+    say_written(made.files, then=made.then)
 
 
 @new.command()
@@ -74,7 +44,8 @@ def recipe(name: str) -> None:
     """Make a recipe in ./recipes/NAME, and the model that chooses it: a short training in torch with comments."""
     from hpcml.commands import new as scaffold
 
-    tell_made(scaffold.new_recipe(name, Path.cwd()))
+    made = scaffold.new_recipe(name, Path.cwd())
+    say_written(made.files, then=made.then)
 
 
 @new.command()
@@ -83,21 +54,8 @@ def study(name: str) -> None:
     """Make a study in ./conf/study/NAME.yaml: a sweep that +experiment=NAME starts."""
     from hpcml.commands import new as scaffold
 
-    tell_made(scaffold.new_study(name, Path.cwd()))
-
-
-def tell_made(made: Scaffold) -> None:
-    """Say which files were written, and what to type next."""
-    for path in made.files:
-        say(f"wrote {os.path.relpath(path)}")
-    say(f"then: {made.then}")
-
-
-def _number(said: str) -> float:
-    try:
-        return float(said)
-    except ValueError:
-        raise click.UsageError(f"--margin: {said!r} is no number: write it as in 0.01") from None
+    made = scaffold.new_study(name, Path.cwd())
+    say_written(made.files, then=made.then)
 
 
 def _name_of(folder: Path) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ import click
 
 from hpcml.cli.say import say
 from hpcml.paths import Places
+from hpcml.spelling import OPTIONS_FOR_COMMANDS, did_you_mean
 
 if TYPE_CHECKING:
     from hpcml.report.render.forms import Output
@@ -177,59 +176,16 @@ def print_output(output: Output[Any], form: str | None) -> int:
 
 
 class CommandGroup(click.Group):
-    """Commands below another, of which a misspelt one is answered with what may be meant, or with all there are."""
+    """Commands below another, of which a misspelt one is answered with what may be meant, or with where all are."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that *args* begin with."""
-        name = args[0]
-        if name not in self.commands and not name.startswith("-"):
-            from hpcml.spelling import OPTIONS_FOR_COMMANDS, did_you_mean
-
-            whole = " ".join(ctx.command_path.split()[1:])
-            guess = did_you_mean(name, [*self.commands, *OPTIONS_FOR_COMMANDS])
-            guess = guess or f"choose {', '.join(sorted(self.commands))}"
-            raise click.UsageError(f"there is no command {whole} {name}: {guess}")
-        return with_options_once(*super().resolve_command(ctx, args), ctx)
-
-
-def with_options_once(
-    name: str | None, command: click.Command | None, args: list[str], context: click.Context
-) -> tuple[str | None, click.Command | None, list[str]]:
-    """Return what a group has resolved; raise `click.UsageError` for an option given twice of which one would count."""
-    if command is None:
-        return name, command, args
-    parser, given = command.make_parser(context), []
-    parser.ignore_unknown_options = parser.allow_interspersed_args = True
-    with suppress(click.UsageError):  # which the command itself says
-        given = parser.parse_args([*args])[2]
-    for option, times in Counter(given).items():
-        if times > 1 and isinstance(option, click.Option) and not (option.multiple or option.is_flag):
-            raise click.UsageError(
-                f"{option.opts[0]} was given {times} times, and the last alone would count: give one"
-            )
-    return name, command, args
-
-
-class DashedCommand(click.Command):
-    """A command for which ``-draft`` is a word, and not the options -d, -r, -a, -f and -t: its own are all long.
-
-    Such words, and those that begin with a plus, come after all others.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the dashed words behind the ``--`` after which there are no options."""
-        before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
-        valued = {name for each in self.params if not getattr(each, "is_flag", True) for name in each.opts}
-        dashed = [
-            at
-            for at, word in enumerate(before)
-            if (word.startswith("+") or _is_dashed(word)) and not (at and before[at - 1] in valued)
-        ]
-        kept = [word for at, word in enumerate(before) if at not in dashed]
-        return super().parse_args(ctx, [*kept, "--", *after, *(before[at] for at in dashed)])
-
-
-def _is_dashed(word: str) -> bool:
-    return word.startswith("-") and not word.startswith("--") and word != "-h"
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            whole = " ".join([*ctx.command_path.split()[1:], name])
+            guess = did_you_mean(name, [*known, *OPTIONS_FOR_COMMANDS])
+            guess = guess or f"{ctx.command_path} --help lists the commands"
+            raise click.UsageError(f"there is no command {whole}: {guess}")
+        return super().resolve_command(ctx, args)

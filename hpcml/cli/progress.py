@@ -1,61 +1,59 @@
-"""The progress display of ``hpcml run``: bars on a terminal, elsewhere a line a minute and one as each run ends."""
+"""How the runs of ``hpcml run`` are doing, as in ``hpcml top``, and in the end how they did."""
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from hpcml.cli.say import complain, say
 from hpcml.cli.terminal import console as terminal
-from hpcml.cli.terminal import warn
+from hpcml.cli.terminal import redrawn, warn
 from hpcml.commands.cancel import cancel_run
 from hpcml.commands.collect import collect, effective_precisions, opened
-from hpcml.commands.ends.look import has_live_queue
-from hpcml.commands.follow import Glimpse, follow
+from hpcml.commands.follow import Glimpse
 from hpcml.commands.logs import last_words
 from hpcml.commands.not_copied import not_copied
 from hpcml.commands.submit.launch import Launched
+from hpcml.commands.top import follow
 from hpcml.commands.unread_metrics import advice
 from hpcml.errors import StoreError
 from hpcml.model.failure_causes import without_numbers
-from hpcml.model.metric_goal import shown_metric
+from hpcml.model.live import RunNow
 from hpcml.model.secrets import masked
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report import run_end
 from hpcml.report.run_end import RunEnd
 from hpcml.report.runs import short_uid
-from hpcml.report.text import duration, number, safe
+from hpcml.report.top import run_line, runs_frame
 from hpcml.runs.manifest import Manifest
-from hpcml.schedulers.contract import Ticket
-from hpcml.schedulers.local.waiting import why_waiting
+from hpcml.schedulers.local.waiting import is_served
 
 _PERIOD_S = 0.25
 _SECOND_THOUGHT_S = 5.0
-_WAITS_PERIOD_S = 2.0
 _ENDS_PERIOD_S = 2.0
 _SAY_AFTER_S, _SAY_PERIOD_S = 5.0, 60.0  # without a terminal: a line of what goes on and what is waited for
 _INTERRUPTED = 130
 _MOST_NAMED = 8  # of runs that failed alike
 _MOST_OF_COMMAND = 60  # characters of a command line: with the run's id and a metric it is a line
-_MOST_BARS = 12  # of runs that have ended; those that run are always shown
+_MOST_LINES = 12  # of runs that go on
 
 
 def follow_to_the_end(launched: Sequence[Launched], places: Places) -> int:
     """Show *launched* until all have ended; return 0 if all completed, 1 if not, 130 after Ctrl-C."""
     console = terminal()
-    console.print(_drawn(_heading(launched)), soft_wrap=True)
+    say(_heading(launched))
     try:
         glimpses = _show(launched, places, console)
     except KeyboardInterrupt:
-        return _detach_or_cancel(launched, console)
+        return _detach_or_cancel(launched)
     effective: Mapping[str, str | None] = {}
     try:
         with opened(places) as store:
@@ -63,7 +61,7 @@ def follow_to_the_end(launched: Sequence[Launched], places: Places) -> int:
             effective = effective_precisions(store, [glimpse.uid for glimpse in glimpses])
     except StoreError as error:  # the next command reads in what this one cannot
         warn(str(error))
-    return _sum_up(launched, glimpses, effective, console)
+    return _sum_up(launched, glimpses, effective)
 
 
 def list_submitted(launched: Sequence[Launched]) -> None:
@@ -102,167 +100,66 @@ def _alone(manifest: Manifest) -> str:
     return command if len(command) <= _MOST_OF_COMMAND else f"{command[:_MOST_OF_COMMAND]}..."
 
 
-class _Waits:
-    """What the runs that have not started lack, looked up now and then."""
-
-    def __init__(self, launched: Sequence[Launched], places: Places) -> None:
-        self._tickets = {item.run_dir.uid: item.ticket for item in launched}
-        self._places = places
-        self._looked_at = float("-inf")
-        self._lacking: dict[Ticket, str] = {}
-
-    def look(self, glimpses: Sequence[Glimpse]) -> None:
-        """Look again, unless that was done a moment ago."""
-        if time.monotonic() - self._looked_at < _WAITS_PERIOD_S:
-            return
-        pending = [glimpse.uid for glimpse in glimpses if glimpse.state is State.PENDING]
-        tickets = [self._tickets[uid] for uid in pending if uid in self._tickets]
-        self._lacking = why_waiting(self._places.submissions, tickets) if tickets else {}
-        self._looked_at = time.monotonic()
-
-    def words(self, uid: str) -> str:
-        """Return "waiting", and what for where that is known."""
-        lacks = self._lacking.get(self._tickets[uid]) if uid in self._tickets else None
-        return "waiting" if lacks is None else f"waiting for {lacks}"
-
-    def line(self) -> str | None:
-        """Return in a line how many wait for what; None where none is known to."""
-        if not self._lacking:
-            return None
-        what, n = next(iter(self._lacking.values())), len(self._lacking)
-        if n == 1:
-            return f"1 run waiting for {what}"
-        return f"{n} runs waiting for {what.replace('; no. ', '; the first is no. ')}"
-
-
 class _Supervision:
     """Whether the queue of runs on this machine is alive; once it is not, ends are looked for that nobody told."""
 
     def __init__(self, launched: Sequence[Launched], places: Places) -> None:
         self._tickets = [item.ticket for item in launched]
         self._places = places
-        self._looked_at: float | None = None
+        self._look_at = math.inf
 
     def is_there(self) -> bool:
-        if has_live_queue(self._tickets):
-            return True
-        if self._looked_at is None:  # the first time, all ends are mostly told
-            self._looked_at = time.monotonic()
-        elif time.monotonic() - self._looked_at >= _ENDS_PERIOD_S:
+        is_alive, now = is_served(self._places.submissions, self._tickets), time.monotonic()
+        if not is_alive and now >= self._look_at:
             with suppress(StoreError), opened(self._places) as store:
                 collect(store, self._places, is_silent=True)
-            self._looked_at = time.monotonic()
-        return False
+        if not is_alive and (now >= self._look_at or math.isinf(self._look_at)):
+            self._look_at = now + _ENDS_PERIOD_S  # the first time, all ends are mostly told
+        return is_alive
 
 
 def _show(launched: Sequence[Launched], places: Places, console: Console) -> list[Glimpse]:
+    """Show the runs until they have ended; return the last that was seen of each."""
+    run_dirs, is_supervised = [item.run_dir for item in launched], _Supervision(launched, places).is_there
     names = labels(launched)
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    bars = [
-        progress.add_task(
-            f"{short_uid(item.run_dir.uid)} {_drawn(name)}",
-            total=_steps(item),
-            note="waiting",
-            visible=len(launched) <= _MOST_BARS,
-            start=False,
-        )
-        for name, item in zip(names, launched, strict=True)
-    ]
-    ended: set[str] = set()
     glimpses: list[Glimpse] = []
-    waits, said_at, began_at = _Waits(launched, places), float("-inf"), time.monotonic()
-    with progress:
-        for glimpses in follow(
-            [item.run_dir for item in launched],
-            period_s=_PERIOD_S,
-            is_supervised=_Supervision(launched, places).is_there,
-        ):
-            waits.look(glimpses)
-            now = time.monotonic()
-            if not console.is_terminal and now - began_at > _SAY_AFTER_S and now - said_at >= _SAY_PERIOD_S:
-                said_at = now
-                for told in (*_lines_of_running(names, launched, glimpses), *filter(None, [waits.line()])):
-                    console.print(_drawn(told), soft_wrap=True)
-            for bar, name, item, glimpse in zip(bars, names, launched, glimpses, strict=True):
-                _update(progress, bar, item, glimpse, waits)
-                if glimpse.state.is_final and glimpse.uid not in ended:
-                    ended.add(glimpse.uid)
-                    if not console.is_terminal:
-                        line = f"{glimpse.uid}  {_drawn(name)}  {_drawn(_note(item, glimpse))}"
-                        console.print(line, soft_wrap=True)
+    lines = _Lines()
+    with redrawn(console) if console.is_terminal else nullcontext() as draw:
+        for looks in follow(run_dirs, period_s=_PERIOD_S, is_supervised=is_supervised):
+            glimpses = [glimpse for _, glimpse in looks]
+            runs = [replace(run, name=name) for name, (run, _) in zip(names, looks, strict=True)]
+            if draw is None:
+                lines.say_news(runs)
+            else:
+                draw(runs_frame(runs, now=time.time(), console=console))
     return glimpses
 
 
-def _lines_of_running(names: Sequence[str], launched: Sequence[Launched], glimpses: Sequence[Glimpse]) -> Iterator[str]:
-    """Yield a line for each run that runs, of so many at most, and how many more there are."""
-    running = [
-        (name, item, glimpse)
-        for name, item, glimpse in zip(names, launched, glimpses, strict=True)
-        if glimpse.state is State.RUNNING
-    ]
-    for name, item, glimpse in running[:_MOST_BARS]:
-        total = _total(item, glimpse)
-        step = "" if glimpse.step is None else f"step {glimpse.step}{'' if total is None else f'/{total}'}"
-        yield "  ".join(filter(None, [glimpse.uid, name, "running", step, _note(item, glimpse)]))
-    if len(running) > _MOST_BARS:
-        yield f"... and {len(running) - _MOST_BARS} more running: hpcml top"
+class _Lines:
+    """What is said without a terminal: a line as each run ends, and now and then one for each that goes on."""
+
+    def __init__(self) -> None:
+        self._ended: set[str] = set()
+        self._said_at = time.monotonic() + _SAY_AFTER_S - _SAY_PERIOD_S
+
+    def say_news(self, runs: Sequence[RunNow]) -> None:
+        """Say what is new of *runs*."""
+        for run in runs:
+            if run.state.is_final and run.uid not in self._ended:
+                self._ended.add(run.uid)
+                say(run_line(run))
+        if time.monotonic() - self._said_at >= _SAY_PERIOD_S:
+            self._said_at = time.monotonic()
+            going_on = [run for run in runs if not run.state.is_final]
+            for run in going_on[:_MOST_LINES]:
+                say(run_line(run))
+            if len(going_on) > _MOST_LINES:
+                say(f"... and {len(going_on) - _MOST_LINES} more: hpcml top")
 
 
-def _update(progress: Progress, bar: TaskID, item: Launched, glimpse: Glimpse, waits: _Waits) -> None:
-    task = progress.tasks[bar]
-    if glimpse.state is not State.PENDING and not task.started:
-        progress.start_task(task.id)
-        progress.update(task.id, visible=True)
-    done: float | None = glimpse.step  # recipes count their steps from 1
-    if task.total is None and (total := _total(item, glimpse)) is not None:
-        progress.update(task.id, total=total)
-    if glimpse.state is State.COMPLETED:
-        done = task.total
-    if glimpse.state.is_final and not task.finished:
-        progress.stop_task(task.id)
-    note = waits.words(glimpse.uid) if glimpse.state is State.PENDING else _note(item, glimpse)
-    progress.update(task.id, completed=done, note=_drawn(note))
-
-
-def _drawn(words: object) -> str:
-    """Return *words* so that neither rich nor a terminal reads commands in them."""
-    return escape(safe(words))
-
-
-def _steps(item: Launched) -> int | None:
-    return item.manifest.run.training.steps if item.manifest.run.workload.command is None else None
-
-
-def _total(item: Launched, glimpse: Glimpse) -> int | None:
-    return glimpse.steps if glimpse.steps is not None else _steps(item)
-
-
-def _note(item: Launched, glimpse: Glimpse) -> str:
-    value = _value(item, glimpse)
-    if glimpse.state is State.RUNNING:
-        pace = "" if glimpse.steps_per_s is None else f"{number(glimpse.steps_per_s, 3)} steps/s"
-        left = "" if glimpse.left_s is None else f"{duration(glimpse.left_s)} left"
-        return "  ".join(filter(None, [value, pace, left]))
-    return "; ".join(filter(None, [" ".join(filter(None, [glimpse.state.value, value])), glimpse.reason]))
-
-
-def _value(item: Launched, glimpse: Glimpse) -> str:
-    """Return the last value of the metric by which the run is shown; "" before it has reported any."""
-    metric = shown_metric(item.manifest.run.objective.metric, glimpse.latest)
-    return "" if metric is None else f"{metric} {number(glimpse.latest[metric])}"
-
-
-def _detach_or_cancel(launched: Sequence[Launched], console: Console) -> int:
+def _detach_or_cancel(launched: Sequence[Launched]) -> int:
     """The first Ctrl-C only stops watching; a second one within a few seconds cancels what has not ended."""
-    console.print(
+    say(
         f"\nStopped watching: the runs go on in the background (hpcml runs). "
         f"Press Ctrl-C again within {_SECOND_THOUGHT_S:g} s to cancel them."
     )
@@ -270,21 +167,19 @@ def _detach_or_cancel(launched: Sequence[Launched], console: Console) -> int:
         time.sleep(_SECOND_THOUGHT_S)
     except KeyboardInterrupt:
         count = sum(cancel_run(item.run_dir, is_shared=item.ticket.is_shared) for item in launched)
-        console.print(f"\nCancelling {count} of {len(launched)} runs.")
+        say(f"\nCancelling {count} of {len(launched)} runs.")
     return _INTERRUPTED
 
 
-def _sum_up(
-    launched: Sequence[Launched], glimpses: Sequence[Glimpse], effective: Mapping[str, str | None], console: Console
-) -> int:
+def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], effective: Mapping[str, str | None]) -> int:
     pairs = list(zip(launched, glimpses, strict=True))
     failures = [(item, glimpse) for item, glimpse in pairs if glimpse.state is not State.COMPLETED]
     ended = [_ended(item, glimpse, effective.get(glimpse.uid)) for item, glimpse in pairs]
     _complain_of(failures)
-    console.print(_drawn(_where(launched)), soft_wrap=True)
-    console.print(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
+    say(_where(launched))
+    say(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
     if told := run_end.written(ended):
-        console.print(_drawn(told), soft_wrap=True)
+        say(told)
     mute = [item for item, one in zip(launched, ended, strict=True) if one.is_mute]
     for line in run_end.remarks(ended, advice(mute) if mute else ""):
         warn(line)

@@ -8,7 +8,7 @@ import click
 
 from hpcml.cli.options import output_in, pass_places
 from hpcml.paths import Places
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import Output, document_output
 
 
 @click.command()
@@ -24,12 +24,13 @@ def query(places: Places, /, sql: str | None, timeout: str) -> Output[Any]:
     import sys
 
     from hpcml.commands.query import ask_in_sql, views
-    from hpcml.report.query import listed_views, rows_output
+    from hpcml.report.query import rows_document, views_document
     from hpcml.units import parse_interval_s
 
     limit_s = parse_interval_s(timeout, field="--timeout")
     if limit_s <= 0:
         raise click.UsageError(f"--timeout {timeout} is no time to answer in")
     if sql is None:
-        return listed_views(views())
-    return rows_output(ask_in_sql(places, sys.stdin.read() if sql == "-" else sql, limit_s=limit_s))
+        return document_output(views_document(views()))
+    found = ask_in_sql(places, sys.stdin.read() if sql == "-" else sql, limit_s=limit_s)
+    return document_output(rows_document(found.columns, found.rows), remark=None if found.rows else "no rows")

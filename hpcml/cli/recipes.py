@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcml.cli.options import output_in
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import Output, document_output
 
 if TYPE_CHECKING:
     from hpcml.model.recipe import ListedRecipe
@@ -53,47 +53,24 @@ def recipes(names: tuple[str, ...], *, matrix: bool, devices: tuple[str, ...], a
 def _all(listed: Sequence[ListedRecipe]) -> Output[Any]:
     from hpcml.report import recipes as report
 
-    return Output(
-        listed, table=report.recipes_table, json=report.recipes_json, csv=report.recipes_csv, md=report.recipes_markdown
-    )
+    return document_output(report.recipes_document(listed))
 
 
 def _details(item: ListedRecipe) -> Output[Any]:
     from hpcml.report import recipes as report
 
-    return Output(
-        item,
-        table=report.recipe_details,
-        json=lambda one: report.recipes_json([one]),
-        csv=report.recipe_csv,
-        md=report.recipe_markdown,
-    )
+    return document_output(report.recipe_document(item))
 
 
 def _matrix(listed: Sequence[ListedRecipe], devices: Sequence[str]) -> Output[Any]:
     from hpcml.commands.recipes import outcomes
     from hpcml.report import recipes as report
 
-    return Output(
-        outcomes(listed, devices),
-        table=report.matrix_table,
-        json=report.matrix_json,
-        csv=report.matrix_csv,
-        md=report.matrix_markdown,
-    )
+    return document_output(report.matrix_document(outcomes(listed, devices)))
 
 
 def _gpus(names: Sequence[str]) -> Output[Any]:
     from hpcml.model.hardware import choose_gpus
     from hpcml.report import gpus as report
 
-    models = choose_gpus(names)
-    return Output(
-        models,
-        table=report.gpus_table,
-        lines=report.mig_lines(models) if names else (),
-        remark=report.FOOTNOTE,
-        json=report.gpus_json,
-        csv=report.gpus_csv,
-        md=report.gpus_markdown,
-    )
+    return document_output(report.gpus_document(choose_gpus(names), has_instances=bool(names)))

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcml.cli.options import pass_places, selecting
 from hpcml.cli.say import say
-from hpcml.errors import ConfigError
 from hpcml.paths import Places
 
 if TYPE_CHECKING:
     from hpcml.commands.selection import Selection
-
-_GIVEN_BY = {
-    **dict.fromkeys(("resources.mem", "mem"), "--mem"),
-    **dict.fromkeys(("resources.walltime", "walltime"), "--walltime"),
-}
 
 
 @click.command()
@@ -53,7 +45,6 @@ def retry(
     from hpcml.commands.submit.backends import Backends
     from hpcml.report.status import left_lines, retry_lines
 
-    refuse_settings(selection.references)
     overrides = {name: value for name, value in (("walltime", walltime), ("mem", mem)) if value is not None}
     backends = Backends.here(places, os.environ)
     if not dry_run:
@@ -77,11 +68,3 @@ def retry(
     for retried in operation.retry(places, backends, chosen):
         say(f"{retried.uid}  {retried.job}")
     return 0
-
-
-def refuse_settings(words: Sequence[str]) -> None:
-    """Raise `ConfigError` for a word such as ``resources.mem=2G``, where a run is expected."""
-    for word in words:
-        setting, is_set, value = word.partition("=")
-        if is_set and setting in _GIVEN_BY:
-            raise ConfigError(f"{word}: to a retry it is given by {_GIVEN_BY[setting]} {shlex.quote(value)}")

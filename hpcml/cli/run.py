@@ -43,7 +43,7 @@ _DRY = {"dry-run", "script"}
 def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] | None, metrics: tuple[str, ...]) -> int:
     """Compose a configuration with Hydra's command line, check it, and run it or submit it."""
     from hpcml.cli.program import compose
-    from hpcml.cli.terminal import ask, has_input, say_remarks, warn
+    from hpcml.cli.terminal import ask, say_remarks
     from hpcml.commands.submit import check
     from hpcml.commands.submit.backends import Backends
     from hpcml.commands.submit.launch import NONE_SUBMITTED
@@ -62,11 +62,6 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(NONE_SUBMITTED) from error
     say_remarks(remarks)
-    if any(point.run.workload.command for point in points) and has_input():
-        warn(
-            "the program's input is empty: what comes through a pipe or < stays with hpcml run; "
-            "name a file on the program's command line instead"
-        )
     backends = Backends(places=places, machine=lambda: machine)
     if is_dry:
         from hpcml.commands.submit.advice import preview_submission

@@ -9,7 +9,7 @@ import click
 
 from hpcml.cli.options import WholeNumber, form, pass_places, print_output, selecting
 from hpcml.paths import Places
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import Output, document_output
 
 if TYPE_CHECKING:
     from hpcml.commands.selection import Selection
@@ -76,21 +76,13 @@ def _best(places: Places, selection: Selection, metric: str | None, **how: Any) 
     from hpcml.report import best as report
 
     ranking = best_runs(places, selection, metric=metric, **how)
-    return Output(
-        ranking,
-        table=report.ranking_table,
-        remark=report.ranking_remark(ranking),
-        json=report.ranking_json,
-        csv=report.ranking_csv,
-        md=report.ranking_markdown,
-    )
+    return document_output(report.ranking_document(ranking), remark=report.ranking_remark(ranking))
 
 
 def _listed(
     places: Places, selection: Selection, *, columns: str | None, metric: str | None, form: str | None
 ) -> Output[Any]:
     import time
-    from functools import partial
 
     from hpcml.commands.runs import list_runs
     from hpcml.model.told_apart import what_differs
@@ -103,17 +95,11 @@ def _listed(
     if not records and form is None:
         return Output(records, remark=_none(places, selection))
     if keys:
-        from hpcml.report.query import listing_output
+        from hpcml.report.query import rows_document
 
-        return listing_output(keys, report.rows_of(records, keys, now=now))
+        return document_output(rows_document(keys, report.rows_of(records, keys, now=now)))
     told: dict[str, Any] = {"now": now, "metric": metric, "apart": what_differs(records) if is_table else {}}
-    return Output(
-        records,
-        table=partial(report.runs_table, **told),
-        json=lambda found: "".join(report.runs_json(found)),
-        csv=report.runs_csv,
-        md=partial(report.runs_markdown, **told),
-    )
+    return document_output(report.runs_document(records, **told))
 
 
 def _none(places: Places, selection: Selection) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 
 import click
 
@@ -26,6 +28,13 @@ def complain(problem: object, *below: object) -> None:
     """Print *problem* to stderr as one line of hpcml's, and each of *below* as one; words too long to read are cut."""
     lines = (safe(shortened(str(line))) for line in (problem, *below))
     click.echo("hpcml: " + "\n".join(lines), err=True)
+
+
+def say_written(files: Sequence[Path], *, then: str) -> None:
+    """Say which files were written, and what to type next."""
+    for path in files:
+        say(f"wrote {os.path.relpath(path)}")
+    say(f"then: {then}")
 
 
 def pass_on(text: str) -> None:

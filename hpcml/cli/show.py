@@ -9,7 +9,7 @@ import click
 
 from hpcml.cli.options import WholeNumber, output_in, pass_places, selecting
 from hpcml.paths import Places
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import Output, document_output
 
 if TYPE_CHECKING:
     from hpcml.commands.selection import Selection
@@ -56,21 +56,12 @@ def show(
 
 
 def _curves(places: Places, selection: Selection, metric: str | None, points: int | None) -> Output[Any]:
-    from functools import partial
-
     from hpcml.commands.show import curves_of
     from hpcml.model.told_apart import what_differs
     from hpcml.report import curves as report
 
     found = curves_of(places, selection, metric=metric, points=points)
-    apart = what_differs(found.runs)
-    return Output(
-        found,
-        table=partial(report.curves_table, apart=apart),
-        json=report.curves_json,
-        csv=report.curves_csv,
-        md=partial(report.curves_markdown, apart=apart),
-    )
+    return document_output(report.curves_document(found, apart=what_differs(found.runs)))
 
 
 def _files(places: Places, reference: str) -> Output[Any]:
@@ -78,21 +69,19 @@ def _files(places: Places, reference: str) -> Output[Any]:
     from hpcml.report import files as report
 
     found = files_of(places, reference)
-    lines = report.files_lines(found.work, found.files)
-    return Output(found, lines=lines, json=lambda each: report.files_json(each.work, each.files))
+    return document_output(report.files_document(found.work, found.files))
 
 
 def _details(places: Places, reference: str, *, is_all: bool) -> Output[Any]:
-    from functools import partial
-
     from hpcml.commands.show import show_run
     from hpcml.report import show as report
 
     shown = show_run(places, reference)
-    known: dict[str, Any] = {"word": shown.word, "timelines": shown.timelines}
-    asked = report.Asked(overrides=shown.overrides, argv=shown.argv, code=shown.code, image=shown.image)
-    return Output(
-        shown.record,
-        table=partial(report.run_details, events=shown.events, asked=asked, is_all=is_all, **known),
-        json=partial(report.run_details_json, events=shown.events, code=shown.code, **known),
+    found = report.ShownRun(
+        run=shown.record,
+        events=shown.events,
+        word=shown.word,
+        timelines=shown.timelines,
+        asked=shown.asked,
     )
+    return document_output(report.run_document(found, is_all=is_all))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,14 +14,10 @@ from hpcml.cli.say import complain, say
 from hpcml.paths import Places
 from hpcml.report.render.forms import Output
 
-if TYPE_CHECKING:
-    from hpcml.commands.sync import Synchronised
-
 
 @click.command()
 @click.argument("folders", metavar="[DIR]...", nargs=-1)
 @click.option("--all", "is_anew", is_flag=True, help="Read every journal again, from its beginning.")
-@click.option("--watch", "is_watched", is_flag=True, help="Go on doing so every few seconds; Ctrl-C ends it.")
 @click.option("--add", is_flag=True, help="Read the run directories in DIR too, now and from now on; they stay there.")
 @click.option("--forget", is_flag=True, help="Read DIR no more, and drop its runs.")
 @click.option(
@@ -38,7 +34,6 @@ def sync(  # noqa: PLR0913 - one for each option
     *,
     folders: tuple[str, ...],
     is_anew: bool,
-    is_watched: bool,
     add: bool,
     forget: bool,
     check: bool,
@@ -50,7 +45,7 @@ def sync(  # noqa: PLR0913 - one for each option
 
     The exit code is 1 if a run or a journal cannot be read, and 3 if a submission waits for its scheduler's answer.
     """
-    if sum([add, forget, check, backup is not None, compact, is_anew or is_watched]) > 1:
+    if sum([add, forget, check, backup is not None, compact, is_anew]) > 1:
         raise click.UsageError("--add, --forget, --check, --backup and --compact are done by themselves: give one")
     if (add or forget) != bool(folders):
         raise click.UsageError("say which folders, and what to do: hpcml sync --add DIR..., or --forget DIR...")
@@ -64,42 +59,27 @@ def sync(  # noqa: PLR0913 - one for each option
         for line in _added(places, folders) if add else _forgotten(places, folders) if forget else _compacted(places):
             say(line)
         return 0
-    return _synchronise(places, is_anew=is_anew, is_watched=is_watched)
+    return _synchronise(places, is_anew=is_anew)
 
 
-def _synchronise(places: Places, *, is_anew: bool, is_watched: bool) -> int:
+def _synchronise(places: Places, *, is_anew: bool) -> int:
+    from hpcml.cli.terminal import warn
     from hpcml.commands.status import poll_interval_s
     from hpcml.commands.submit.backends import Backends
-    from hpcml.commands.sync import keep_synchronised
+    from hpcml.commands.sync import synchronise
 
-    interval_s = poll_interval_s(os.environ)
     backends = Backends.here(places, os.environ)
-    told: set[str] = set()
-    for done in keep_synchronised(places, backends, interval_s, is_anew=is_anew):
-        is_first = not told
-        told = _tell(done, told, is_brief=not is_first)
-        if not is_watched:
-            break
-    return 3 if done.waiting else 1 if done.report.problems else 0
-
-
-def _tell(done: Synchronised, told: set[str], *, is_brief: bool) -> set[str]:
-    """Print what was done; briefly: only what is new and was not among what was *told*. Return what was told now."""
-    from hpcml.cli.terminal import warn
-
+    done = synchronise(places, backends, poll_interval_s(os.environ), is_anew=is_anew)
     report = done.report
     for line in done.lines:
         say(line)
-    if not is_brief or report.new_points or report.bad_lines or report.lost_records:
-        missing = f"{report.bad_lines} unreadable lines, {report.lost_records} lost records"
-        say(f"{report.runs} runs, {report.new_points} new points, {missing}")
+    missing = f"{report.bad_lines} unreadable lines, {report.lost_records} lost records"
+    say(f"{report.runs} runs, {report.new_points} new points, {missing}")
     for problem in report.problems:
-        if problem not in told:
-            complain(problem)
+        complain(problem)
     for warning in done.warnings:
-        if warning not in told:
-            warn(warning)
-    return {"", *report.problems, *done.warnings}
+        warn(warning)
+    return 3 if done.waiting else 1 if report.problems else 0
 
 
 def _added(places: Places, folders: Sequence[str]) -> Iterator[str]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import stat
-import struct
 import sys
-import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 from rich.console import Console, RenderableType
+from rich.live import Live
 
 from hpcml.cli.say import complain
 from hpcml.errors import ConfigError
@@ -41,26 +39,6 @@ def _is_somebody_here() -> bool:
     return all(end is not None and end.isatty() for end in (sys.stdin, sys.stderr))  # None: closed, as by <&-
 
 
-def has_input() -> bool:
-    """Tell whether a file, or something in a pipe, was given to standard input; nothing is read, nor waited for.
-
-    A file of which somebody read already is none: it is that of a loop (``while read``) around the command.
-    """
-    if sys.stdin is None:  # closed: the number may be that of a file of ours by now
-        return False
-    try:
-        fd = sys.stdin.fileno()
-        kind = os.fstat(fd)
-        if stat.S_ISREG(kind.st_mode):
-            return kind.st_size > 0 and os.lseek(fd, 0, os.SEEK_CUR) == 0
-        if not (stat.S_ISFIFO(kind.st_mode) or stat.S_ISSOCK(kind.st_mode)):  # sshd gives a socket
-            return False
-        (waiting,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))
-    except (OSError, ValueError):
-        return False
-    return bool(waiting)
-
-
 def console() -> Console:
     """Return where tables go: as wide as the terminal; colour and boxes only on one (NO_COLOR is honoured by rich)."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
@@ -79,6 +57,13 @@ def show(renderable: RenderableType) -> None:
         screen.print(renderable)
     text = "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
     click.echo(text, nl=False, color=True)  # if there is colour in it, rich was asked for it (FORCE_COLOR)
+
+
+@contextmanager
+def redrawn(screen: Console) -> Iterator[Callable[[RenderableType], None]]:
+    """Yield a function that draws in place of what it drew before; rich ends what does not fit with an ellipsis."""
+    with Live(console=screen, auto_refresh=False, transient=False) as live:
+        yield lambda drawn: live.update(drawn, refresh=True)
 
 
 # Lines on stderr beside an answer.

@@ -1,130 +1,48 @@
-"""``hpcml top``: watch runs while they go, or this machine: GPUs, hosts, metrics, pace."""
+"""``hpcml top``: watch runs while they go: GPUs, hosts, metrics, pace."""
 
 from __future__ import annotations
 
-import itertools
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
 
-from hpcml.cli.options import form, pass_places
+from hpcml.cli.options import form, pass_places, selecting
 from hpcml.cli.say import say
 from hpcml.cli.terminal import console as terminal
-from hpcml.cli.terminal import show
-from hpcml.commands.top import live_runs
-from hpcml.model.live import RunNow
+from hpcml.cli.terminal import redrawn, show
 from hpcml.paths import Places
 from hpcml.report import top as report
-from hpcml.runs.layout import RunDir
+
+if TYPE_CHECKING:
+    from hpcml.commands.selection import Selection
+
+_SHORTEST_S = 0.1
 
 
 @click.command()
-@click.argument("references", metavar="[RUN]...", nargs=-1)
-@click.option("--submission", metavar="ID", help="The runs that were submitted together.")
-@click.option("--local", "is_local", is_flag=True, help="This machine's GPUs and load, without a run.")
+@selecting
 @click.option("--interval", default="2s", metavar="TIME", help="Between two looks: 500ms, 2s, 1m.")
 @click.option("--once", is_flag=True, help="One look, as where there is no terminal.")
 @form("json")
 @pass_places
-def top(
-    places: Places,
-    references: tuple[str, ...],
-    *,
-    submission: str | None,
-    is_local: bool,
-    interval: str,
-    once: bool,
-    form: str | None,
-) -> None:
-    """Watch the runs named, or all under way: GPUs, hosts, metrics, pace. Ends with them, or with Ctrl-C."""
+def top(places: Places, /, *, selection: Selection, interval: str, once: bool, form: str | None) -> None:
+    """Watch runs, or all under way: GPUs, hosts, metrics, pace. Ends with them, or with Ctrl-C."""
+    from hpcml.commands import top as live
     from hpcml.units import parse_interval_s
 
     interval_s = parse_interval_s(interval, field="--interval")
-    if interval_s < SHORTEST_S:
+    if interval_s < _SHORTEST_S:
         raise click.UsageError(f"--interval {interval} is too short: 100ms at least")
-    named = bool(references) or submission is not None
-    if is_local and named:
-        raise click.UsageError("--local is this machine, without a run: leave it or the runs out")
-    if is_local:
-        show_machine(interval_s, is_once=once, form=form)
-        return
-    found = live_runs.find_runs(places, references, submission) if named else live_runs.runs_under_way(places)
-    if found or form == "json":
-        show_runs(found, interval_s, is_once=once, form=form)
-    else:
-        say("no run waits or runs: hpcml top RUN shows one that has ended, --local this machine")
-
-
-# Drawing the frames.
-
-SHORTEST_S = 0.1
-_BETWEEN_S = 1.0  # two samples of a machine of which one frame is shown: rates need two
-
-Draw = Callable[[int], list[Text]]  # a width -> lines
-
-
-def show_runs(run_dirs: Sequence[RunDir], interval_s: float, *, is_once: bool, form: str | None) -> None:
-    """Show the runs until all have ended or Ctrl-C; once, with JSON or without a terminal."""
-    console = terminal()
+    found, console = live.find_runs(places, selection), terminal()
     if form == "json":
-        say(report.runs_json(live_runs.look_once(run_dirs)), nl=False)
-    elif is_once or not console.is_terminal:
-        runs = live_runs.look_once(run_dirs)
-        _print(console, report.runs_frame(runs, now=time.time(), width=console.width))
+        say(report.runs_json(live.look_once(found)), nl=False)
+    elif not found:
+        say("no run waits or runs: hpcml top RUN shows one that has ended" if selection.is_empty else "no runs match")
+    elif once or not console.is_terminal:
+        show(report.runs_frame(live.look_once(found), now=time.time(), console=console))
     else:
-        looks = live_runs.follow(run_dirs, period_s=interval_s)
-        _redraw(console, (_drawn(runs) for runs in looks))
-
-
-def show_machine(interval_s: float, *, is_once: bool, form: str | None) -> None:
-    """Show this machine until Ctrl-C; once, with JSON or without a terminal."""
-    from hpcml.commands.top.live_machine import machine
-
-    console = terminal()
-    is_once = is_once or form is not None or not console.is_terminal
-    between_s = min(interval_s, _BETWEEN_S) if is_once else interval_s
-    with machine(os.environ, interval_s=between_s) as sample:
-
-        def frames() -> Iterator[Draw]:
-            for count in itertools.count():
-                node = sample()
-                yield lambda width: report.machine_frame(node, now=time.time(), width=width)  # noqa: B023 - drawn at once
-                time.sleep(min(interval_s, _BETWEEN_S) if count == 0 else interval_s)
-
-        if not is_once:
-            _redraw(console, frames())
-            return
-        sample()
-        time.sleep(between_s)
-        node = sample()
-    if form == "json":
-        say(report.machine_json(node), nl=False)
-    else:
-        _print(console, report.machine_frame(node, now=time.time(), width=console.width))
-
-
-def _drawn(runs: Sequence[RunNow]) -> Draw:
-    return lambda width: report.runs_frame(runs, now=time.time(), width=width)
-
-
-def _redraw(console: Console, frames: Iterator[Draw]) -> None:
-    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, transient=False) as live:
-        for draw in frames:
-            lines = draw(console.width)
-            # what does not fit would scroll away at every redrawing
-            room = max(3, console.height - 2)
-            hidden = [Text(f"... and {len(lines) - room} more lines", style="dim")] if len(lines) > room else []
-            live.update(Group(*lines[:room], *hidden), refresh=True)
-
-
-def _print(console: Console, lines: Sequence[Text]) -> None:
-    if console.is_terminal:
-        show(Group(*lines))
-    else:
-        say(report.plain(lines), nl=False)
+        with suppress(KeyboardInterrupt), redrawn(console) as draw:
+            for looks in live.follow(found, period_s=interval_s):
+                draw(report.runs_frame([run for run, _ in looks], now=time.time(), console=console))

@@ -28,7 +28,7 @@ def wait(places: Places, /, timeout: str | None, selection: Selection) -> int:
     from hpcml.commands.collect import opened
     from hpcml.commands.status import poll_interval_s
     from hpcml.commands.submit.backends import Backends
-    from hpcml.commands.wait import EndedRun, TimeIsUpError, Waiting
+    from hpcml.commands.wait import TimeIsUpError
     from hpcml.commands.wait import wait as wait_for
     from hpcml.model.state import State
     from hpcml.report.status import end_line
@@ -40,13 +40,12 @@ def wait(places: Places, /, timeout: str | None, selection: Selection) -> int:
     ends: list[State] = []
     try:
         with opened(places) as store:
-            waiting = Waiting(store=store, places=places, backends=backends, interval_s=interval_s)
-            for news in wait_for(waiting, selection, timeout_s=timeout_s):
-                if isinstance(news, EndedRun):
-                    ends.append(news.record.state)
-                    say(end_line(news.record))
+            for news in wait_for(store, backends, selection, interval_s=interval_s, timeout_s=timeout_s):
+                if isinstance(news, str):
+                    warn(news)
                 else:
-                    warn(news.problem)
+                    ends.append(news.state)
+                    say(end_line(news))
     except TimeIsUpError as error:
         complain(f"{error} within {timeout_s} s; {error.they} on")
         return _TIME_IS_UP

@@ -18,9 +18,9 @@ from hpcml.commands.machine import Machine
 from hpcml.commands.submit.advice import warnings
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.check import plan_all
-from hpcml.commands.submit.site import known_account
 from hpcml.config.compose import compose_from_cli
-from hpcml.errors import HpcmlError, why_not
+from hpcml.config.user import known_account
+from hpcml.errors import ConfigError, HpcmlError, require, why_not
 from hpcml.images.readiness import ready_for_images
 from hpcml.interop.exporters import Exporter
 from hpcml.model.cluster import Cluster, SchedulerName
@@ -29,7 +29,8 @@ from hpcml.mounts import file_system_of
 from hpcml.paths import Places
 from hpcml.runs.private import exchangeable, is_open, no_home, why_shared
 from hpcml.schedulers.contract import Ticket
-from hpcml.schedulers.registry import BACKENDS, Backend, find_programs
+from hpcml.schedulers.description import Scheduler
+from hpcml.schedulers.registry import BACKENDS, backend_of, find_programs
 from hpcml.store.opening import place_of, refusal_of
 
 
@@ -62,32 +63,28 @@ def examine(
 
 
 def _home(places: Places) -> Check:
-    nearest = places.home
+    home = places.home
     try:
-        while not nearest.exists():
-            nearest = nearest.parent
+        nearest = next(place for place in (home, *home.parents) if place.exists())
+        found = f"{home} on {file_system_of(home) or 'an unknown file system'}"
+        verdict, wrong = _whose(home) if home.is_dir() else ("ok", "")
     except OSError as error:
-        return Check(what="HPCML_HOME", verdict="fail", found=no_home(places.home, error, "made"))
-    found = f"{places.home} on {file_system_of(places.home) or 'an unknown file system'}"
-    verdict, wrong = _whose(places.home) if places.home.is_dir() else ("ok", "")
+        return Check(what="HPCML_HOME", verdict="fail", found=no_home(home, error, "made"))
     if verdict != "fail" and not (os.access(nearest, os.W_OK | os.X_OK) and nearest.is_dir()):
         verdict, wrong = "fail", f"{nearest} cannot be written"
-    elif verdict != "fail" and nearest == places.home and (why := refusal_of(nearest)) is not None:
-        verdict, wrong = "fail", f"nothing can be written to {nearest} ({why})"
+    elif verdict != "fail" and nearest == home and (why := refusal_of(home)) is not None:
+        verdict, wrong = "fail", f"nothing can be written to {home} ({why})"
     return Check(what="HPCML_HOME", verdict=verdict, found=f"{found}: {wrong}" if wrong else found)
 
 
 def _whose(home: Path) -> tuple[str, str]:
     """Return a verdict on who else may come into *home*, and what there is to say of it."""
-    try:
-        if shared := why_shared(home):
-            return "fail", shared
-        if is_open(home):
-            return "warn", "open to others; the next submission closes it (docs/shared-folders)"
-        if folder := exchangeable(home):
-            return "warn", f"others may rename it, since they may write to {folder}: chmod +t {folder} ends that"
-    except OSError as error:
-        return "fail", why_not(error, home)
+    if shared := why_shared(home):
+        return "fail", shared
+    if is_open(home):
+        return "warn", "open to others; the next submission closes it (docs/shared-folders)"
+    if folder := exchangeable(home):
+        return "warn", f"others may rename it, since they may write to {folder}: chmod +t {folder} ends that"
     return "ok", ""
 
 
@@ -99,11 +96,11 @@ def _store(places: Places) -> Check:
             found, verdict = f"{placement.path} {placement} (made at first use)", "ok"
         else:
             with opened(places) as store:
-                found = f"{store.name} {store.used}"
-                verdict = "warn" if store.is_read_only else "ok"
-    except (HpcmlError, OSError) as error:
-        found = why_not(error, places.store_url) if isinstance(error, OSError) else str(error)
-        return Check(what="store", verdict="fail", found=found)
+                found, verdict = f"{store.name} {store.used}", "warn" if store.is_read_only else "ok"
+    except HpcmlError as error:
+        return Check(what="store", verdict="fail", found=str(error))
+    except OSError as error:
+        return Check(what="store", verdict="fail", found=why_not(error, places.store_url))
     if placement is not None and placement.is_doubtful:
         found, verdict = f"{found}; SQLite's locks may not hold there: use it from one machine only", "warn"
     return Check(what="store", verdict=verdict, found=found)
@@ -132,53 +129,50 @@ def _packages() -> Iterator[Check]:
 def _plugins() -> Iterator[Check]:
     """Yield what packages add to hpcml, each loaded once for that; one that is broken breaks nothing else."""
     kinds: dict[str, tuple[type[object], Collection[str]]] = {
-        plugins.SCHEDULERS: (Backend, BACKENDS),
+        plugins.SCHEDULERS: (Scheduler, BACKENDS),
         plugins.SAMPLERS: (NodeSampler, ()),
         plugins.EXPORTERS: (Exporter, FORMS),
     }
     for group, (kind, ours) in kinds.items():
         for plugin in plugins.installed(group):
-            problem = plugins.problem_of(plugin, kind, ours=ours)
-            yield Check(what="plug-in", verdict="warn" if problem else "ok", found=problem or str(plugin))
+            check = Check(what="plug-in", verdict="ok", found=str(plugin))
+            try:
+                plugins.load(group, plugin.name, kind, ours=ours)
+            except ConfigError as error:
+                check = Check(what="plug-in", verdict="warn", found=str(error))
+            yield check
 
 
 def _cluster(
     places: Places, machine: Machine, name: str, folder: str | None, *, network: bool, home: Check
 ) -> Iterator[Check]:
     own = [] if folder is None else ["--config-dir", folder]
+    what = f"profile {name}"
     try:
         (point,) = compose_from_cli([*own, f"cluster={name}", "workload.command=true"], project=Path.cwd())
-    except HpcmlError as error:
-        yield Check(what=f"profile {name}", verdict="fail", found=str(error))
-        return
-    site = point.run.cluster
-    yield Check(what=f"profile {name}", verdict="ok", found=f"{site.scheduler.name}, {site.site or 'this machine'}")
-    try:
+        site = point.run.cluster
+        yield Check(what=what, verdict="ok", found=f"{site.scheduler.name}, {site.site or 'this machine'}")
+        what = "scheduler"
         programs = find_programs(site.scheduler.name)
-    except HpcmlError as error:
-        yield Check(what="scheduler", verdict="fail", found=str(error))
-        return
-    for program, place in programs.items():
-        yield Check(what=program, verdict="ok" if place else "fail", found=place or "not on PATH")
-    if site.scheduler is not SchedulerName.local and all(programs.values()):
-        yield _answer(Backends(places=places, machine=lambda: machine), site.scheduler.name)
-    yield from _account(site)
-    found_of_images = ready_for_images(site, os.environ, network=network)
-    yield from (
-        Check(what=what, verdict="ok" if is_ok else "warn", found=said) for what, is_ok, said in found_of_images
-    )
-    yield from _webhook(point.run.schedule)
-    if home.verdict == "fail":
-        yield Check(what="preflight", verdict="fail", found="nothing can be submitted from HPCML_HOME, as said above")
-        return
-    try:
+        if untried := backend_of(site.scheduler.name).untried:
+            yield Check(what=f"{site.scheduler.name} itself", verdict="warn", found=untried)
+        for program, place in programs.items():
+            yield Check(what=program, verdict="ok" if place else "fail", found=place or "not on PATH")
+        if site.scheduler is not SchedulerName.local and all(programs.values()):
+            yield _answer(Backends(places=places, machine=lambda: machine), site.scheduler.name)
+        yield from _account(site)
+        for part, is_ok, found in ready_for_images(site, os.environ, network=network):
+            yield Check(what=part, verdict="ok" if is_ok else "warn", found=found)
+        yield from _webhook(point.run.schedule)
+        what = "preflight"
+        require(home.verdict != "fail", "nothing can be submitted from HPCML_HOME, as said above")
         (item,) = plan_all([point], machine)
     except HpcmlError as error:
-        yield Check(what="preflight", verdict="fail", found=str(error))
+        yield Check(what=what, verdict="fail", found=str(error))
         return
-    found = [warning for warning in warnings(item, places) if not warning.startswith("resources.account")]
-    yield from (Check(what="preflight", verdict="warn", found=warning) for warning in found)
-    if not found:
+    doubts = [warning for warning in warnings(item, places) if not warning.startswith("resources.account")]
+    yield from (Check(what="preflight", verdict="warn", found=doubt) for doubt in doubts)
+    if not doubts:
         yield Check(what="preflight", verdict="ok", found="a default run would be accepted")
 
 

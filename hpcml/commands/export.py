@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from hpcml import __version__
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import ConfigError
@@ -104,7 +103,6 @@ def _exporter_of(wish: ExportRequest) -> Exporter:
 def _write_crate(runs: Export, folder: Path, wish: ExportRequest) -> None:
     about = crate_export.About(
         made_at=datetime.now(UTC),
-        hpcml_version=__version__,
         license=wish.license,
         with_artifacts=wish.with_artifacts,
     )

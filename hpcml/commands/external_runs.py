@@ -1,18 +1,17 @@
-"""Links to folders of run directories outside of HPCML_HOME; ``sync --add`` makes them, collecting follows them."""
+"""The list of folders of run directories outside of HPCML_HOME, which ``sync --add`` writes and collecting reads."""
 
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, require
 from hpcml.paths import Places, check_text
+from hpcml.runs.atomic import write_text
 from hpcml.runs.layout import find_run_dirs
-from hpcml.runs.private import make_folder, make_home
-
-_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
+from hpcml.runs.private import make_home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +36,11 @@ def folders(places: Places) -> list[Path]:
 
     One that does not exist at the moment (an unmounted disk) is among them, so that its runs are not taken for removed.
     """
-    found = (Path(target) for link in _links(places) if (target := _target(link)) is not None)
-    return list(dict.fromkeys(found))
+    try:
+        listed = places.elsewhere.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    return [Path(folder) for folder in dict.fromkeys(listed) if folder]
 
 
 def look_at(places: Places, path: Path) -> Given:
@@ -48,6 +50,7 @@ def look_at(places: Places, path: Path) -> Given:
     """
     folder = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - keeps the user's symbolic links
     check_text(folder, "PATH")
+    require("\n" not in str(folder), f"{str(folder)!r} has two lines: give it another name")
     if not folder.is_dir():
         raise ConfigError(f"{path} is no folder: name a run directory, or a folder of some")
     if (folder / "runs").is_dir() and not (folder / "run.json").exists():
@@ -66,45 +69,22 @@ def let_go(places: Places, path: Path) -> tuple[Path, bool]:
     For another HPCML_HOME that is the folder ``runs`` in it. The folder itself and its runs in the store stay.
     """
     folder = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - as in look_at
-    for candidate in (folder, folder / "runs"):
-        links = [link for link in _links(places) if _target(link) == str(candidate)]
-        for link in links:
-            link.unlink(missing_ok=True)
-        if links:
-            return candidate, True
-    return folder, False
+    listed = folders(places)
+    given = next((candidate for candidate in (folder, folder / "runs") if candidate in listed), None)
+    if given is None:
+        return folder, False
+    _write(places, [other for other in listed if other != given])
+    return given, True
 
 
 def note_down(places: Places, folder: Path) -> None:
-    """Add *folder* to the `roots` from now on, as a numbered symbolic link in ``HPCML_HOME/elsewhere``.
+    """Add *folder* to the `roots` from now on; raise `ConfigError` where that cannot be written."""
+    _write(places, [*folders(places), folder])
 
-    Raises `ConfigError` where the link cannot be written.
-    """
-    name = _UNSAFE.sub("_", folder.name)[:100]
+
+def _write(places: Places, listed: Sequence[Path]) -> None:
     try:
         make_home(places.home)
-        make_folder(places.elsewhere)
-        number = len(list(_links(places)))
-        while True:
-            number += 1  # the numbers are the order
-            try:
-                (places.elsewhere / f"{number:04d}-{name}").symlink_to(folder)
-            except FileExistsError:
-                continue
-            return
+        write_text(places.elsewhere, "".join(f"{folder}\n" for folder in listed))
     except OSError as error:
         raise ConfigError(f"{places.elsewhere} cannot be written: {error.strerror}") from error
-
-
-def _links(places: Places) -> list[Path]:
-    try:
-        return sorted(path for path in places.elsewhere.iterdir() if not path.name.startswith("."))
-    except OSError:
-        return []
-
-
-def _target(link: Path) -> str | None:
-    try:
-        return os.readlink(link)  # noqa: PTH115 - a name that needs no folder behind it
-    except OSError:
-        return None  # no link: not ours

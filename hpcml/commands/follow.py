@@ -1,13 +1,13 @@
 """Watching runs through their own journals as these grow; neither the store nor a scheduler is asked.
 
-`follow` is what ``hpcml run`` shows; a `Watcher` reads one run, for ``logs -f``, ``top``, ``cancel`` and others.
+A `Watcher` reads one run, for ``hpcml run``, ``logs -f``, ``top``, ``cancel`` and others.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,29 +24,6 @@ from hpcml.store.journals import find_header
 
 _CHUNK_BYTES = 4 << 20
 _REQUEUE_S = 2.0  # between an agent's last word on an attempt and its first on the next
-
-
-def follow(
-    run_dirs: Sequence[RunDir], *, period_s: float, is_supervised: Callable[[], bool]
-) -> Iterator[list[Glimpse]]:
-    """Yield a glimpse of every run once in *period_s* seconds, in the order of *run_dirs*.
-
-    It ends when all have ended, or when *is_supervised* (asked each time) says that no queue is left to start those
-    that wait. A run that left at a checkpoint is waited for a moment longer, since its agent may be queueing it again.
-    One whose directory was removed meanwhile is lost.
-    """
-    watchers = [Watcher(run_dir) for run_dir in run_dirs]
-    has_ended = EndOfAll()
-    while True:
-        supervised = is_supervised()  # asked first: what is written before the queue ends is seen by the look below
-        glimpses = [look_unless_removed(watcher) for watcher in watchers]
-        yield glimpses
-        if has_ended.by(glimpses):
-            return
-        is_any_open = any(not glimpse.is_over for glimpse in glimpses)
-        if is_any_open and not supervised and not any(glimpse.state is State.RUNNING for glimpse in glimpses):
-            return
-        time.sleep(period_s)
 
 
 class EndOfAll:
@@ -87,21 +64,12 @@ def why_removed(folder: os.PathLike[str] | str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glimpse:
-    """How far a run is.
-
-    `step` is the last one that the latest attempt reported, None before the first, `steps` how many there will be where
-    the program said so; `latest` has the last value of each metric; `reason` is that of the end, None before it and for
-    success.
-    """
+    """How a run stands: `latest` has the last value of each metric, `reason` is that of its end, None for success."""
 
     uid: str
     state: State
-    step: int | None
     latest: dict[str, float]
     reason: str | None
-    steps: int | None = None
-    steps_per_s: float | None = None  # the pace of the last minute
-    left_s: float | None = None  # what the remaining steps take at that pace
     attempt: int = 0  # the latest that there is a journal of
     is_settled: bool = True  # False: ended by a signal from outside, and nobody has said why
     written: tuple[int, int] | None = None  # files that it left in its working directory, and their bytes
@@ -212,11 +180,7 @@ class Watcher:
         return Glimpse(
             uid=self.run_dir.uid,
             state=self.told.state,
-            step=self.reported.step,
             latest={name: latest.value for name, latest in self.reported.metrics.items()},
-            steps=self.reported.steps,
-            steps_per_s=self.reported.steps_per_s(),
-            left_s=self.reported.left_s() if self.told.state is State.RUNNING else None,
             reason=self.told.reason,
             attempt=self.told.attempt,
             is_settled=self.told.is_settled,

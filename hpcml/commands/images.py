@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.submit.containers import with_tag
@@ -14,15 +15,16 @@ from hpcml.errors import ConfigError, HpcmlError, ImageError
 from hpcml.images import build as builder
 from hpcml.images import cache as caches
 from hpcml.images import definition as definitions
-from hpcml.images import inventory, registry
+from hpcml.images import docker_build, inventory, registry
 from hpcml.images.cache import Cache, Checksums
+from hpcml.images.docker_build import DockerImage
 from hpcml.images.inventory import Stocked
 from hpcml.images.packing import Packing, processors_on
 from hpcml.images.runtime import find_builder, require_whole
 from hpcml.images.sources import path_of_base
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Container, ContainerKind
-from hpcml.model.image import BaseSettings, Definition, ImageRecord, ImageUse
+from hpcml.model.image import Definition, ImageRecord, ImageUse
 from hpcml.model.record_keys import begun_at
 from hpcml.model.run import Run
 from hpcml.paths import Places, resource_dir
@@ -43,6 +45,7 @@ class WantedImage:
     found: ImageRecord | None  # None: it has to be built
     note: str | None = None  # what the user should know of how it was found
     remarks: tuple[str, ...] = ()  # on what is different from the Dockerfile that was given
+    archive: Path | None = None  # what another program has built of a Dockerfile, and this one is to be made of
 
 
 def want_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) -> list[WantedImage]:
@@ -57,9 +60,10 @@ def want_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) -> 
 def want(container: Container, cluster: Cluster, environ: Mapping[str, str], project: Path) -> WantedImage:
     """Return the image that *container* asks for, after asking its registry which base the tag means now.
 
-    Nothing is built. With a digest in the settings and the image in the cache, the registry is not asked. Where it does
-    not answer, an image that was built from that tag before is taken, and `WantedImage.note` says so. *environ* says
-    where the cache is and how to log in; *project* may have definitions of its own.
+    Nothing is built but by podman, buildah or docker, where there is a Dockerfile and one of them. With a digest in the
+    settings and the image in the cache, the registry is not asked. Where it does not answer, an image that was built
+    from that tag before is taken, and `WantedImage.note` says so. *environ* says where the cache is and how to log in;
+    *project* may have definitions of its own.
 
     Raises `ImageError` for a container that is not built (none, sif, sandbox) and where the base is unknown, and
     `ConfigError` for a tag that the cluster cannot run.
@@ -68,85 +72,54 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
         what = "is no image" if container.kind is ContainerKind.none else "is an image already"
         raise ImageError(f"container={container.name} {what}: choose one to build, as +container=ngc_pytorch")
     container = with_tag(container, cluster)
-    folders = definition_folders(project)
     cache = Cache(caches.locate(environ, site=cluster.scratch))
-    architecture = registry.host_architecture()
-
-    def wanted(
-        base: registry.Base,
-        stages: Mapping[str, str],
-        bases: Mapping[str, BaseSettings],
-        note: str | None = None,
-    ) -> WantedImage:
-        definition = definitions.define(
-            container,
-            base.digest or None,
-            folders=folders,
-            project=project,
-            architecture=architecture,
-            base_size_bytes=base.size_bytes,
-            stage_digests=stages,
-            bases=bases,
-        )
+    if (program := _docker_program(container, environ)) is not None:
+        image = docker_build.build_image(program, container, environ)
+        definition = _define(container, project, None, docker_image=image, archives=cache.archives)
         found = cache.find(definition.key)
+        archive = docker_build.save(image, cache.archives, environ) if found is None else None
+        return WantedImage(
+            container=container, cluster=cluster, definition=definition, cache=cache, found=found, archive=archive
+        )
+
+    def wanted(digest: str | None, size_bytes: int | None = None, note: str | None = None) -> WantedImage:
+        definition = _define(container, project, digest, base_size_bytes=size_bytes)
         return WantedImage(
             container=container,
             cluster=cluster,
             definition=definition,
             cache=cache,
-            found=found,
+            found=cache.find(definition.key),
             note=note,
-            remarks=definitions.remarks(container, bases),
+            remarks=definitions.remarks(container, definition_folders(project)),
         )
 
-    if container.digest is not None and not definitions.stages(container, folders):
-        pinned = wanted(registry.Base(digest=container.digest, size_bytes=0), {}, {})
-        if pinned.found is not None:
-            return pinned
+    reference = definitions.reference_of(container)
+    if reference is None:
+        return wanted(None, _size_of_local_base(container))
+    if container.digest is not None and (pinned := wanted(container.digest)).found is not None:
+        return pinned
     try:
-        return wanted(*_asked(container, folders, environ, architecture))
+        base = registry.ask(reference, environ=environ)
     except ImageError as error:
-        known = _kept(container, cache, folders, project)
+        known = _kept(container, reference, cache, project)
         if known is None:
             raise
         note = f"the image of {known.built_at[:10]} is used, without a look at the registry: {error}"
-        base = registry.Base(digest=known.base_digest, size_bytes=0)
-        earlier = definitions.stages(container, folders, known.bases)
-        return wanted(base, definitions.pinned_stages(known.definition, earlier), known.bases, note)
+        return wanted(known.base_digest, note=note)
+    return wanted(base.digest, base.size_bytes)
 
 
-def _asked(
-    container: Container, folders: Sequence[Path], environ: Mapping[str, str], architecture: str
-) -> tuple[registry.Base, dict[str, str], dict[str, BaseSettings]]:
-    """Ask the registries for what *container* is built from, of a Dockerfile also for what its images' ONBUILD names.
-
-    Returns the base, the digests of the images of earlier stages, and what a Dockerfile's say of themselves.
-    """
-    if container.dockerfile is None:
-        earlier = definitions.stages(container, folders)
-        reference = definitions.reference_of(container)
-        if reference is None:
-            base = _local_base(container)
-        else:
-            base = registry.ask(reference, environ=environ, architecture=architecture)
-        digests = {
-            name: registry.resolve(each, environ=environ, architecture=architecture) for name, each in earlier.items()
-        }
-        return base, digests, {}
-    asked: dict[str, registry.Base] = {}
-    bases: dict[str, BaseSettings] = {}
-    while new := {name: each for name, each in definitions.images_of(container, bases).items() if name not in asked}:
-        for name, reference in new.items():
-            base = registry.ask(reference, environ=environ, architecture=architecture, with_settings=True)
-            asked[name] = base
-            bases |= {name: base.settings} if base.settings is not None else {}
-    *_, last = definitions.images_of(container, bases)
-    digests = {name: asked[name].digest for name in definitions.stages(container, folders, bases)}
-    return asked[last], digests, bases
+def _docker_program(container: Container, environ: Mapping[str, str]) -> str | None:
+    return docker_build.find_program(environ) if container.dockerfile is not None else None
 
 
-def _local_base(container: Container) -> registry.Base:
-    """Return what is known of a base on this machine before its content is read: of a file its size."""
+def _define(container: Container, project: Path, digest: str | None, **more: Any) -> Definition:  # noqa: ANN401
+    return definitions.define(container, digest, folders=definition_folders(project), project=project, **more)
+
+
+def _size_of_local_base(container: Container) -> int:
+    """Return the size of a base on this machine, of a folder 0; raise `ConfigError` where it is no whole image."""
     written = definitions.local_base_of(container)
     assert written is not None
     found = path_of_base(written)
@@ -156,7 +129,7 @@ def _local_base(container: Container) -> registry.Base:
     is_archive = container.definition is not None and found.is_file() and tarfile.is_tarfile(found)
     if found.is_file() and not is_archive:
         require_whole(found, named_by)
-    return registry.Base(digest="", size_bytes=found.stat().st_size if found.is_file() else 0)
+    return found.stat().st_size if found.is_file() else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,18 +153,23 @@ def draft_all(runs: Sequence[Run], environ: Mapping[str, str], project: Path) ->
         try:
             if container.kind is ContainerKind.build:
                 folder = caches.locate(environ, site=cluster.scratch)
-            found.append(want(container, cluster, environ, project))
+            if (program := _docker_program(container, environ)) is None:
+                found.append(want(container, cluster, environ, project))
+                continue
+            why = f"{program} builds it first, and the key has the id of what it builds"
+            definition = _define(container, project, None, docker_image=DockerImage(program=program))
+            found.append(UnresolvedImage(definition=definition, folder=folder, why=why))
         except (ConfigError, ImageError) as error:
             known = container.kind is not ContainerKind.build or folder is not None
             if known and not isinstance(error, registry.UnreachableError):
                 raise
             tagged = with_tag(container, cluster)
-            definition = definitions.define(
-                tagged, container.digest, folders=definition_folders(project), project=project
-            )
             found.append(
                 UnresolvedImage(
-                    definition=definition, folder=folder, why=str(error), remarks=definitions.remarks(tagged, {})
+                    definition=_define(tagged, project, container.digest),
+                    folder=folder,
+                    why=str(error),
+                    remarks=definitions.remarks(tagged, definition_folders(project)),
                 )
             )
     return found
@@ -216,7 +194,7 @@ def build(
     if wanted.found is not None:
         return wanted.found
     runtime = find_builder(environ, wanted.container.runtime, module=wanted.cluster.container_module)
-    return builder.build(
+    record = builder.build(
         wanted.definition,
         wanted.cache,
         runtime=runtime,
@@ -225,6 +203,9 @@ def build(
         on_progress=on_progress,
         wait=wait,
     )
+    if wanted.archive is not None:
+        wanted.archive.unlink(missing_ok=True)  # it is in the image
+    return record
 
 
 def build_sandbox(
@@ -289,16 +270,6 @@ def _uses(places: Places) -> Iterator[ImageUse]:
         yield ImageUse(uid=run_dir.uid, key=image["key"], has_ended=has_ended, at=at)
 
 
-def refuse_needed(chosen: Sequence[Stocked]) -> None:
-    """Raise `ImageError` if a run that has not ended needs one of the images."""
-    inventory.refuse_needed(chosen)
-
-
-def remove(cache: Cache, chosen: Sequence[Stocked]) -> None:
-    """Remove images; refused whole with `ImageError` if a run that has not ended needs one of them."""
-    inventory.remove(cache, chosen)
-
-
 def choose(stocked: Sequence[Stocked], references: Sequence[str]) -> list[Stocked]:
     """Return the images whose keys begin with *references*, each once.
 
@@ -326,11 +297,6 @@ def may_go(stocked: Sequence[Stocked], older_than: str, *, now: float) -> list[S
     return inventory.may_go(stocked, now=now, older_than_s=age_s)
 
 
-def sweep(cache: Cache) -> int:
-    """Remove what dead builds left and what was only downloaded; return the bytes that this freed."""
-    return inventory.sweep(cache)
-
-
 def verify(cache: Cache, references: Sequence[str], places: Places) -> Iterator[tuple[ImageRecord, str | None]]:
     """Read the named images, or all, to the last byte; yield each with what is wrong with it, or None."""
     records = [cache.get(reference) for reference in references] if references else cache.records()
@@ -339,36 +305,11 @@ def verify(cache: Cache, references: Sequence[str], places: Places) -> Iterator[
         yield record, cache.verify(record, checksums.take)
 
 
-def export(cache: Cache, reference: str, target: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
-    """Write an image into the new file *target*; return its record.
-
-    *on_bytes* is called with the bytes that were written, for a progress bar.
-    """
-    record = cache.get(reference)
-    inventory.export(cache, record, target, on_bytes=on_bytes)
-    return record
-
-
-def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
-    """Take the exported image *source* into the cache and return its record; *on_bytes* as in `export`."""
-    return inventory.bring_in(cache, source, on_bytes=on_bytes)
-
-
-def _kept(container: Container, cache: Cache, folders: Sequence[Path], project: Path) -> ImageRecord | None:
+def _kept(container: Container, reference: registry.Reference, cache: Cache, project: Path) -> ImageRecord | None:
     """Return the newest image here that was built as *container* says, from whatever its tag meant then."""
-    reference = definitions.reference_of(container)
     for record in reversed(cache.records()):
-        if reference is not None and record.base == reference.for_people:
-            earlier = definitions.stages(container, folders, record.bases)
-            again = definitions.define(
-                container,
-                record.base_digest,
-                folders=folders,
-                project=project,
-                architecture=record.architecture,
-                stage_digests=definitions.pinned_stages(record.definition, earlier),
-                bases=record.bases,
-            )
+        if record.base == reference.for_people:
+            again = _define(container, project, record.base_digest, architecture=record.architecture)
             if again.key == record.key:
                 return cache.find(record.key)
     return None

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import shutil
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,20 +19,19 @@ from hpcml.commands.collect import claim, collect, opened
 from hpcml.errors import HpcmlError
 from hpcml.interop import mlflow_import
 from hpcml.interop.mlflow_client import folder_of
-from hpcml.interop.mlflow_import import Imported, journal_text, not_in
-from hpcml.interop.mlflow_run import MlflowRun, Unreadable, runs_in
+from hpcml.interop.mlflow_import import Imported, journal_text
+from hpcml.interop.mlflow_run import Unreadable, runs_in
 from hpcml.interop.output import copy_file, is_inside
 from hpcml.paths import Places
-from hpcml.runs.atomic import appear, sync, write_text
+from hpcml.runs.atomic import write_text
 from hpcml.runs.files import read_raw
-from hpcml.runs.journal import Event, Header, read_journal
+from hpcml.runs.journal import Event, read_journal
 from hpcml.runs.layout import RunDir
-from hpcml.runs.private import make_folder, write_file
+from hpcml.runs.private import make_folder
 from hpcml.runs.run_json import IMPORTED
 from hpcml.store.loading import clock_zeros
 
-_WRITER = "agent"  # whose word on beginning and end of an attempt counts
-_HOST = "mlflow"
+_JOURNAL = "0-mlflow-agent.jsonl"  # of the agent, whose word on beginning and end of an attempt counts
 _ARTIFACTS = "artifacts"
 _BEGUN = ".importing-"  # no name of a run: what is under it is not whole yet
 
@@ -66,9 +63,9 @@ class Report:
 def import_runs(places: Places, wish: ImportRequest) -> Report:
     """Bring the runs of MLflow's in ``wish.source`` into run directories, and these into the store.
 
-    Each run appears as a whole or not at all. One that was imported before gets what is new there, in a further
-    journal; one that hpcml exported itself is counted as `own` and left alone. A run that cannot be read is reported in
-    `Report.problems`, and the import goes on.
+    Each run appears as a whole or not at all. Of one that was imported before the journal is written anew where
+    something is new there; one that hpcml exported itself is counted as `own` and left alone. A run that cannot be read
+    is reported in `Report.problems`, and the import goes on.
 
     Raises `ConfigError` for a source that is none of MLflow's and where mlflow is missing, and `HpcmlError` where it
     cannot be read or a directory cannot be written.
@@ -83,9 +80,13 @@ def import_runs(places: Places, wish: ImportRequest) -> Report:
             if isinstance(found, Unreadable):
                 report.problems.append(found.why)
                 continue
-            theirs = _artifact_files(found) if wish.with_artifacts else {}
-            ours = mlflow_import.as_ours(found, names, artifacts=_artifact_events(theirs))
+            ours = mlflow_import.as_ours(found, names)
             run_dir = RunDir(places.runs / ours.experiment / ours.uid)
+            theirs = _files_in(run_dir.path / _ARTIFACTS)
+            if wish.with_artifacts and found.artifact_uri:
+                theirs = {**_files_in(folder_of(found.artifact_uri)), **theirs}
+            if theirs:
+                ours = mlflow_import.as_ours(found, names, artifacts=_artifact_events(theirs))
             if not run_dir.manifest.exists() and clock_zeros(store, [ours.uid]):
                 report.own += 1  # it lies elsewhere
                 continue
@@ -96,43 +97,37 @@ def import_runs(places: Places, wish: ImportRequest) -> Report:
     return report
 
 
-def _bring_in(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str], report: Report, *, is_dry: bool) -> None:
+def _bring_in(run_dir: RunDir, ours: Imported, artifacts: Mapping[str, Path], report: Report, *, is_dry: bool) -> None:
+    n_points, journal = _count_points(ours.records), run_dir.journals / _JOURNAL
     if not run_dir.manifest.exists() and (is_dry or _create(run_dir, ours, artifacts)):
         report.created += 1
-        report.points += _count_points(ours.records)
+        report.points += n_points
         report.remarks.update(dict.fromkeys(ours.remarks, 1))
         return
     known = read_raw(run_dir.manifest)
     if known.get("format") != IMPORTED:
         report.own += 1
         return
-    chunks = [read_journal(path) for path in run_dir.journal_files()]
-    news = not_in(chunks, ours.records, ours.t0)
-    if not news and known == ours.manifest:
+    text = journal_text(ours)
+    has_news = not journal.exists() or journal.read_text(encoding="ascii") != text
+    if not has_news and known == ours.manifest:
         report.unchanged += 1
         return
     report.updated += 1
-    report.points += _count_points(news)
+    report.points += n_points - _count_points(read_journal(journal).records) if journal.exists() else n_points
     report.remarks.update(dict.fromkeys(ours.remarks, 1))
-    if is_dry:
-        return
-    _copy(artifacts, run_dir)
-    if news:
-        _add_journal(run_dir, ours, news)
-    if known != ours.manifest:
-        write_text(run_dir.manifest, _manifest_text(ours))
+    if not is_dry:
+        _write(run_dir, ours, artifacts)
 
 
-def _create(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str]) -> bool:
+def _create(run_dir: RunDir, ours: Imported, artifacts: Mapping[str, Path]) -> bool:
     """Make the run directory, whole or not at all; False where another import was faster."""
     make_folder(run_dir.path.parent, parents=True)
     work = RunDir(run_dir.path.with_name(f"{_BEGUN}{secrets.token_hex(4)}"))
     make_folder(work.path)
     try:
         make_folder(work.journals)
-        _add_journal(work, ours, ours.records)
-        _copy(artifacts, work)
-        write_file(work.manifest, _manifest_text(ours))
+        _write(work, ours, artifacts)
         work.path.rename(run_dir.path)  # a folder: its own name tells the store what it is while it is written
     except OSError:
         if run_dir.manifest.exists():
@@ -143,47 +138,27 @@ def _create(run_dir: RunDir, ours: Imported, artifacts: Mapping[Path, str]) -> b
     return True
 
 
-def _add_journal(run_dir: RunDir, ours: Imported, records: Sequence[object]) -> None:
-    header = Header(
-        journal=uuid.uuid4().hex, run=ours.uid, attempt=0, writer=_WRITER, host=_HOST, pid=os.getpid(), t0=ours.t0
-    )
-    work = run_dir.journals / f".{secrets.token_hex(4)}"
-    with work.open("x", encoding="ascii") as file:
-        file.writelines(journal_text(header, records))  # type: ignore[arg-type] # of one kind
-    sync(work)
-    count = 0
-    while True:
-        try:
-            appear(work, run_dir.journals / f"0-{_HOST}-{header.pid}-{_WRITER}{f'-{count}' * bool(count)}.jsonl")
-            break
-        except FileExistsError:
-            count += 1
-    work.unlink(missing_ok=True)
-
-
-def _manifest_text(ours: Imported) -> str:
-    return json.dumps(ours.manifest, indent=2, allow_nan=False) + "\n"
-
-
-def _copy(artifacts: Mapping[Path, str], run_dir: RunDir) -> None:
-    for source, name in artifacts.items():
+def _write(run_dir: RunDir, ours: Imported, artifacts: Mapping[str, Path]) -> None:
+    """Write what *ours* says into *run_dir*, in place of what an earlier import wrote."""
+    for name, source in artifacts.items():
         if not (run_dir.path / name).exists():
             copy_file(source, run_dir.path / name)
+    write_text(run_dir.journals / _JOURNAL, journal_text(ours), durable=True)
+    write_text(run_dir.manifest, json.dumps(ours.manifest, indent=2, allow_nan=False) + "\n")
 
 
-def _artifact_files(run: MlflowRun) -> dict[Path, str]:
-    """Return the files of a run and what they are called in ours; what lies on a server stays there."""
-    folder = folder_of(run.artifact_uri) if run.artifact_uri else None
+def _files_in(folder: Path | None) -> dict[str, Path]:
+    """Return the files in a folder of artifacts by what a run calls them; what lies on a server stays there."""
     if folder is None or not folder.is_dir():
         return {}
     files = sorted(path for path in folder.rglob("*") if is_inside(path, folder))
-    return {path: f"{_ARTIFACTS}/{path.relative_to(folder).as_posix()}" for path in files}
+    return {f"{_ARTIFACTS}/{path.relative_to(folder).as_posix()}": path for path in files}
 
 
-def _artifact_events(files: Mapping[Path, str]) -> list[Event]:
+def _artifact_events(files: Mapping[str, Path]) -> list[Event]:
     """Return an event "artifact" for each file, with its size in bytes and its SHA-256."""
     events: list[Event] = []
-    for path, name in files.items():
+    for name, path in sorted(files.items()):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         details = {"path": name, "kind": None, "bytes": path.stat().st_size, "sha256": digest}

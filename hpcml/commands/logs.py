@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from hpcml.commands.follow import EndOfAll, Glimpse, Watcher, look_unless_removed
+from hpcml.commands.follow import EndOfAll, Watcher, look_unless_removed
 from hpcml.errors import ConfigError
 from hpcml.model.failure_causes import last_exception, last_line, printed_lines
 from hpcml.model.records import RunRecord
@@ -67,17 +67,18 @@ def _check_there(run_dir: RunDir) -> None:
 
 def no_log(run_dir: RunDir, wanted: LogRequest, record: RunRecord | None = None) -> ConfigError:
     """Return, for the caller to raise, the error that names the ranks or attempts there are instead of the *wanted*."""
+    there = {_attempt_and_rank(path) for path in run_dir.logs.glob("[0-9]*-rank*.out")}
+    attempts = sorted({attempt for attempt, _ in there})
+    ranks = sorted({rank for attempt, rank in there if wanted.attempt in (None, attempt)})
+    instead = f"there is attempt {', '.join(map(str, attempts))}" if attempts else _why_silent(record)
+    instead = f"there is rank {', '.join(map(str, ranks))}" if ranks else instead
     of_attempt = "" if wanted.attempt is None else f" in attempt {wanted.attempt}"
-    number = r"\d+" if wanted.attempt is None else str(wanted.attempt)
-    names = [
-        match[1] for path in run_dir.logs.glob("*.out") if (match := re.match(rf"{number}-(rank\d+)\.", path.name))
-    ]
-    ranks = sorted(set(names), key=lambda name: int(name.removeprefix("rank")))
-    there = f"there is {', '.join(ranks)}" if ranks else _why_silent(record)
-    if wanted.attempt is not None and not ranks:
-        attempts = sorted({at for path in run_dir.logs.glob("*-rank*.out") if (at := _attempt_of(path)[0]) >= 0})
-        there = f"there is attempt {', '.join(map(str, attempts))}" if attempts else there
-    return ConfigError(f"run {run_dir.uid} has no output of rank {wanted.rank}{of_attempt}: {there}")
+    return ConfigError(f"run {run_dir.uid} has no output of rank {wanted.rank}{of_attempt}: {instead}")
+
+
+def _attempt_and_rank(path: Path) -> tuple[int, int]:
+    found = re.match(r"(\d+)-rank(\d+)\.", path.name)
+    return (int(found[1]), int(found[2])) if found else (-1, -1)
 
 
 def _why_silent(record: RunRecord | None) -> str:
@@ -168,78 +169,56 @@ def follow(
     why the run waits, or None.
     """
     _check_there(run_dir)
-    life = _Life(Watcher(run_dir), refresh)
-    attempt = _once_there(run_dir, wanted, life, note)
-    while attempt is not None:
-        with ExitStack() as opened:
-            files: dict[Path, BinaryIO] = {}
-            is_over = False
-            while not is_over:
-                is_over = life.is_over(attempt)  # asked first: what was printed before the end is read after it
-                for path in _logs_of(run_dir, wanted, attempt):
-                    if path not in files:
-                        files[path] = opened.enter_context(_open(path, run_dir.path))
-                        if wanted.lines is not None:
-                            files[path].seek(_start_of_last(files[path], wanted.lines))
-                for file in files.values():
-                    while piece := file.read(_CHUNK_BYTES):
-                        yield piece
-                time.sleep(0.0 if is_over else _PERIOD_S)
-        if wanted.attempt is not None or life.has_ended:
-            return
-        wanted = replace(wanted, lines=None)
-        attempt = _once_there(run_dir, replace(wanted, attempt=attempt + 1), life, note)
+    watcher, has_ended, refresh_at = Watcher(run_dir), EndOfAll(), time.monotonic() + _REFRESH_S
+    first, attempt, noted = wanted.attempt, None, dict[str, str]()  # the attempt waited for, and the one that is read
+    with ExitStack() as opened:
+        files: dict[Path, BinaryIO] = {}
+        while True:
+            if time.monotonic() >= refresh_at:
+                if (why := refresh()) and attempt is None and "why" not in noted:
+                    noted["why"] = why  # once: who is in front, and for how long, changes all the time
+                    note(f"{run_dir.uid} waits: {why}")
+                refresh_at = time.monotonic() + _REFRESH_S
+            seen = look_unless_removed(watcher)  # asked first: what was printed before the end is read after it
+            is_over = has_ended.by([seen])
+            attempt = _begun(run_dir, wanted, first) if attempt is None else attempt
+            if attempt is not None:
+                yield from _added(run_dir, wanted, attempt, files, opened)
+            elif not is_over and "what" not in noted:
+                noted["what"] = "start" if first is None else f"start attempt {first}"
+                note(f"{run_dir.uid} is {seen.state.value}: waiting for it to {noted['what']}")
+            has_next = attempt is not None and seen.attempt > attempt
+            if is_over or (has_next and wanted.attempt is not None):
+                return
+            if attempt is not None and has_next:
+                wanted, first, attempt, noted = replace(wanted, lines=None), attempt + 1, None, {}
+                files.clear()
+            time.sleep(_PERIOD_S)
 
 
-def _once_there(run_dir: RunDir, wanted: LogRequest, life: _Life, note: Callable[[str], None]) -> int | None:
-    """Wait for the attempt that is *wanted* to print and return it; None if the run ends without it."""
-    is_said = is_why_said = False
-    while True:
-        seen = life.look()
-        there = [at for at in _attempts(run_dir, wanted) if wanted.attempt is None or at >= wanted.attempt]
-        if there:
-            return min(there) if wanted.attempt is not None else max(there)
-        if life.has_ended:
-            return None
-        if not is_said:
-            is_said = True
-            what = "start" if wanted.attempt is None else f"start attempt {wanted.attempt}"
-            note(f"{run_dir.uid} is {seen.state.value}: waiting for it to {what}")
-        if life.why is not None and not is_why_said:  # once: who is in front, and for how long, changes all the time
-            is_why_said = True
-            note(f"{run_dir.uid} waits: {life.why}")
-        time.sleep(_PERIOD_S)
+def _begun(run_dir: RunDir, wanted: LogRequest, first: int | None) -> int | None:
+    """Return the attempt to be read, of those from *first* on that have printed; None where none has."""
+    there = [attempt for attempt in _attempts(run_dir, wanted) if attempt >= (first or 0)]
+    return None if not there else max(there) if first is None else min(there)
 
 
-class _Life:
-    """Whether the run whose output is followed goes on."""
-
-    def __init__(self, watcher: Watcher, refresh: Callable[[], str | None]) -> None:
-        self._watcher = watcher
-        self._refresh = refresh
-        self._refresh_at = time.monotonic() + _REFRESH_S
-        self._end = EndOfAll()
-        self.has_ended = False
-        self.why: str | None = None  # it waits, as far as is known
-
-    def look(self) -> Glimpse:
-        """Return what is known now, and remember whether it is the end."""
-        if time.monotonic() >= self._refresh_at:
-            self.why = self._refresh()
-            self._refresh_at = time.monotonic() + _REFRESH_S
-        seen = look_unless_removed(self._watcher)
-        self.has_ended = self._end.by([seen])
-        return seen
-
-    def is_over(self, attempt: int) -> bool:
-        """Tell whether nothing is printed in *attempt* any more."""
-        seen = self.look()
-        return self.has_ended or seen.attempt > attempt
+def _added(
+    run_dir: RunDir, wanted: LogRequest, attempt: int, files: dict[Path, BinaryIO], opened: ExitStack
+) -> Iterator[bytes]:
+    """Yield what was added to the output of an attempt; *files* are those that are open, and are added to."""
+    for path in _logs_of(run_dir, wanted, attempt):
+        if path not in files:
+            files[path] = opened.enter_context(_open(path, run_dir.path))
+            if wanted.lines is not None:
+                files[path].seek(_start_of_last(files[path], wanted.lines))
+    for file in files.values():
+        while piece := file.read(_CHUNK_BYTES):
+            yield piece
 
 
 def _attempts(run_dir: RunDir, wanted: LogRequest) -> set[int]:
-    matches = (re.match(r"(\d+)-", path.name) for path in run_dir.logs.glob(f"*-rank{wanted.rank}.*"))
-    return {int(match[1]) for match in matches if match and match.string.endswith(tuple(wanted.streams))}
+    found = (path for stream in wanted.streams for path in run_dir.logs.glob(f"[0-9]*-rank{wanted.rank}.{stream}"))
+    return {_attempt_and_rank(path)[0] for path in found}
 
 
 def _start_of_last(file: BinaryIO, lines: int) -> int:
@@ -275,7 +254,9 @@ def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
     terminal would obey is replaced by ``?``.
     """
     found = [path for path in run_dir.logs.glob("*-rank*.*") if path.suffix in (".err", ".out")]
-    for path in sorted(found, key=lambda path: (_attempt_of(path)[0], path.suffix == ".err", path.name), reverse=True):
+    for path in sorted(
+        found, key=lambda path: (_attempt_and_rank(path)[0], path.suffix == ".err", path.name), reverse=True
+    ):
         plain = _tail(run_dir.path, path, _LAST_WORDS_BYTES).expandtabs()
         said = [line for line in printed_lines(plain) if line.strip()]
         if said:
@@ -288,9 +269,7 @@ def last_printed(run_dir: RunDir) -> str:
 
     Of a line that was drawn over and over it is what was drawn last.
     """
-    found = list(run_dir.logs.glob("*-rank0.*"))
-    last = max((_attempt_of(path)[0] for path in found), default=0)
-    ends = (_tail(run_dir.path, path, _DRAWN_BYTES) for path in sorted(found) if _attempt_of(path)[0] == last)
+    ends = (_tail(run_dir.path, path, _DRAWN_BYTES) for path in _of_last_attempt(run_dir, "*-rank0.*"))
     return "\n".join(_last_drawn(end) for end in ends)
 
 
@@ -307,14 +286,13 @@ def log_tail(run_dir: RunDir) -> str:
 
     The cause of a failure is judged by it (`failure_causes.classify`).
     """
-    found = list(run_dir.logs.glob("*-rank*.err"))
-    last = max((_attempt_of(path)[0] for path in found), default=0)
-    return "\n".join(_tail(run_dir.path, path, _TAIL_BYTES) for path in sorted(found) if _attempt_of(path)[0] == last)
+    return "\n".join(_tail(run_dir.path, path, _TAIL_BYTES) for path in _of_last_attempt(run_dir, "*-rank*.err"))
 
 
-def _attempt_of(path: Path) -> tuple[int, str]:
-    number = path.name.partition("-")[0]
-    return (int(number) if number.isdecimal() else -1, path.name)
+def _of_last_attempt(run_dir: RunDir, names: str) -> list[Path]:
+    found = sorted(run_dir.logs.glob(names))
+    last = max((_attempt_and_rank(path)[0] for path in found), default=0)
+    return [path for path in found if _attempt_and_rank(path)[0] == last]
 
 
 def _tail(folder: Path, path: Path, size: int) -> str:

@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -86,17 +85,6 @@ class ProjectAnswers:
     account: str | None
 
 
-def refuse_second(project: Path) -> None:
-    """Raise `ConfigError` where *project* has an hpcml.yaml already."""
-    file = project / user.PROJECT_FILE
-    require(not file.exists(), f"{file} exists already: this folder is set up; change it there, or delete it")
-
-
-def charges_account(cluster: str, project: Path) -> bool:
-    """Tell whether jobs on *cluster* need an account; raise `ConfigError` where there is no such cluster."""
-    return get_profile(cluster, project).cluster.account_required
-
-
 def new_project(answers: ProjectAnswers, project: Path) -> Scaffold:
     """Write ``hpcml.yaml`` and ``conf/study/NAME.yaml``, which says what the runs of *project* have in common.
 
@@ -144,24 +132,20 @@ def _filled(file: str, name: str, **words: str) -> str:
 
 
 def _write(texts: Mapping[Path, str]) -> list[Path]:
-    """Create all files, or raise `ConfigError` and leave nothing."""
+    """Create all files; raise `ConfigError` where one is there already, or cannot be written: nothing is left then."""
     for path in texts:
         require(not path.exists(), f"{path} exists already: choose another name or delete it")
     made: list[Path] = []
     try:
         for path, text in texts.items():
-            missing = [folder for folder in reversed(path.parents) if not folder.exists()]
-            for folder in missing:
-                folder.mkdir(exist_ok=True)
+            for folder in reversed([folder for folder in path.parents if not folder.exists()]):
+                folder.mkdir()
                 made.append(folder)
             with path.open("x", encoding="utf-8") as file:
                 made.append(path)
                 file.write(text)
-    except BaseException as error:  # Ctrl-C too: half a recipe is none
+    except OSError as error:
         for place in reversed(made):
-            with suppress(OSError):  # a folder that somebody else has put something into meanwhile
-                place.rmdir() if place.is_dir() else place.unlink()
-        if isinstance(error, OSError):
-            raise ConfigError(f"{error.filename or made[-1]} cannot be written: {error.strerror}") from error
-        raise
+            place.rmdir() if place.is_dir() else place.unlink()
+        raise ConfigError(f"{error.filename or path} cannot be written: {error.strerror}") from error
     return list(texts)

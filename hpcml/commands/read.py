@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,7 +35,7 @@ from hpcml.runs.journal import READ
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.private import FOLDER
-from hpcml.runs.state import PRINTED, EventName
+from hpcml.runs.state import EventName
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_run
 from hpcml.store.rows import forget_runs
@@ -129,13 +128,14 @@ def forget(places: Places, selection: Selection) -> list[str]:
     with opened(places, to_write=True) as store:
         collect(store, places)
         found = [writable(record, _WHAT) for record in select(store, selection) if record.state.is_final]
-        found = [run_dir for run_dir in found if any(run_dir.journals.glob(_OURS))]
+        ours = {run_dir.uid: sorted(run_dir.journals.glob(_OURS)) for run_dir in found}
+        found = [run_dir for run_dir in found if ours[run_dir.uid]]
         for run_dir in found:
-            for journal in sorted(run_dir.journals.glob(_OURS)):
-                try:
+            try:
+                for journal in ours[run_dir.uid]:
                     journal.unlink()
-                except OSError as error:
-                    raise HpcmlError(f"run {run_dir.uid}: {why_not(error, journal)}, and stays") from error
+            except OSError as error:
+                raise HpcmlError(f"run {run_dir.uid}: {why_not(error, run_dir.path)}, and stays") from error
             forget_runs(store, [run_dir.uid])
             ingest_run(store, run_dir)
         return [run_dir.uid for run_dir in found]
@@ -144,7 +144,7 @@ def forget(places: Places, selection: Selection) -> list[str]:
 def _read_run(store: Database, record: RunRecord, run_dir: RunDir | None, sources: Sources) -> WasRead:
     if run_dir is None:
         return WasRead(uid=record.uid, problems=[f"it is {record.state.value}: it is read once it has ended"])
-    by_attempt = {attempt: _printed(run_dir, attempt, sources.rules, record) for attempt in _attempts(run_dir)}
+    by_attempt = {attempt: _printed(paths, sources.rules, record) for attempt, paths in _outputs(run_dir).items()}
     if sources.rules and not any(found.rows or found.known for found in by_attempt.values()):
         why = "no line that it printed matches, or none with a number" if by_attempt else "it has printed nothing here"
         by_attempt.setdefault(record.attempt, _Found()).problems.append(why)
@@ -168,24 +168,19 @@ def _read_run(store: Database, record: RunRecord, run_dir: RunDir | None, source
     return WasRead(uid=record.uid, values=values, problems=problems)
 
 
-def _attempts(run_dir: RunDir) -> list[int]:
-    """Return the attempts of which the first rank has printed anything, by number."""
-    numbers = {path.name.partition("-")[0] for path in run_dir.logs.glob("[0-9]*-rank0.*")}
-    return [number for number in sorted(map(int, filter(str.isdecimal, numbers))) if any(_outputs(run_dir, number))]
+def _outputs(run_dir: RunDir) -> dict[int, list[Path]]:
+    """Return by attempt what the agent would have read: the files that the first rank printed something to."""
+    found: dict[int, list[Path]] = {}
+    for path in sorted(run_dir.logs.glob("[0-9]*-rank0.*"), key=lambda path: path.suffix != ".out"):
+        about, attempt = path.lstat(), path.name.partition("-")[0]
+        if stat.S_ISREG(about.st_mode) and about.st_size and attempt.isdecimal():
+            found.setdefault(int(attempt), []).append(path)
+    return dict(sorted(found.items()))
 
 
-def _outputs(run_dir: RunDir, attempt: int) -> Iterator[Path]:
-    """Yield what the agent would have read: the files that the first rank printed to."""
-    for path in (run_dir.stdout(attempt, 0), run_dir.stderr(attempt, 0)):
-        with suppress(OSError):  # it is not there
-            about = path.lstat()
-            if stat.S_ISREG(about.st_mode) and about.st_size:
-                yield path
-
-
-def _printed(run_dir: RunDir, attempt: int, rules: Sequence[MetricRule], record: RunRecord) -> _Found:
+def _printed(paths: Sequence[Path], rules: Sequence[MetricRule], record: RunRecord) -> _Found:
     found, counts = _Found(), Counter[str]()
-    scanners = [StdoutScanner(path=path, rules=rules, counts=counts) for path in _outputs(run_dir, attempt)]
+    scanners = [StdoutScanner(path=path, rules=rules, counts=counts) for path in paths]
     for scanner in scanners:
         path = scanner.path
         try:
@@ -195,8 +190,7 @@ def _printed(run_dir: RunDir, attempt: int, rules: Sequence[MetricRule], record:
                 else:
                     found.rows.append((one.step, {one.name: one.value}, None, one.is_counted))
         except OSError as error:
-            raise ConfigError(f"run {run_dir.uid}: {path} cannot be read: {why_not(error, path)}") from error
-        scanner.trainings.tell(found, PRINTED)
+            raise ConfigError(f"run {record.uid}: {path} cannot be read: {why_not(error, path)}") from error
     if counts:
         launcher = launcher_in(str(record.params.get("workload.command") or ""))
         found.problems += problems_of(rules, scanners, launcher=launcher)
@@ -248,7 +242,8 @@ def _write_draft(
     folder: str, record: RunRecord, run_dir: RunDir, attempt: int, found: _Found, sources: Sources
 ) -> None:
     """Write a journal of what was *found* of an attempt; what has no time has that of the run's end."""
-    ended_at = record.t_end or max(path.stat().st_mtime for path in (run_dir.path, *_outputs(run_dir, attempt)))
+    printed = _outputs(run_dir).get(attempt, ())
+    ended_at = record.t_end or max(path.stat().st_mtime for path in (run_dir.path, *printed))
     untimed = {name for _, row, at, _ in found.rows if at is None or at > ended_at for name in row}
     with JournalWriter.open(folder, run=record.uid, attempt=attempt, writer=READ) as journal:
         for step, row, at, is_counted in found.rows:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcml.commands.retryable import may_retry
+from hpcml.commands.retry import may_retry
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.cancellation import marked_at
-from hpcml.runs.layout import RunDir, queues_of
-from hpcml.runs.lock import owners
+from hpcml.runs.layout import RunDir
+from hpcml.schedulers.local.waiting import killed_words, left_by_killed
 from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.store.database import Database
 from hpcml.store.query import open_runs
@@ -20,9 +20,9 @@ _WISH_AGE_S = 30.0  # what was cancelled so recently is on its way
 
 
 def of_queues(places: Places) -> list[str]:
-    """Return the line about queues of this machine that were killed."""
-    is_any = any(owner.is_gone for owner in owners(queues_of(places.submissions)).values())
-    return ["a local queue was killed: hpcml sync starts it again"] if is_any else []
+    """Return the line about the queue of this machine, where it was killed."""
+    left = left_by_killed(places.submissions)
+    return [f"{killed_words(left)}: hpcml sync starts it again"] if left else []
 
 
 def of_cancelled(store: Database, places: Places) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shlex
 import time
@@ -12,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcml.commands.collect import claim, collect, opened
-from hpcml.commands.retry_policy import Failure, NoRetry, Retry, decide
-from hpcml.commands.retryable import may_retry, retries_of
+from hpcml.commands.retry_policy import AUTOMATIC, Failure, NoRetry, Retry, decide
 from hpcml.commands.selection import Selection, done_since, select
 from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.dependencies import resolve
+from hpcml.commands.submit.check import jobs_waited_for, refuse_impossible
 from hpcml.commands.submit.plan import with_times
-from hpcml.commands.submit.site import refuse_impossible
 from hpcml.commands.submit.submission import deciding_alone, manifests_under_way
 from hpcml.errors import ConfigError, HpcmlError, why_not
 from hpcml.model.cluster import Resources
@@ -36,7 +35,7 @@ from hpcml.runs.state import RunFold, told_by
 from hpcml.schedulers.contract import Job
 from hpcml.store.database import Database
 from hpcml.store.missing import runs_below
-from hpcml.store.query import events, get_run
+from hpcml.store.query import events, find_runs, get_run
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +99,8 @@ def candidates(
         if selection.is_empty and named_cause is None:
             chosen = [record for record in chosen if record.uid not in done]
         for record in chosen:
-            if record.uid not in ours:
-                if selection.references:
-                    raise ConfigError(f"run {record.uid} is not below {places.runs}: whoever submitted it can retry it")
-                continue
-            if refusal := _why_not_at_all(store, record):
+            theirs = None if record.uid in ours else f"is not below {places.runs}: whoever submitted it can retry it"
+            if refusal := theirs or _why_not_at_all(store, record):
                 if selection.references:
                     raise ConfigError(f"run {record.uid} {refusal}")
                 continue
@@ -151,6 +147,27 @@ def retry_automatically(store: Database, places: Places, backends: Backends, rec
     if candidate.manifest is None:
         return None
     return next(iter(_queue(store, places, backends, [candidate])), None)
+
+
+def to_retry(store: Database, places: Places) -> list[RunRecord]:
+    """Return the runs that failed by the cluster's fault and that ``schedule.retry`` allows to be tried once more."""
+    ended = find_runs(store, states=(State.FAILED, State.NODE_FAIL, State.PREEMPTED, State.LOST))
+    return [record for record in ended if may_retry(record, places)]
+
+
+def may_retry(record: RunRecord, places: Places) -> bool:
+    """Tell whether *record* failed by such a cause, and was not tried as often as it may be.
+
+    Only of runs of this HPCML_HOME, since nobody else's are ours to submit.
+    """
+    allowed = record.params.get("schedule.retry")
+    if record.cause not in AUTOMATIC or not isinstance(allowed, int) or not places.tends(record.path):
+        return False
+    return _retries_of(RunDir(Path(record.path))) < allowed
+
+
+def _retries_of(run_dir: RunDir) -> int:
+    return next(count for count in itertools.count() if not run_dir.retry_manifest(count + 1).exists())
 
 
 def is_going_on(store: Database, record: RunRecord, now: float) -> bool:
@@ -200,7 +217,7 @@ def _candidate(
     Resources that the site forbids turn a retry into none.
     """
     run_dir = RunDir(Path(record.path))
-    count = retries_of(run_dir)
+    count = _retries_of(run_dir)
     manifest = read_to_execute(run_dir.retry_manifest(count) if count else run_dir.manifest)
     told = _told(store, record)
     failure = Failure(
@@ -241,7 +258,7 @@ def _amended(store: Database, manifest: Manifest, changes: Mapping[str, str | No
         fields = {"dependency": None, **fields}
     run, jobs = replace(manifest.run, resources=replace(manifest.run.resources, **fields)), None
     if run.resources.dependency is not None and manifest.plan.dependency is not None:
-        jobs = resolve(store, run)[1]  # what it waits for may be another job by now
+        jobs = jobs_waited_for(store, run)[1]  # what it waits for may be another job by now
     refuse_impossible(run)
     image = manifest.plan.image
     if image is not None and image.path.startswith("/") and not Path(image.path).exists():

@@ -16,6 +16,8 @@ from hpcml.schedulers.registry import backend_of
 from hpcml.units import format_walltime, parse_memory_mb, parse_walltime_s
 
 MORE = 1.5  # of what was too little
+# What is tried again by itself, as often as schedule.retry allows: what the cluster did to a run.
+AUTOMATIC = frozenset({Cause.NODE_FAILURE, Cause.PREEMPTION, Cause.GPU_FAULT, Cause.COMMUNICATION})
 _BY_ITSELF: Mapping[Cause, str] = {
     Cause.PROGRAM: "the program failed by itself (hpcml logs RUN); hpcml retry RUN tries it again as it was",
     Cause.GPU_MEMORY: "the GPU's memory is too small for it: choose a smaller training.batch_size or another GPU",

@@ -132,11 +132,9 @@ def delete_tree(path: Path) -> str | None:
     Folders without write permission, which programs leave, are made writable first.
     """
     shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        open_folders(path)
-        shutil.rmtree(path, ignore_errors=True)
     try:
         if path.exists():
+            open_folders(path)
             shutil.rmtree(path)
     except FileNotFoundError:
         return None  # somebody else is at it
@@ -174,16 +172,11 @@ class _Standing:
             return None
         if path.parent.parent != self.runs or path.is_symlink():
             return f"run {record.uid} lies in {path}: hpcml removes runs from {self.runs} alone"
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            return f"run {record.uid}: {path.parent} is read-only"
-        return self._why_unended(record) or _who_is_at_work(RunDir(path))
-
-    def _why_unended(self, record: RunRecord) -> str | None:
         if record.uid in self.unended:
             return f"run {record.uid} has not ended ({record.state.value}): hpcml cancel {record.uid} ends it"
         if record.uid in self.submitted:
             return f"run {record.uid} is being submitted again, or was when that was interrupted: hpcml sync"
-        return None
+        return _who_is_at_work(RunDir(path))
 
     def why_known(self, record: RunRecord) -> str | None:
         """Return why the store would not forget *record* for long, None where it would."""
@@ -198,32 +191,25 @@ class _Standing:
 def _who_is_at_work(run_dir: RunDir) -> str | None:
     """Return who is still at work in a run that has ended, as the run's own journals tell; None where nobody is."""
     try:
-        at_work = _at_work(run_dir)
+        seen = Watcher(run_dir).look()
+        last_at = max((path.stat().st_mtime for path in run_dir.journal_files()), default=0.0)
     except FileNotFoundError:  # another hpcml removes it at this moment
         return None
-    return at_work if run_dir.manifest.exists() else None
-
-
-def _at_work(run_dir: RunDir) -> str | None:
-    seen = Watcher(run_dir).look()
-    if not seen.is_over:
+    if not seen.is_over and run_dir.manifest.exists():
         return f"run {run_dir.uid} has begun again ({seen.state.value})"
     if agent_liveness(run_dir) is Liveness.ALIVE:
         return f"run {run_dir.uid} has ended, but its agent is still at work: try again in a moment"
-    journals = (path.stat().st_mtime for path in run_dir.journal_files())
-    if seen.may_go_on and time.time() - max(journals, default=0.0) < _GOES_ON_S:
+    if seen.may_go_on and time.time() - last_at < _GOES_ON_S:
         return f"run {run_dir.uid} left at a checkpoint and may be queued again: try again in a minute"
     return None
 
 
 def _move_aside(run_dir: RunDir) -> str | None:
     """Give the directory the name of what is being removed; return what is in the way, None where nothing is."""
-    at_work = _who_is_at_work(run_dir)
-    if at_work is not None:
-        return at_work
     try:
-        if run_dir.being_removed.exists() and (left := delete_tree(run_dir.being_removed)) is not None:
-            return left
+        left = delete_tree(run_dir.being_removed) if run_dir.being_removed.exists() else None
+        if (in_the_way := _who_is_at_work(run_dir) or left) is not None:
+            return in_the_way
         run_dir.path.rename(run_dir.being_removed)
     except FileNotFoundError:
         return None  # another hpcml was faster
@@ -236,7 +222,6 @@ def _move_aside(run_dir: RunDir) -> str | None:
 
 _DAY_S = 86_400.0  # a submission takes its copies before it writes its runs: whatever was wanted so lately stays
 _NAME = re.compile(r"[0-9a-f]{16}")
-_NAMED = re.compile(rb"/code/([0-9a-f]{16})(?![0-9a-f])")  # in whatever way HPCML_HOME was written
 _ASIDE = ".unused-"
 
 
@@ -249,20 +234,17 @@ class Copy:
 
 
 def find_unused(places: Places, *, without: Collection[str] = ()) -> list[Copy]:
-    """Return the copies of code that no run names, but for runs whose uid is in *without*; nothing has happened yet.
+    """Return the copies of code that no run has, but for runs whose uid is in *without*; nothing has happened yet.
 
     Copies that were wanted in the last 24 hours are left out: a submission makes them before its runs. Raises
-    `HpcmlError` where a file of a run cannot be read, for then nobody knows what it names.
+    `HpcmlError` where a link of a run cannot be read, for then nobody knows where it leads.
     """
     claim(places)
     with opened(places) as store:
         collect(store, places)
         elsewhere = {Path(record.path) for record in select(store, Selection())}
     run_dirs = {run_dir.path for run_dir in find_run_dirs(places.runs)} | elsewhere
-    used: set[str] = set()
-    for path in sorted(path for path in run_dirs if path.name not in without):
-        used |= _named_in(_files_of(RunDir(path)))
-    used |= _named_in([*places.submissions.glob("*/job.sh"), *places.submissions.glob("*/batch.json")])
+    used = {name for path in run_dirs if path.name not in without for name in _copies_of(RunDir(path))}
     return [
         Copy(path=path, size_bytes=size_of(path))
         for path in sorted(places.code.glob("*"))
@@ -297,24 +279,10 @@ def _is_wanted(copy: Path) -> bool:
     return time.time() - copy.stat().st_mtime < _DAY_S
 
 
-def _files_of(run_dir: RunDir) -> list[Path]:
-    """Return all that may name a copy of code: what the agent reads, the scripts, and the links."""
-    return [
-        run_dir.manifest,
-        run_dir.script,
-        run_dir.code,
-        run_dir.client_path,
-        *run_dir.path.glob("retries/*.json"),
-        *run_dir.path.glob("retries/*.sh"),
-    ]
-
-
-def _named_in(files: Collection[Path]) -> set[str]:
-    found: set[str] = set()
-    for path in files:
-        try:
-            text = bytes(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
-        except OSError as error:
-            raise HpcmlError(f"{path} cannot be read: {error.strerror}: no copy of code is removed") from error
-        found |= {name.decode() for name in _NAMED.findall(text)}
-    return found
+def _copies_of(run_dir: RunDir) -> set[str]:
+    """Return the names of the copies of code that the run's links lead to."""
+    try:
+        links = [link for link in (run_dir.code, run_dir.client_path) if link.is_symlink()]
+        return {name for link in links for name in link.readlink().parts}
+    except OSError as error:
+        raise HpcmlError(f"{why_not(error, run_dir.path)}: no copy of code is removed") from error

@@ -14,6 +14,7 @@ from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import Known, RunRecord, StoredEvent
 from hpcml.model.secrets import masked
 from hpcml.paths import Places
+from hpcml.report.show import Asked
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.run_json import IMPORTED
@@ -24,57 +25,45 @@ from hpcml.store.telemetry import timelines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ShownRun:
     """One run with everything recorded of it.
 
-    `word` is what its scheduler said last and when (unix seconds), None if it was never asked; `code` is the folder of
-    the copy of its code, None without a copy. `overrides` are the settings that were typed for it, None where that was
-    not recorded; `argv` is the command line of a program of the user's own, None for a recipe; `image` is what the
-    program was started in, None without a container.
+    `word` is what its scheduler said last and when (unix seconds), None if it was never asked.
     """
 
     record: RunRecord
     events: Sequence[StoredEvent]
     timelines: Sequence[Timeline]
     word: tuple[Known, float] | None
-    code: str | None
-    overrides: Sequence[str] | None
-    argv: Sequence[str] | None
-    image: str | None
+    asked: Asked
 
 
-def show_run(places: Places, reference: str) -> Shown:
+def show_run(places: Places, reference: str) -> ShownRun:
     """Return everything recorded of the run that *reference* means; `StoreError` where it means none or several."""
     with opened(places) as store:
         collect(store, places)
         record = query.get_run(store, reference)
-        code = RunDir(Path(record.path)).code
-        overrides, argv, image = _asked(record)
-        return Shown(
+        return ShownRun(
             record=record,
             events=query.events(store, record.uid),
             timelines=timelines(store, record.uid),
             word=read_words(store, [record.uid]).get(record.uid),
-            code=str(code.resolve()) if code.exists() else None,
-            overrides=overrides,
-            argv=argv,
-            image=image,
+            asked=_asked(RunDir(Path(record.path))),
         )
 
 
-def _asked(record: RunRecord) -> tuple[list[str] | None, list[str] | None, str | None]:
-    """Return the settings that were typed for the run, the command line of a user's own program, and the image."""
+def _asked(run_dir: RunDir) -> Asked:
+    code = str(run_dir.code.resolve()) if run_dir.code.exists() else None
     try:
-        manifest = read_manifest(RunDir(Path(record.path)).manifest)
+        manifest = read_manifest(run_dir.manifest)
     except HpcmlError:  # its directory is gone or damaged, or another tool ran it: the store alone answers
-        return None, None, None
-    is_own = manifest.run.workload.command is not None
-    typed = manifest.provenance.overrides
-    image = manifest.plan.image
-    return (
-        None if typed is None else masked(typed),
-        masked(manifest.plan.program) if is_own else None,
-        None if image is None else image.path,
+        return Asked(overrides=None, code=code)
+    is_own, image, typed = manifest.run.workload.command is not None, manifest.plan.image, manifest.provenance.overrides
+    return Asked(
+        overrides=None if typed is None else masked(typed),
+        argv=masked(manifest.plan.program) if is_own else None,
+        code=code,
+        image=None if image is None else image.path,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from hpcml.commands import repairs
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.retryable import to_retry
+from hpcml.commands.retry import to_retry
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit.backends import Backends
 from hpcml.errors import ConfigError, HpcmlError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -12,13 +11,12 @@ from pathlib import Path
 
 from hpcml.commands import external_runs, repairs
 from hpcml.commands.collect import claim, collect, opened
-from hpcml.commands.retry import retry_automatically
-from hpcml.commands.retryable import to_retry
+from hpcml.commands.retry import retry_automatically, to_retry
 from hpcml.commands.rm import finish_removals
 from hpcml.commands.status import SchedulersAsked, ticket_of
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.code_store import clear_abandoned
-from hpcml.commands.submit.recover import recover, start_queues_again
+from hpcml.commands.submit.recover import recover
 from hpcml.errors import HpcmlError
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
@@ -29,8 +27,6 @@ from hpcml.store.database import Database
 from hpcml.store.missing import Damage, damage, runs_below, without_directory
 from hpcml.store.news import IngestReport
 
-_WATCH_PERIOD_S = 5.0
-_SHARE = 4.0  # so many times longer than looking takes is slept
 _SHOWN = 3  # runs in one line
 
 
@@ -50,8 +46,8 @@ class Synchronised:
 def synchronise(places: Places, backends: Backends, interval_s: float, *, is_anew: bool = False) -> Synchronised:
     """Finish interrupted submissions and removals, then read all journals and ask the schedulers once, then retry.
 
-    Queues of this machine that were killed are started again before. Jobs that go on although they were cancelled are
-    cancelled again.
+    The queue of this machine is started again before, if it was killed. Jobs that go on although they were cancelled
+    are cancelled again.
 
     Retried are the runs that the cluster failed, as far as ``schedule.retry`` allows. Schedulers are asked only if
     *interval_s* seconds have passed since the last question. Unfinished files of processes that were killed are removed
@@ -60,7 +56,7 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     """
     claim(places)
     finished, waiting = _finish_submissions(places, backends)
-    queues = start_queues_again(backends)
+    queues = list(backends.this_machine().start_again())
     with opened(places) as store:
         cleared = _clear(places)
         removed = finish_removals(places, store)
@@ -117,20 +113,6 @@ def _retry(places: Places, backends: Backends, store: Database) -> tuple[list[st
         else:
             done += [f"{retried.uid} {retried.why}; now {retried.job}"] if retried is not None else []
     return done, [f"{repairs.which(uids)} could not be retried: {error}" for error, uids in failed.items()]
-
-
-def keep_synchronised(
-    places: Places, backends: Backends, interval_s: float, *, is_anew: bool = False
-) -> Iterator[Synchronised]:
-    """Synchronise every few seconds, and yield what was done each time; it ends only when the caller stops asking.
-
-    The pause is at least 5 seconds, and four times as long as the work took. *is_anew* holds for the first time alone.
-    """
-    while True:
-        began = time.monotonic()
-        yield synchronise(places, backends, interval_s, is_anew=is_anew)
-        is_anew = False
-        time.sleep(max(_WATCH_PERIOD_S, _SHARE * (time.monotonic() - began)))
 
 
 def _clear(places: Places) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.commands.collect import collect, opened
@@ -24,41 +23,18 @@ _TAGS = "tags and notes"
 _LONGEST_NOTE = 64 << 10  # what is longer belongs into a file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TagChange:
-    """A tag that a run shall have, or shall not have; `ConfigError` for an empty one.
+def tag(places: Places, selection: Selection, changes: Sequence[str], *, note: str | None = None) -> list[RunRecord]:
+    """Make *changes* (``+paper``, ``-draft``), in their order, to each of the selected runs, and add *note*.
 
-    To be had it must be one by `check_tag`; whatever a run was given otherwise, by older versions, can be taken away.
-    """
-
-    tag: str
-    is_wanted: bool
-
-    def __post_init__(self) -> None:
-        require(self.tag != "", "a tag has a name: +paper gives it, -paper takes it away")
-        if self.is_wanted:
-            check_tag(self.tag)
-
-
-def parse_change(word: str) -> TagChange:
-    """Return the change that a word of ``hpcml tag`` means; `ConfigError` where it begins with neither + nor -.
-
-    >>> parse_change("-draft")
-    TagChange(tag='draft', is_wanted=False)
-    """
-    require(word[:1] in ("+", "-"), f"{word!r} is no change of a tag: write +{word} or -{word}")
-    return TagChange(tag=word[1:], is_wanted=word[0] == "+")
-
-
-def tag(
-    places: Places, selection: Selection, changes: Sequence[TagChange], *, note: str | None = None
-) -> list[RunRecord]:
-    """Make *changes*, in their order, to each of the selected runs, and add *note*; return these as they are now.
-
+    Returns the runs as they are now. A tag that is given must be one by `check_tag`; any can be taken away.
     Runs that are gone, read-only or another user's raise `ConfigError`, and nothing is written to any. Where a change
     would change nothing, nothing is written. Raises `HpcmlError` where the disk is full, and `ConfigError` for a blank
     note or one of more than 64 Ki characters.
     """
+    for change in changes:
+        require(len(change) > 1, "a tag has a name: +paper gives it, -paper takes it away")
+        if change[0] == "+":
+            check_tag(change[1:])
     if note is not None:
         require(note.strip() != "", "a note says something: hpcml tag RUN --note 'what is to be remembered'")
         require(len(note) <= _LONGEST_NOTE, f"a note has {_LONGEST_NOTE} characters at most, this one {len(note)}")
@@ -78,12 +54,13 @@ def tag(
 _Told = tuple[str, dict[str, str]]
 
 
-def _events_for(record: RunRecord, changes: Sequence[TagChange]) -> list[_Told]:
+def _events_for(record: RunRecord, changes: Sequence[str]) -> list[_Told]:
     tags, events = set(record.tags), list[_Told]()
     for change in changes:
-        if change.is_wanted != (change.tag in tags):
-            tags ^= {change.tag}
-            events.append(("tagged" if change.is_wanted else "untagged", {"tag": change.tag}))
+        name = change[1:]
+        if (change[0] == "+") != (name in tags):
+            tags ^= {name}
+            events.append(("tagged" if change[0] == "+" else "untagged", {"tag": name}))
     return events
 
 

@@ -25,7 +25,7 @@ from hpcml.commands.report import Wish, gather
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.status import SchedulersAsked, standing_of, with_waits
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.top.live_runs import look_once
+from hpcml.commands.top import look_once
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.live import RunNow
 from hpcml.model.publication import LiveLook

@@ -15,7 +15,7 @@ from hpcml.config.schema import groups, kinds_by_key
 from hpcml.errors import ConfigError, require
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.paths import is_source_of_hpcml, resource_dir
-from hpcml.spelling import SYNONYMS, nearest
+from hpcml.spelling import nearest
 
 MULTIRUN = frozenset({"-m", "--multirun"})
 _HELP = frozenset({"-h", "--help"})
@@ -185,12 +185,8 @@ def _meant_instead(word: str, before: str, behind: Sequence[str], project: Path)
 def _no_option(flag: str, value: str) -> str:
     """Return what to write instead of the *flag* of another program with its *value*."""
     name, keys = flag.lstrip("-").replace("-", "_"), kinds_by_key()
-    called = [key for other, ours in SYNONYMS if other == name for key in keys if key.rpartition(".")[2] == ours]
-    key = (
-        name
-        if name in keys
-        else next((key for key in (*called, *nearest(name, keys)) if key.startswith(_OF_JOBS)), None)
-    )
+    near = [key for key in nearest(name, keys) if key.startswith(_OF_JOBS)]
+    key = name if name in keys else next(iter(near), None)
     setting = "settings of a run have no dashes" + (f": write {key}={value or 'VALUE'}" if key else "")
     flag = f"{flag} {value}".rstrip()
     return f"{flag} is no option of hpcml run: {setting}; one of a program: hpcml run -- PROGRAM {flag}"

@@ -391,12 +391,12 @@ def compose_command(
         program, words = read_program(program_words, words, arguments=arguments, is_literal=is_literal, most=most)
     points = compose_from_cli(words, project=project, most=most, program=program)
     points = _without_secrets(points)
-    said = program or common_program([point.run for point in points])
+    started = program or common_program([point.run for point in points])
     again = set_again(masked(words)) if points else []
-    if said is None or not points:
+    if started is None or not points:
         return points, again
     seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
-    return points, [*again, *said.remarks(seeds, precisions, project=project)]
+    return points, [*again, *started.remarks(seeds, precisions, project=project)]
 
 
 def _without_secrets(points: Sequence[Composed]) -> list[Composed]:
@@ -404,12 +404,12 @@ def _without_secrets(points: Sequence[Composed]) -> list[Composed]:
 
     Raises `ConfigError` where two would be recorded alike: they would be taken for one arm.
     """
-    told: dict[tuple[str, ...], Composed] = {}
+    by_words: dict[tuple[str, ...], Composed] = {}
     shown = []
     for point in points:
         is_own = point.run.workload.command is not None
         words = tuple(masked([word for word in point.overrides if not (is_own and word in OF_OWN_PROGRAMS)]))
-        other = told.setdefault(words, point)
+        other = by_words.setdefault(words, point)
         if other.overrides != point.overrides:
             pairs = zip(point.overrides, other.overrides, strict=True)
             name = next(word.partition("=")[0] for word, before in pairs if word != before)
@@ -420,9 +420,9 @@ def _without_secrets(points: Sequence[Composed]) -> list[Composed]:
 
 def check_told_apart(runs: Sequence[Run]) -> None:
     """Raise `ConfigError` where two of *runs*, which were composed apart, differ in a secret alone."""
-    told: dict[str, Run] = {}
+    by_settings: dict[str, Run] = {}
     for run in runs:
-        other = told.setdefault(json.dumps(run.settings, sort_keys=True), run)
+        other = by_settings.setdefault(json.dumps(run.settings, sort_keys=True), run)
         if other != run:
             one, another = flatten(encode(run)), flatten(encode(other))
             raise _not_told_apart(next(name for name in one if one[name] != another[name]))

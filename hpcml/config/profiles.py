@@ -8,17 +8,18 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from hpcml.codec import decode, encode
 from hpcml.config.choices import option_files, sections_in
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError, require
-from hpcml.model.cluster import Cluster, Queue, Resources
+from hpcml.model.cluster import Cluster, Resources
 from hpcml.model.run import Run
 from hpcml.paths import resource_dir
 from hpcml.runs.atomic import create_text
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # a file, and a word of Hydra's override grammar
 _GLOBAL = "# @package _global_"
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"})
 
 # What no scheduler tells, and what the person who makes a profile is asked for.
 _TO_FILL_IN = {
@@ -155,49 +154,25 @@ def profile_text(cluster: Cluster, resources: Resources, *, head: Sequence[str])
     *head* are lines of a comment, without their ``#``. Only what differs from the defaults is written. The text has the
     header that puts its keys at the top (``# @package _global_``, hydra.cc/docs/advanced/overriding_packages).
     """
-    lines = [_GLOBAL, *(f"# {line}" for line in head), "cluster:", *_lines(cluster)]
+    lines = [_GLOBAL, *(f"# {line}" for line in head), *_section("cluster", cluster)]
     lines += [f"  # {key}: # {_TO_FILL_IN[key]}" for key in to_fill_in(cluster)]
-    return "\n".join([*lines, "resources:", *_lines(resources), ""])
+    return "\n".join([*lines, *_section("resources", resources), ""])
 
 
-def _lines(node: Cluster | Resources) -> Iterator[str]:
-    """Write down what differs from the schema's defaults."""
-    for field in fields(node):
-        value = getattr(node, field.name)
-        if value == _default(field) or (field.name == "nodes" and value == 1):
-            continue
-        if is_dataclass(value) and not isinstance(value, Enum):
-            yield f"  {field.name}: {json.dumps(_changed(value))}"
-        elif isinstance(value, dict):
-            yield f"  {field.name}:"
-            yield from (f"    {_scalar(name)}: {_queue(queue)}" for name, queue in value.items())
-        elif isinstance(value, list):
-            yield f"  {field.name}:"
-            yield from (f"    - {_scalar(item)}" for item in value)
-        else:
-            yield f"  {field.name}: {_scalar(encode(value))}"
+def _section(name: str, node: Cluster | Resources) -> list[str]:
+    """Return the lines of what differs from the schema's defaults, as OmegaConf writes and reads them."""
+    defaults = {field.name: encode(_default(field)) for field in fields(node)}
+    plain = json.dumps({name: _changed(encode(node), defaults)}).replace("${", r"\\${")  # a reference, else
+    return OmegaConf.to_yaml(OmegaConf.create(json.loads(plain))).splitlines()
 
 
-def _changed(node: Any) -> dict[str, object]:  # noqa: ANN401 - a group within a group
-    """Return what differs from the defaults of a group that is a part of another one."""
+def _changed(values: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of *values* differs from *defaults*, in the groups within them too."""
     return {
-        field.name: encode(getattr(node, field.name))
-        for field in fields(node)
-        if getattr(node, field.name) != _default(field)
+        name: _changed(value, default or {}) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if value != (default := defaults.get(name))
     }
-
-
-def _queue(queue: Queue) -> str:
-    known = {name: value for name, value in encode(queue).items() if value is not None}
-    return "{ " + ", ".join(f"{name}: {_scalar(value)}" for name, value in known.items()) + " }" if known else "{}"
-
-
-def _scalar(value: object) -> str:
-    """Return *value* as YAML that OmegaConf, too, takes as it stands."""
-    if isinstance(value, str):
-        is_plain = _PLAIN.fullmatch(value) is not None and value.lower() not in _YAML_WORDS
-        return value if is_plain else json.dumps(value.replace("${", "\\${"), ensure_ascii=False)
-    return json.dumps(value)
 
 
 def _default(field: Any) -> object:  # noqa: ANN401 - dataclasses.Field is generic in its value

@@ -64,9 +64,6 @@ _PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_][\w.]*)\}(?!\})")
 _INTERPRETER = re.compile(r"(?:ba|z|da|k|fi)?sh|(?:python|pypy|perl|ruby|node|julia|Rscript|R|lua)[\d.]*")
 _TAKES_CODE = re.compile(r"-[A-Za-z]*[ceE]|--eval")  # such as bash -lc, perl -ne: what follows is a program of its own
 _SCRIPT = re.compile(r"-m|(?!-).*[/.].*", re.DOTALL)  # flags behind it are the program's, not the interpreter's
-_OF_PRECISION = re.compile(
-    r"precision|dtype|fp\d|bf\d|float|half|double|amp(?![a-z])|mixed|int8|quant|autocast", re.IGNORECASE
-)
 _NOTHING = '""'  # how a flag that is left out is shown
 _LISTED = 20  # values in a line; more are a range, if they are one
 
@@ -110,8 +107,8 @@ class Program:
         """
         seed = _SEED if self.seed_name == _SEED else f"{_SEED} ({self.seed_name})"
         swept = {**self.sweeps, **({seed: self.seeds} if self.seeds else {})}
-        said = " x ".join(f"{name}: {_listed(values)}" for name, values in swept.items() if len(values) > 1)
-        lines = [f"{SWEEP}: {said}"] if said else []
+        axes = " x ".join(f"{name}: {_listed(values)}" for name, values in swept.items() if len(values) > 1)
+        lines = [f"{SWEEP}: {axes}"] if axes else []
         words = [fill_in(word, self.settings) for word in self.words]
         is_ours = _asks_us(words, project)
         if len(set(seeds)) > 1 and _SEED not in names_in(words, OF_THE_RUN) and not is_ours:
@@ -124,12 +121,6 @@ class Program:
                 f"{len(set(precisions))} precisions, and no word of the command tells the program its own: write a "
                 "flag with {precision} or {mixed_precision} (a program that calls hpcml_client's apply_precision() has "
                 "it from there)"
-            )
-        elif len(set(precisions)) == 1 and not is_ours and _reaches_nobody(words, *set(precisions)):
-            lines.append(
-                f"precision={next(iter(precisions)).name}, and no word of the command tells the program: hpcml sets no "
-                "switch of another program's for it; write a flag with {precision} or {mixed_precision}, or have the "
-                "program call hpcml_client's apply_precision()"
             )
         if self.is_sweep and len(seeds) == 1:
             lines.append("-m, and there is one run: a list with commas or a range is a sweep: --lr 0.1,0.5 --seed 0..4")
@@ -386,13 +377,6 @@ def _are_told_apart_by_nothing(words: Sequence[str], precisions: Collection[Prec
     asked = {name for name in precisions if name is not PrecisionName.own}
     switches = {frozenset(environment(name).items()) for name in asked}
     return len(switches) < len(asked) and not names_in(words, ("precision", MIXED_PRECISION))
-
-
-def _reaches_nobody(words: Sequence[str], precision: PrecisionName) -> bool:
-    """Whether a program would do the same for *precision* as for FP32, and no word is of a precision at all."""
-    is_plain = precision in (PrecisionName.own, PrecisionName.fp32)
-    told = any(map(_OF_PRECISION.search, words))
-    return not is_plain and not told and _are_told_apart_by_nothing(words, [precision, PrecisionName.fp32])
 
 
 def _asks_us(words: Sequence[str], project: Path) -> bool:

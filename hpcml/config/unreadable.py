@@ -41,8 +41,8 @@ def in_one_line(error: Exception) -> str:
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     file = next((line.partition("'")[2].partition("'")[0] for line in lines if line.startswith("In '")), None)
     key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
-    told = [line.partition("': ")[2] if line.startswith("In '") else line for line in lines]
-    said = next((line for line in told if not line.endswith(_COMPOSING)), type(error).__name__).removeprefix(_MERGING)
-    if error.__cause__ is not None and (cause := str(error.__cause__).partition("\n")[0]) and cause not in said:
-        said = f"{said.rstrip('.')}: {cause}"
-    return f"{f'{file}.yaml: ' if file else ''}{f'{key}: ' if key and key not in said else ''}{said}"
+    texts = [line.partition("': ")[2] if line.startswith("In '") else line for line in lines]
+    text = next((line for line in texts if not line.endswith(_COMPOSING)), type(error).__name__).removeprefix(_MERGING)
+    if error.__cause__ is not None and (cause := str(error.__cause__).partition("\n")[0]) and cause not in text:
+        text = f"{text.rstrip('.')}: {cause}"
+    return f"{f'{file}.yaml: ' if file else ''}{f'{key}: ' if key and key not in text else ''}{text}"

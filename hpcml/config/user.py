@@ -1,22 +1,24 @@
-"""Preferences of the user and of the project for all runs; at present, the accounts that jobs are charged to.
+"""The accounts that jobs are charged to: preferences of the user and of the project, for all runs.
 
 Two files are read: hpcml.yaml of the project, and config.yaml of the user (`user_file`).
-`hpcml.commands.submit.site` decides between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from hpcml.config.compose import Composed
 from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import ConfigError
+from hpcml.model.cluster import Cluster
 
 PROJECT_FILE = "hpcml.yaml"
+Ask = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +89,51 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must hold lines 'key: value'")
     return raw
+
+
+def with_accounts(
+    points: Sequence[Composed], environ: Mapping[str, str], project: Path, *, ask: Ask, placeholder: str | None = None
+) -> list[Composed]:
+    """Return *points* in their order, with an account for every run whose site charges one and that names none.
+
+    The account is the first of: HPCML_ACCOUNT, `accounts` in the project's hpcml.yaml, the same in the user's
+    configuration file, *placeholder* (of dry runs), and the answer of *ask*, which gets the question as text. A site is
+    asked about once, however many runs go there.
+
+    Raises `ConfigError` where none of them has an account; *ask* returns None where nobody can be asked (no terminal).
+    """
+    found: dict[str, str] = {}
+    charged = []
+    for point in points:
+        run, site = point.run, point.run.cluster
+        if site.account_required and run.resources.account is None:
+            if site.name not in found:
+                known = known_account(site, environ, project) or placeholder
+                found[site.name] = known or _asked(site, environ, ask)
+            run = replace(run, resources=replace(run.resources, account=found[site.name]))
+        charged.append(replace(point, run=run))
+    return charged
+
+
+def known_account(site: Cluster, environ: Mapping[str, str], project: Path) -> str | None:
+    """Return the account for *site* that was configured before; None where there is none.
+
+    HPCML_ACCOUNT holds for every site and comes first; then hpcml.yaml in *project*, then the user's configuration
+    file. `hpcml doctor` calls this too, to report a missing account before a submission does.
+    """
+    if environ.get("HPCML_ACCOUNT"):
+        return environ["HPCML_ACCOUNT"]
+    files = [project / PROJECT_FILE, user_file(environ)]
+    accounts = (read_preferences(file).account_for(site.name) for file in files if file is not None)
+    return next((account for account in accounts if account), None)
+
+
+def _asked(site: Cluster, environ: Mapping[str, str], ask: Ask) -> str:
+    file = user_file(environ) or "your configuration"
+    account = ask(f"Account to charge on {site.name} ('accounts: {{{site.name}: ...}}' in {file} sets it)")
+    if not account:
+        raise ConfigError(
+            f"cluster={site.name} charges an account and none is given: set resources.account=..., HPCML_ACCOUNT, or "
+            f"'accounts: {{{site.name}: ...}}' in {PROJECT_FILE} here or in {file}"
+        )
+    return account

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,6 @@ from typing import IO
 from hpcml.errors import ImageError
 from hpcml.images.cache import Cache, dead_workplaces, remove_tree, scratch_name, sha256_of
 from hpcml.images.definition import require_unchanged
-from hpcml.images.dockerfile_stages import OWN_TMP
 from hpcml.images.failures import IMAGES, NOISE, explain, explain_os, more_room, with_log
 from hpcml.images.guard import await_end, guarded
 from hpcml.images.logins import login_for
@@ -101,7 +100,7 @@ def build(
     found = cache.find(definition.key)
     if found is not None:
         return found
-    written = {cache.root: IMAGES, **chosen_places(environ)}
+    packing, written = packing or Packing(), {cache.root: IMAGES, **chosen_places(environ)}
     _check_place(cache)
     held = _await_lock(definition, cache, on_progress, patience, wait=wait)
     with locks.kept_alive(held, patience), _signals_clean_up():
@@ -110,13 +109,29 @@ def build(
             return found
         chosen = chosen_place(environ, "TMPDIR")
         locks.clear_dead(cache.locks)
-        cleaning = BuildProgress(stage="waiting", words="a build that was killed is cleaning up")
-        for path in cache.leftovers(Path(chosen) if chosen else None):
-            await_end(path, on_wait=lambda: on_progress(cleaning))
-            remove_tree(path)
-        on_progress(BuildProgress(stage="preparing"))
+        _clear(cache.leftovers(Path(chosen) if chosen else None), on_progress)
         _check_room(definition, written)
-        return _build(definition, cache, runtime, environ, packing or Packing(), on_progress, held)
+        began = time.monotonic()
+        work = _Work(
+            definition=definition,
+            cache=cache,
+            runtime=runtime,
+            environ=environ,
+            processors=packing.processors,
+            folder=cache.building(definition.key),
+            written=written,
+        )
+        with work.prepared():
+            decided = decide(packing, runtime, environ)
+            image = work.make(
+                "image.sif", decided.options, on_progress, first_words=f"hpcml: {runtime}, {decided.note}"
+            )
+            record = _describe(definition, image, runtime, environ, time.monotonic() - began)
+            if not held.is_ours:
+                raise ImageError(
+                    f"image {definition.key[:12]}: another builder took us for dead (did this host sleep?): build again"
+                )
+            return cache.adopt(image, record, work.log)
 
 
 def build_sandbox(
@@ -138,42 +153,33 @@ def build_sandbox(
         raise ImageError(f"--sandbox={target} is there already: choose another folder, or remove it")
     if not os.access(target.parent, os.W_OK):
         raise ImageError(f"--sandbox={target}: {target.parent} is not there, or you may not write into it")
-    target_disk = {target.absolute().parent: "--sandbox"}
+    place = {target.absolute().parent: "--sandbox"}
     _check_place(cache)
-    folder = target.with_name(f".{target.name}.{scratch_name(definition.key)}")
     with _signals_clean_up():
-        for path in dead_workplaces(target):
-            await_end(path, on_wait=lambda: on_progress(BuildProgress(stage="waiting")))
-            remove_tree(path)
-        on_progress(BuildProgress(stage="preparing"))
-        _check_room(definition, target_disk)
-        written = {**target_disk, cache.root: IMAGES, **chosen_places(environ)}
-        try:
-            make_folder(folder)
-            chosen = chosen_place(environ, "TMPDIR")
-            scratch = Path(chosen) / scratch_name(definition.key) if chosen else folder / "tmp"
-            scratch.mkdir(parents=True, mode=0o700)
-            work = _Work(
-                definition=definition,
-                cache=cache,
-                runtime=runtime,
-                environ=environ,
-                processors=processors,
-                folder=folder,
-                scratch=scratch,
-                written=written,
-            )
+        _clear(dead_workplaces(target), on_progress)
+        _check_room(definition, place)
+        work = _Work(
+            definition=definition,
+            cache=cache,
+            runtime=runtime,
+            environ=environ,
+            processors=processors,
+            folder=target.with_name(f".{target.name}.{scratch_name(definition.key)}"),
+            written={**place, cache.root: IMAGES, **chosen_places(environ)},
+        )
+        with work.prepared():
             options = ("--sandbox", "--fix-perms")
-            work.make(folder / "image", options, on_progress, first_words=f"hpcml: {runtime}, unpacked into {target}")
-            (folder / "image").rename(target)
-        except OSError as error:
-            raise explain_os(error, written) from error
-        except ImageError as error:
-            raise with_log(error, folder / "build.log", cache, definition.key) from None
-        finally:
-            remove_tree(folder)
-            if chosen_place(environ, "TMPDIR"):
-                remove_tree(Path(str(chosen_place(environ, "TMPDIR"))) / scratch_name(definition.key))
+            first_words = f"hpcml: {runtime}, unpacked into {target}"
+            work.make("image", options, on_progress, first_words=first_words).rename(target)
+
+
+def _clear(left: Iterable[Path], on_progress: OnProgress) -> None:
+    """Remove what builds that died have left, once nothing works there any more."""
+    cleaning = BuildProgress(stage="waiting", words="a build that was killed is cleaning up")
+    for path in left:
+        await_end(path, on_wait=lambda: on_progress(cleaning))
+        remove_tree(path)
+    on_progress(BuildProgress(stage="preparing"))
 
 
 def _await_lock(
@@ -210,44 +216,9 @@ def _signals_clean_up() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _build(
-    definition: Definition,
-    cache: Cache,
-    runtime: Runtime,
-    environ: Mapping[str, str],
-    packing: Packing,
-    on_progress: OnProgress,
-    held: locks.Lock,
-) -> ImageRecord:
-    """Build the image in a folder of its own and move it into the cache; the caller holds the lock."""
-    began = time.monotonic()
-    with _workplace(cache, definition.key, environ) as (folder, scratch):
-        image = folder / "image.sif"
-        work = _Work(
-            definition=definition,
-            cache=cache,
-            runtime=runtime,
-            environ=environ,
-            processors=packing.processors,
-            folder=folder,
-            scratch=scratch,
-            written={cache.root: IMAGES, **chosen_places(environ)},
-        )
-        try:
-            decided = decide(packing, runtime, environ, folder)
-            work.make(image, decided.options, on_progress, first_words=f"hpcml: {runtime}, {decided.note}")
-            record = _describe(definition, image, runtime, environ, time.monotonic() - began)
-            _require_still_ours(held, definition)
-            return cache.adopt(image, record, work.log)
-        except OSError as error:
-            raise explain_os(error, work.written) from error
-        except ImageError as error:
-            raise with_log(error, work.log, cache, definition.key) from None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """One build in its own *folder*, with *scratch* for temporary files; *written* is as `explain` has it."""
+    """One build in its own *folder*; *written* is as `explain` has it."""
 
     definition: Definition
     cache: Cache
@@ -255,7 +226,6 @@ class _Work:
     environ: Mapping[str, str]
     processors: int | None
     folder: Path
-    scratch: Path
     written: Mapping[Path, str]
 
     @property
@@ -263,10 +233,35 @@ class _Work:
         """The file for all that is printed."""
         return self.folder / "build.log"
 
-    def make(self, target: Path, options: Sequence[str], on_progress: OnProgress, *, first_words: str) -> None:
-        """Let the runtime build *target*, with *options*; raise `ImageError` where it does not."""
+    @property
+    def scratch(self) -> Path:
+        """The folder for temporary files, where the user wants them."""
+        chosen = chosen_place(self.environ, "TMPDIR")
+        return Path(chosen) / scratch_name(self.definition.key) if chosen else self.folder / "tmp"
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Make the folders and remove them at the end; raise `ImageError` for what failed in the block, in one line."""
+        try:
+            remove_tree(self.folder)  # of a process with our number, on a host that has been started again
+            make_folder(self.folder)
+            self.scratch.mkdir(parents=True, mode=0o700)
+            for name in ("tmp", "var/tmp"):
+                (self.scratch / "of-post" / name).mkdir(parents=True)
+                (self.scratch / "of-post" / name).chmod(0o1777)
+            yield
+        except OSError as error:
+            raise explain_os(error, self.written) from error
+        except ImageError as error:
+            raise with_log(error, self.log, self.cache, self.definition.key) from None
+        finally:
+            remove_tree(self.scratch)
+            remove_tree(self.folder)
+
+    def make(self, name: str, options: Sequence[str], on_progress: OnProgress, *, first_words: str) -> Path:
+        """Let the runtime build *name* in our folder, with *options*; raise `ImageError` where it does not."""
         definition, runtime = self.definition, self.runtime
-        recipe, lines = self.folder / "image.def", deque[str](maxlen=_KEPT_LINES)
+        recipe, lines, target = self.folder / "image.def", deque[str](maxlen=_KEPT_LINES), self.folder / name
         recipe.write_text(definition.text, encoding="utf-8")
         require_unchanged(definition)
         login = login_for(definition.base.partition("/")[0], self.environ)  # the host that the digest was asked of
@@ -276,10 +271,6 @@ class _Work:
         kept = [self.cache.layers] if is_ours(self.cache.layers) else []  # another's, where people share the folder
         with open_file(self.log, encoding="utf-8") as log:
             print(first_words, file=log)
-            for name in ("tmp", "var/tmp"):
-                (self.scratch / "of-post" / name).mkdir(parents=True)
-                (self.scratch / "of-post" / name).chmod(0o1777)
-            (self.scratch / "of-post" / OWN_TMP).touch()
             for layers in (*kept, self.folder / "layers"):  # the last: see _TORN
                 variables = build_environment(
                     self.environ, scratch=self.scratch, layers=layers, login=login, plain_http=definition.plain_http
@@ -290,6 +281,7 @@ class _Work:
         if code != 0:
             raise explain(lines, code, self.written, runtime)
         require_unchanged(definition)
+        return target
 
     def _run(
         self,
@@ -317,13 +309,6 @@ class _Work:
                 stage = next((word for sign, word in _STAGES if sign in line), stage)
                 on_progress(BuildProgress(stage=stage, words=NOISE.sub("", line)))
             return process.wait()
-
-
-def _require_still_ours(held: locks.Lock, definition: Definition) -> None:
-    if not held.is_ours:
-        raise ImageError(
-            f"image {definition.key[:12]}: another builder took us for dead (did this host sleep?): build again"
-        )
 
 
 def _check_place(cache: Cache) -> None:
@@ -356,22 +341,6 @@ def _check_room(definition: Definition, written: Mapping[Path, str]) -> None:
             )
 
 
-@contextmanager
-def _workplace(cache: Cache, key: str, environ: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
-    """Make the folder of this build, and that for temporary files where the user wants them elsewhere."""
-    folder = cache.building(key)
-    chosen = chosen_place(environ, "TMPDIR")
-    scratch = Path(chosen) / scratch_name(key) if chosen else folder / "tmp"
-    try:
-        remove_tree(folder)  # of a process with our number, on a host that has been started again
-        make_folder(folder)
-        scratch.mkdir(parents=True, mode=0o700)
-        yield folder, scratch
-    finally:
-        remove_tree(scratch)
-        remove_tree(folder)
-
-
 def _describe(
     definition: Definition, image: Path, runtime: Runtime, environ: Mapping[str, str], build_s: float
 ) -> ImageRecord:
@@ -402,7 +371,6 @@ def _describe(
         runtime=str(runtime),
         labels=_labels_of(definition.text),
         files=definition.files,
-        bases=definition.bases,
         packages=installed_packages(runtime, image, environ),
         compression=compression_of(image),
     )

@@ -92,6 +92,11 @@ class Cache:
         """Downloaded layers, so that an interrupted build need not download them again."""
         return self.root / ".layers"
 
+    @property
+    def archives(self) -> Path:
+        """Images of Dockerfiles, until Apptainer has taken them in."""
+        return self.layers / "archives"
+
     def image(self, key: str) -> Path:
         """The image file of *key*."""
         return self.root / f"{key}.sif"

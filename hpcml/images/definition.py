@@ -2,20 +2,20 @@
 
 docs/containers.md describes the files; `hpcml build` and submissions hand the result to hpcml/images/build. The same
 file, configuration and digest of the base image always give the same text, and so the same key in the cache: labels and
-variables are sorted, and sections without content are left out. Pure but for reading the file.
+variables are sorted, and sections without content are left out. Pure but for reading the files.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from hpcml.errors import ConfigError, ImageError, require
-from hpcml.images import sources
-from hpcml.images.dockerfile import Converted, convert
+from hpcml.images import dockerfile, sources
+from hpcml.images.docker_build import DockerImage
 from hpcml.images.registry import Reference, host_architecture, is_loopback
 from hpcml.images.sections import (
     Piece,
@@ -28,7 +28,7 @@ from hpcml.images.sections import (
     with_arguments,
 )
 from hpcml.model.container import Container
-from hpcml.model.image import UNRESOLVED, BaseSettings, Definition
+from hpcml.model.image import UNRESOLVED, Definition
 from hpcml.paths import resource_dir
 
 _DEFAULT, _DEFAULT_LOCAL = "docker", "local"
@@ -47,39 +47,38 @@ def define(
     project: Path,
     architecture: str | None = None,
     base_size_bytes: int | None = None,
-    stage_digests: Mapping[str, str] | None = None,
-    bases: Mapping[str, BaseSettings] | None = None,
+    docker_image: DockerImage | None = None,
+    archives: Path | None = None,
 ) -> Definition:
     """Return the definition of *container* on the base image with *base_digest*.
 
     *base_digest* is ``sha256:...``, or None while it is not known: then the text has the tag, and builds nothing.
     *architecture* is amd64 or arm64, None that of this machine; *base_size_bytes* is the size of the compressed layers,
     from which the room for a build is estimated. Upon a base on this machine (``container.path``) there is no digest to
-    give: what the base holds is read. The text is ``<container.name>.def`` in the first of *folders* that has it, else
+    give: what the base holds is read. Of a Dockerfile that another program builds, *docker_image* is the image, whose
+    archive will lie in *archives*. The text is ``<container.name>.def`` in the first of *folders* that has it, else
     ``docker.def``, or ``local.def``; in its last stage the image is that of *container*, and sections get what it adds.
     Files of requirements that *container* names are relative to *project*, and sources of %files to the definition.
-    *stage_digests* has the digests of the images that earlier stages begin from (see `stages`), as they are written,
-    and *bases* what the images of a Dockerfile say of themselves (see `images_of`); None: nobody has asked.
 
     Raises `ConfigError` where there is no such file, or it builds from no registry or from another image or tag than
     *container* names, or a label has a name that is not allowed.
     """
-    path, sections, folder = _read(container, folders, bases)
-    require(bool(sections), f"{path} is empty")
-    reference = reference_of(container)
-    for_people = reference.for_people if reference is not None else str(local_base_of(container))
-    if container.definition is None and container.dockerfile is None:
-        if reference is None:
-            _check_local_base(path, sections, for_people)
-        elif path.stem != _DEFAULT:
-            _check_base(path, sections, reference)
-    pinned = f"{reference.host_and_name}@{base_digest}" if reference is not None and base_digest else for_people
-    for written, digest in (stage_digests or {}).items():
-        _pin_stages(sections, written, digest)
-    _set_base(sections, pinned, for_people)
-    files = sources.digests(sections, folder, written_in=path)
-    if reference is None:
-        base_digest = f"sha256:{files[for_people]}"
+    reference: Reference | None = None
+    if docker_image is not None:
+        sections = [[f"Bootstrap: {docker_image.bootstrap}", f"From: {docker_image.archive}"]]
+        folder, files, for_people = archives, dict[str, str](), str(container.dockerfile)
+        base_digest, pinned = docker_image.image_id, docker_image.archive
+    else:
+        path, sections, folder = _read(container, folders)
+        reference = reference_of(container)
+        for_people = reference.for_people if reference is not None else str(local_base_of(container))
+        _check(path, sections, container, reference)
+        pinned = f"{reference.host_and_name}@{base_digest}" if reference is not None and base_digest else for_people
+    _pin(sections[last_stage(sections)], pinned, for_people)
+    if docker_image is None:
+        assert folder is not None
+        files = sources.digests(sections, folder, written_in=path)
+        base_digest = f"sha256:{files[for_people]}" if reference is None else base_digest
     runs_here = any(section_name(piece) in ("%setup", "%pre") for piece in sections)
     added = {
         "labels": [*_labels(container, for_people, base_digest or UNRESOLVED)],
@@ -96,28 +95,8 @@ def define(
         plain_http=reference is not None and reference.plain_http,
         base_size_bytes=base_size_bytes,
         files=files,
-        folder=str(folder.resolve()) if files or runs_here else None,
-        bases=dict(bases or {}),
+        folder=str(folder.resolve()) if folder is not None and (files or runs_here or docker_image) else None,
     )
-
-
-def stages(
-    container: Container, folders: Sequence[Path], bases: Mapping[str, BaseSettings] | None = None
-) -> dict[str, Reference]:
-    """Return the images of registries that earlier stages of the definition begin from and that no digest pins.
-
-    Under each is what stands behind ``From:``. *bases* is as for `define`. Raises `ConfigError` as that does.
-    """
-    path, sections, _ = _read(container, folders, bases)
-    here = reference_of(container) if container.image is not None else None
-    found = {}
-    for piece in sections[: last_stage(sections)]:
-        agent, written = _head(piece)
-        if agent == "docker" and written and "@" not in written:
-            reference = _reference(written, path if container.dockerfile is None else None)
-            is_here = here is not None and here.plain_http and here.host == reference.host
-            found[written] = reference if here is None else replace(reference, plain_http=is_here)
-    return found
 
 
 def reference_of(container: Container) -> Reference | None:
@@ -131,9 +110,9 @@ def reference_of(container: Container) -> Reference | None:
     if container.definition is not None:
         path, agent, written = _own_base(container)
         return _reference(written, path) if agent == "docker" else None
-    if container.dockerfile is None:
-        return Reference.of(container)
-    return [*images_of(container).values()][-1]
+    if container.dockerfile is not None:
+        return _reference(dockerfile.base_of(Path(container.dockerfile), container.build_args))
+    return Reference.of(container)
 
 
 def local_base_of(container: Container) -> Path | None:
@@ -161,17 +140,6 @@ def _own_base(container: Container) -> tuple[Path, str, str]:
     return path, agent, written
 
 
-def images_of(container: Container, bases: Mapping[str, BaseSettings] | None = None) -> dict[str, Reference]:
-    """Return the images that the stages of a Dockerfile begin from, as it names them; none without a Dockerfile.
-
-    That of the wanted stage comes last. What the images say of themselves (*bases*) may name further ones (ONBUILD).
-    """
-    if container.dockerfile is None:
-        return {}
-    images = _converted(container, container.dockerfile, bases).images
-    return {image: _reference(image) for image in sorted(dict.fromkeys(images), key=images[-1].__eq__)}
-
-
 def _reference(image: str, written_in: Path | None = None) -> Reference:
     """Return what ``FROM image`` of a Dockerfile means, or ``From: image`` of the definition *written_in*."""
     name, _, digest = image.partition("@")
@@ -193,20 +161,21 @@ def adds_to_base(container: Container, folders: Sequence[Path]) -> Path | None:
     return path if any(_ADDS.match(line) for piece in sections for line in piece[:1]) else None
 
 
-def remarks(container: Container, bases: Mapping[str, BaseSettings]) -> tuple[str, ...]:
-    """Return what is different in the image from what its Dockerfile says, a line each; nothing for other images."""
-    return _converted(container, container.dockerfile, bases).remarks if container.dockerfile is not None else ()
-
-
-def pinned_stages(text: str, earlier: Iterable[str]) -> dict[str, str]:
-    """Return the digests that the definition *text* has for the images *earlier*, as `stages` names them."""
-    found = dict(re.findall(r"(?im)^# (\S+)\n\s*from\s*:\s*\S+@(\S+)$", text))
-    return {name: found[name] for name in earlier if name in found}
+def remarks(container: Container, folders: Sequence[Path]) -> tuple[str, ...]:
+    """Return what a user should know of the image, a line each: what is not as the Dockerfile says, or not pinned."""
+    if container.dockerfile is not None:
+        return _converted(container).remarks
+    path, sections, _ = _read(container, folders)
+    heads = map(_head, sections[: last_stage(sections)])
+    earlier = [written for agent, written in heads if agent == "docker" and "@" not in written]
+    return tuple(
+        f"{path}: From: {each} of an earlier stage has no digest: its tag may mean another" for each in earlier
+    )
 
 
 def require_unchanged(definition: Definition) -> None:
     """Raise `ImageError` where a source of %files is not any more what it was when the definition was made."""
-    if definition.folder is None:
+    if not definition.files or definition.folder is None:
         return
     pieces = pieces_of(definition.text)
     folder = Path(definition.folder)
@@ -216,24 +185,24 @@ def require_unchanged(definition: Definition) -> None:
         raise ImageError(f"%files {changed[0]} of {folder} has changed since this build was asked for: build again")
 
 
-def _read(
-    container: Container, folders: Sequence[Path], bases: Mapping[str, BaseSettings] | None = None
-) -> tuple[Path, list[Piece], Path]:
+def _read(container: Container, folders: Sequence[Path]) -> tuple[Path, list[Piece], Path]:
     """Return the file that *container* begins from, its pieces, and the folder that sources of %files count from."""
     if container.dockerfile is not None:
-        converted = _converted(container, container.dockerfile, bases)
+        converted = _converted(container)
         return Path(container.dockerfile), pieces_of(converted.text), converted.context
     path = Path(container.definition) if container.definition is not None else _file(container, folders)
-    return path, _sections(path, container.build_args), path.parent
+    sections = _sections(path, container.build_args)
+    require(bool(sections), f"{path} is empty")
+    return path, sections, path.parent
 
 
-def _converted(container: Container, dockerfile: str, bases: Mapping[str, BaseSettings] | None = None) -> Converted:
-    return convert(
-        Path(dockerfile),
+def _converted(container: Container) -> dockerfile.Converted:
+    assert container.dockerfile is not None
+    return dockerfile.convert(
+        Path(container.dockerfile),
         context=Path(container.context) if container.context is not None else None,
         build_args=container.build_args,
         target=container.target,
-        bases=bases,
     )
 
 
@@ -267,12 +236,14 @@ def _head(piece: Sequence[str]) -> tuple[str, str]:
     return agent, written
 
 
-def _pin_stages(sections: Sequence[list[str]], written: str, digest: str) -> None:
-    """Let the earlier stages that begin from *written* begin from that image with *digest*, and say what it was."""
-    reference = Reference.parse(written)
-    for piece in sections[: last_stage(sections)]:
-        if _head(piece) == ("docker", written):
-            _pin(piece, f"{reference.host_and_name}@{digest}", written)
+def _check(path: Path, sections: Sequence[list[str]], container: Container, reference: Reference | None) -> None:
+    """Raise `ConfigError` for a definition of the image's name that is of another image than *container* names."""
+    if container.definition is not None or container.dockerfile is not None:
+        return
+    if reference is None:
+        _check_local_base(path, sections, str(container.path))
+    elif path.stem != _DEFAULT:
+        _check_base(path, sections, reference)
 
 
 def _check_base(path: Path, sections: Sequence[list[str]], reference: Reference) -> None:
@@ -312,12 +283,8 @@ def _check_local_base(path: Path, sections: Sequence[list[str]], base: str) -> N
     )
 
 
-def _set_base(sections: Sequence[list[str]], pinned: str, for_people: str) -> None:
-    """Let the last stage begin from *pinned*, and say before it what that is for people."""
-    _pin(sections[last_stage(sections)], pinned, for_people)
-
-
 def _pin(piece: list[str], pinned: str, for_people: str) -> None:
+    """Let a stage begin from *pinned*, and say before it what that is for people."""
     note = [f"# {for_people}"] if pinned != for_people else []
     done: list[str] = []
     for line in piece:

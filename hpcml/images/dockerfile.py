@@ -1,65 +1,45 @@
-"""Makes a definition of a Dockerfile, or says by line why not: for ``container.dockerfile`` and ``build --dockerfile``.
+"""Makes a definition of a simple Dockerfile, or says by line what it cannot say; `docker_build` builds the others.
 
-Two steps. Each instruction is read here and put into the one form of it that spython's parser takes as it is meant;
-from these spython makes its recipes, a stage each, which are compared with what was given to it (`dockerfile_stages`).
-What a definition cannot say is refused, and what it says otherwise is remarked on, with the number of the line.
-docs/decisions/spython.md has what spython's parser makes of Dockerfiles as people write them.
-
-In %post each RUN is a shell of its own, as in Docker, and what COPY brings is put in place when its turn comes: %files,
-which Apptainer does first, only lays it down in `STAGED`. A stage that goes on from another one has all that one's
-instructions before its own; a stage that the last one does not need is left out, with what a definition could not say.
+Read are one FROM, ARG, ENV, RUN, COPY and ADD of local files, WORKDIR, LABEL, CMD and ENTRYPOINT. In %post each RUN is
+a shell of its own, as in Docker, and what COPY brings is put in place when its turn comes: %files, which Apptainer does
+first, only lays it down in `_STAGED`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any
 
 from hpcml.errors import ConfigError, require
-from hpcml.images.dockerfile_context import Context, is_pattern, is_source
-from hpcml.images.dockerfile_lines import (
-    Heredoc,
-    Instruction,
-    in_double_quotes,
-    instructions,
-    listed,
-    printing,
-    quoted,
-    unquoted,
-    without_heredocs,
-)
-from hpcml.images.dockerfile_stages import STAGED, Stage, check, definition, is_of_tmp
-from hpcml.images.registry import host_architecture
 from hpcml.model.container import breaks_line
-from hpcml.model.image import BaseSettings
 
-_FLAG = re.compile(r"--([a-z-]+)(?:=(\S+))?\s+")
-_VALUE = r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])*"""
-_PAIR = re.compile(rf"""("[\w./-]+"|[A-Za-z_][\w.-]*)=({_VALUE})(?:\s+|$)""", re.DOTALL)
-_ARG = re.compile(rf"([A-Za-z_]\w*)(?:=({_VALUE}))?(?:\s+|$)", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?:(:?[-+?])((?:\\.|\$\{[^}]*\}|[^}\\])*))?\}|(\w+))")
-_BASE = re.compile(r"[\w./:@-]+", re.ASCII)
+_STAGED = "/.hpcml-copy"
+_VARIABLE = re.compile(r"\$(?:(?P<plain>\w+)|\{(?P<name>\w+)(?:(?P<sign>:?[-+])(?P<other>[^{}]*))?\}|(?P<odd>\{))")
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_FLAG = re.compile(r"--([a-z-]+)(?:=(\S*))?\s+")
+_HEREDOC = re.compile(r"(?:^|\s)\d*<<-?[\"']?\w")
 _REMOTE = re.compile(r"(?i)(https?://|git[:@]|ssh:|ftp:)")
+_PLAIN_NAME = re.compile(r"(?![-~])[\w./+@=,~-]+")  # Apptainer hands it to a shell as it is written
 _CHMOD = re.compile(r"[0-7]{3,4}|[ugoa]*[-+=][rwxXst]*(,[ugoa]*[-+=][rwxXst]*)*")
-_PIP = re.compile(r"\bpip[\d.]*\b.*\binstall\b")
-_TO_HOME = re.compile(r"\s--user\b(?!-)")
-_TARGETS = ("target", "dst", "destination")
-_OF_THE_SYSTEM = re.compile(r"/(?:(?:s?bin|lib(?:x?32|64)?|usr(?!/src/)|etc|dev|proc|sys|run|var)(?:/|$)|$)")
-_PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"})  # known to Docker without ARG
+_MOST_FILES = 1000  # of one COPY with a .dockerignore, each of which is a line of the definition
+_INSTEAD = "build it where podman, buildah or docker is, or write a definition"
 # What a program of whoever runs the image writes to: a place in the image, which is read only, would end it.
 _OF_WHO_RUNS = {"HOME": "runs have your own home", **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), "runs use /tmp")}
-# What has no meaning where no daemon runs the image, and what is done instead.
 _WITHOUT_MEANING = {
     "EXPOSE": "ports are not closed in an image",
     "VOLUME": "use container.binds",
     "STOPSIGNAL": "the scheduler's signals are sent",
     "HEALTHCHECK": "nobody asks for it",
     "MAINTAINER": "write LABEL",
+    "USER": "%post is done as root of the image, and runs are yours",
 }
 
 
@@ -70,697 +50,334 @@ class Converted:
     text: str
     remarks: tuple[str, ...]
     context: Path  # the folder that sources of %files are relative to
-    images: tuple[str, ...]  # that its stages begin from, as they are written; the wanted stage's comes last
-
-
-class _Piece(NamedTuple):
-    """A part of a value: what it is, or what the shell of the image has to say."""
-
-    text: str
-    is_shell: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """A path of the image."""
-
-    word: str  # of the shell of %post, where relative ones count from WORKDIR
-    is_folder: bool  # it ends with a slash
-    path: str | None  # absolute; None: it has variables of the image
+    base: str  # as FROM names it
 
 
 def convert(
-    path: Path,
-    *,
-    context: Path | None = None,
-    build_args: Mapping[str, str] | None = None,
-    target: str | None = None,
-    bases: Mapping[str, BaseSettings] | None = None,
+    path: Path, *, context: Path | None = None, build_args: Mapping[str, str] | None = None, target: str | None = None
 ) -> Converted:
     """Return the definition that the Dockerfile *path* means; raise `ConfigError` with the line that has none.
 
-    *context* is the folder that it copies from, None its own; *build_args* are values for its ARG, *target* names the
-    stage that is wanted, None the last: as with ``docker build -f PATH --build-arg NAME=VALUE --target STAGE CONTEXT``.
-    *bases* has what its images say of themselves, as far as they could be asked; None: nobody has asked yet.
+    *context* is the folder that it copies from, None its own; *build_args* are values for its ARG, *target* names its
+    stage: as with ``docker build -f PATH --build-arg NAME=VALUE --target STAGE CONTEXT``.
     """
+    folder = path.parent if context is None else context
+    require(folder.is_dir(), f"container.context={folder} is no folder")
+    reader = _Reader(path, folder, build_args or {}, target)
+    for part in _parser(path, {}).structure:
+        if part["instruction"] != "COMMENT":
+            reader.take(part["startline"] + 1, part["instruction"], part["value"].strip())
+    require(reader.base != "", f"{path} has no FROM: a Dockerfile begins with one")
+    unknown = sorted({*reader.build_args} - reader.declared)
+    require(
+        not unknown,
+        f"container.build_args.{''.join(unknown[:1])}: {path} has no such ARG: it has "
+        f"{', '.join(sorted(reader.declared)) or 'none'}",
+    )
+    text = "\n".join(reader.definition()) + "\n"
+    return Converted(text=text, remarks=tuple(reader.remarks), context=folder, base=reader.base)
+
+
+def base_of(path: Path, build_args: Mapping[str, str]) -> str:
+    """Return the image that the last FROM of the Dockerfile *path* names, by its ARG; it may be one of its stages."""
+    images = _parser(path, build_args).parent_images
+    require(bool(images), f"{path} has no FROM: a Dockerfile begins with one")
+    return str(images[-1])
+
+
+def _parser(path: Path, build_args: Mapping[str, str]) -> Any:  # noqa: ANN401 - of a library without types
+    from dockerfile_parse import DockerfileParser  # noqa: PLC0415 - for those who have a Dockerfile
+
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise ConfigError(f"container.dockerfile={path} cannot be read: {why}") from error
-    folder = path.parent if context is None else context
-    require(folder.is_dir(), f"container.context={folder} is no folder")
-    reader = _Reader(path, Context(path, folder), build_args or {}, bases)
-    for instruction in instructions(text, path):
-        reader.take(instruction)
-    require(bool(reader.stages), f"{path} has no FROM: a Dockerfile begins with one")
-    needed = reader.needed(target)
-    reader.require_build_args_declared()
-    for stage in needed:
-        if stage.refusal is not None:
-            raise stage.refusal
-    check(path, needed)
-    lines = [line for stage in needed for line in definition(stage, needed)]
-    remarks = dict.fromkeys(sorted(remark for stage in needed for remark in stage.remarks))
-    return Converted(
-        text="\n".join(lines) + "\n",
-        remarks=tuple(f"{path.name}:{number}: {what}" for number, what in remarks),
-        context=folder,
-        images=tuple(stage.base for stage in needed),
-    )
+    lines = text.replace("\r\n", "\n")
+    return DockerfileParser(fileobj=BytesIO(f"{lines}\n\n".encode()), build_args=dict(build_args))
 
 
 class _Reader:
-    """Takes the instructions in their order."""
+    """Takes the instructions in their order; has the parts of the definition afterwards."""
 
-    def __init__(
-        self,
-        path: Path,
-        context: Context,
-        build_args: Mapping[str, str],
-        bases: Mapping[str, BaseSettings] | None,
-    ) -> None:
-        self.path = path
-        self._context = context
-        self._bases = bases
-        self._trigger = ""  # which instruction of ONBUILD is being done
-        self.stages: list[Stage] = []
-        self._images: dict[str, Stage] = {}  # that COPY --from names, by what it says
-        self._build_args = build_args
-        self._global: dict[str, str | None] = dict(_platforms())
-        self._declared: set[str] = set()
-        self._copies = 0
+    def __init__(self, path: Path, context: Path, build_args: Mapping[str, str], target: str | None) -> None:
+        self.base = ""
+        self.remarks: list[str] = []
+        self.declared: set[str] = set()
+        self.build_args = build_args
+        self._path, self._context, self._target = path, context, target
         self._line = 0
+        self._known: dict[str, str | None] = {}  # of ARG and ENV; None: it needs a variable of the base
+        self._before_from: dict[str, str | None] = {}
+        self._of_env: set[str] = set()
+        self._has_directory = False  # an absolute WORKDIR: before it counts the base's, which is not known here
+        self._n_copies = 0
+        self._files: list[str] = []
+        self._labels: list[str] = []
+        self._environment: list[str] = []
+        self._post: list[str] = []
+        self._entrypoint: list[str] = []
+        self._command: list[str] = []
 
-    def take(self, instruction: Instruction) -> None:
-        """Take one instruction; raise `ConfigError` for one that a definition cannot say before the first FROM.
-
-        Of a stage the first such error is kept: nobody may need that stage.
-        """
-        self._line = instruction.line
-        try:
-            self._take(instruction)
-        except ConfigError as error:
-            if not self.stages:
-                raise
-            self._stage.refusal = self._stage.refusal or error
-
-    def _take(self, instruction: Instruction) -> None:
-        name, words = instruction.name, instruction.words
+    def take(self, line: int, name: str, words: str) -> None:
+        """Take the instruction *name* of a *line*; raise `ConfigError` for one that a definition cannot say."""
+        self._line = line
         takers: Mapping[str, Callable[[str], None]] = {
             "FROM": self._from, "ARG": self._arg, "ENV": self._env, "LABEL": self._label, "WORKDIR": self._workdir,
-            "USER": self._user, "SHELL": self._shell, "ENTRYPOINT": self._entrypoint, "CMD": self._cmd,
-            "ONBUILD": self._onbuild,
+            "RUN": self._run, "COPY": self._copy, "ADD": self._add, "ENTRYPOINT": self._set_entrypoint,
+            "CMD": self._set_command,
         }  # fmt: skip
-        with_heredocs: Mapping[str, Callable[[str, Sequence[Heredoc]], None]] = {
-            "RUN": self._run, "COPY": self._copy, "ADD": self._add,
-        }  # fmt: skip
-        is_known = name in takers or name in with_heredocs or name in _WITHOUT_MEANING
-        self._require(is_known, f"{name} is no instruction")
-        self._require(bool(words), f"{name} says nothing")
-        self._require(bool(self.stages) or name in ("FROM", "ARG"), f"{name} stands before FROM")
+        self._require(words != "", f"{name} says nothing")
+        self._require(self.base != "" or name in ("FROM", "ARG"), f"{name} stands before FROM")
+        self._require("{{" not in words, f"{name}: Apptainer reads {{{{ as its own: write it otherwise")
         if name in _WITHOUT_MEANING:
-            self._remark(f"{name} is left out: {_WITHOUT_MEANING[name]}")
-        elif name in with_heredocs:
-            with_heredocs[name](words, instruction.heredocs)
-        else:
-            takers[name](words)
-
-    def needed(self, target: str | None) -> list[Stage]:
-        """Return the stages that make the one that *target* names, or the last, which comes last; images first."""
-        wanted = self.stages[-1]
-        if target is not None:
-            found = self._above(target, self.stages)
-            names = ", ".join(stage.name or str(number) for number, stage in enumerate(self.stages))
-            require(found is not None, f"container.target={target}: {self.path} has the stages {names}")
-            wanted = found or wanted
-        known = {stage.label: stage for stage in (*self._images.values(), *self.stages)}
-        labels, left = {wanted.label}, [wanted]
-        while left:
-            more = [known[label] for label in left.pop().from_stages if label not in labels]
-            labels |= {stage.label for stage in more}
-            left += more
-        return [*(stage for label, stage in known.items() if label in labels and stage is not wanted), wanted]
-
-    def require_build_args_declared(self) -> None:
-        """Raise `ConfigError` for a value for which the file has no ARG."""
-        unknown = sorted({*self._build_args} - self._declared - _PROXIES)
-        names = ", ".join(sorted(self._declared)) or "none"
-        require(
-            not unknown, f"container.build_args.{''.join(unknown[:1])}: {self.path} has no such ARG: it has {names}"
+            self._remark(f"{name} {words} is left out: {_WITHOUT_MEANING[name]}")
+            return
+        self._require(name in takers, f"{name} is nothing that a definition can say: {_INSTEAD}")
+        self._require(
+            name not in ("RUN", "COPY", "ADD") or _HEREDOC.search(words) is None,
+            f"{name} with a here-document: {_INSTEAD}",
         )
+        takers[name](words)
 
-    @property
-    def _stage(self) -> Stage:
-        return self.stages[-1]
+    def definition(self) -> Iterator[str]:
+        """Yield the lines of the definition."""
+        yield from ("Bootstrap: docker", f"From: {self.base}")
+        for name, lines in (("files", self._files), ("labels", self._labels), ("environment", self._environment)):
+            yield from ["", f"%{name}", *(f"    {line}" for line in lines)] if lines else []
+        if self._post:
+            yield from ["", "%post", "export HOME=/root", "cd /", *self._post]
+            yield from [f"rm -rf {_STAGED}"] if self._n_copies else []
+        if self._entrypoint or self._command:
+            yield from ["", "%runscript"]
+            yield from [f'    [ "$#" -gt 0 ] || set -- {shlex.join(self._command)}'] if self._command else []
+            yield f'    exec {shlex.join(self._entrypoint)} "$@"'.replace("exec  ", "exec ")
 
     def _require(self, holds: bool, what: str) -> None:  # noqa: FBT001 - as errors.require
-        require(holds, f"{self.path}:{self._line}: {self._trigger}{what}")
+        require(holds, f"{self._path}:{self._line}: {what}")
 
     def _remark(self, what: str) -> None:
-        self._stage.remarks.append((self._line, f"{self._trigger}{what}"))
-
-    def _flags(self, words: str) -> tuple[list[tuple[str, str]], str]:
-        found = []
-        while match := _FLAG.match(words):
-            found.append((match[1], match[2] or ""))
-            words = words[match.end() :].strip()
-        return found, words
-
-    def _expanded(self, words: str, known: Mapping[str, str | None], unset: Iterable[str] = ()) -> str:
-        """Return *words* with the variables of ARG and ENV in place; those that are not known here are refused."""
-        of_base = self._stage.of_base if self.stages else {}
-        there = {name: value for name, value in {**of_base, **known}.items() if name not in unset}
-        return "".join(piece.text for piece in self._pieces(words, there, (), has_quotes=False, of_image=False))
-
-    def _pieces(
-        self,
-        words: str,
-        known: Mapping[str, str | None],
-        unset: Iterable[str],
-        *,
-        has_quotes: bool = True,
-        of_image: bool = True,
-    ) -> Iterator[_Piece]:
-        """Yield the parts of *words* as Docker reads them, without quotes and backslashes where it *has_quotes*.
-
-        With *of_image*, variables that are not known here are left to the shell of the image, else they are refused.
-        """
-        quote, at = "", 0
-        while at < len(words):
-            sign = words[at]
-            if has_quotes and sign in "'\"" and quote in ("", sign):
-                quote = "" if quote else sign
-            elif has_quotes and sign == "\\" and quote != "'" and at + 1 < len(words):
-                at += 1
-                yield _Piece(f"\\{words[at]}" if quote and words[at] not in '$"\\' else words[at])
-            elif sign == "$" and quote != "'" and (match := _VARIABLE.match(words, at)):
-                yield from self._variable(match, known, unset, has_quotes=has_quotes, of_image=of_image)
-                at = match.end() - 1
-            else:
-                is_read = not words.startswith("${", at) or quote == "'"
-                self._require(is_read, f"{words}: of ${{NAME...}}, :-, :+, :?, -, + and ? are read: write the value")
-                yield _Piece(sign)
-            at += 1
-
-    def _variable(
-        self,
-        match: re.Match[str],
-        known: Mapping[str, str | None],
-        unset: Iterable[str],
-        *,
-        has_quotes: bool,
-        of_image: bool,
-    ) -> Iterator[_Piece]:
-        name, sign, other = match[1] or match[4], match[2] or "", match[3] or ""
-        value = known.get(name)
-        others = [*self._pieces(other, known, unset, has_quotes=has_quotes, of_image=of_image)]
-        if value is None and of_image:
-            inner = _in_double_quotes(others, closing="\\}")
-            yield _Piece(f"${{{name}{sign}{inner}}}" if sign else match[0], is_shell=True)
-            return
-        hint = f"set container.build_args.{name}" if name in self._declared else f"write it, or ARG {name}=..."
-        is_known = value is not None or (bool(sign) and name not in known)
-        self._require(is_known, f"the value of ${name} is not known here: {hint}")
-        is_there = value is not None and name not in unset and (bool(value) or not sign.startswith(":"))
-        self._require(is_there or not sign.endswith("?"), f"${name} has no value: {other or hint}")
-        if sign and is_there == sign.endswith("+"):
-            yield from others
-        elif not sign.endswith("+"):
-            yield _Piece(value or "")
-
-    def _here(self, words: str) -> str:
-        """Return *words* with the variables of this stage in place."""
-        return self._expanded(words, self._stage.known, self._stage.unset)
-
-    def _from(self, words: str) -> None:
-        flags, words = self._flags(words)
-        match = re.fullmatch(r"(\S+)(?:\s+(?i:as)\s+(\S+))?", words)
-        label, name = f"stage{len(self.stages)}", match[2] if match else None
-        self.stages.append(Stage(label=label, base="", name=name))
-        self._require(match is not None, f"FROM {words}: write FROM IMAGE:TAG, or FROM IMAGE:TAG AS NAME")
-        assert match is not None
-        image = self._image(match[1])
-        earlier = self._above(image, self.stages[:-1]) if not image.isdigit() else None
-        if earlier is not None:
-            self.stages[-1] = earlier.after(label, name)
-            triggers: Sequence[str] = earlier.triggers
-        else:
-            triggers = self._begin_from(image)
-        ours = self._global["TARGETPLATFORM"]
-        for flag, value in flags:
-            self._require(
-                flag == "platform" and self._expanded(value, self._global) == ours,
-                f"--{flag}={value}: the image is made for the processor that builds it, {ours}: leave it out",
-            )
-        for trigger in triggers:
-            self._trigger = f"ONBUILD {trigger} of {image}: "
-            for instruction in instructions(trigger, self.path):
-                self._require(instruction.name not in ("FROM", "ONBUILD"), "is nothing that ONBUILD may do")
-                self._take(instruction)
-            self._trigger = ""
-
-    def _begin_from(self, image: str) -> Sequence[str]:
-        """Let the stage begin from what *image* says of itself; return what that has to be done behind FROM."""
-        stage = self._stage
-        stage.base = image
-        self._require(image != "scratch", "FROM scratch is an empty image: begin from one with a shell")
-        settings = (self._bases or {}).get(image)
-        if settings is None:
-            if self._bases is not None:
-                self._remark(f"of {image} is not known what it says of WORKDIR, SHELL, ENV, USER and ONBUILD")
-            return ()
-        stage.of_base = settings.variables
-        stage.variables = {*settings.variables}
-        stage.entrypoint, stage.command = [*settings.entrypoint] or None, [*settings.command] or None
-        stage.runs = (stage.entrypoint, stage.command)
-        self._shell(json.dumps(settings.shell_words))
-        if settings.user:
-            self._home_of(settings.user)
-        if settings.directory != "/":
-            self._go_to(self._place(settings.directory))
-        return settings.triggers
-
-    def _image(self, words: str) -> str:
-        image = self._expanded(words, self._global)
-        self._require(_BASE.fullmatch(image) is not None, f"{words}: {image!r} is no image: write NAME:TAG")
-        return image
-
-    @staticmethod
-    def _above(name: str, stages: Sequence[Stage]) -> Stage | None:
-        """Return the stage of *stages* that is called *name*, in letters of any case, or has that number."""
-        for stage in reversed(stages):
-            if stage.name is not None and stage.name.lower() == name.lower():
-                return stage
-        return stages[int(name)] if name.isdigit() and int(name) < len(stages) else None
-
-    def _arg(self, words: str) -> None:
-        declared, at = [], 0
-        while match := _ARG.match(words, at):
-            declared.append((match[1], match[2]))
-            at = match.end()
-        if at < len(words):  # as Docker had it once: one, whose value has spaces
-            name, sign, value = words.partition("=")
-            self._require(re.fullmatch(r"[A-Za-z_]\w*", name) is not None, f"ARG {name}: write ARG NAME=value")
-            declared = [(name, value if sign else None)]
-        for name, value in declared:
-            self._arg_of(name, value)
-
-    def _arg_of(self, name: str, written: str | None) -> None:
-        self._declared.add(name)
-        if self.stages and name in self._stage.variables:
-            return  # ENV overrides ARG
-        known = self._stage.known if self.stages else self._global
-        given = self._build_args.get(name)
-        if given is not None:
-            value = given
-        elif written is not None:
-            unset = self._stage.unset if self.stages else ()
-            there = {**self._stage.of_base, **known} if self.stages else known
-            value = "".join(piece.text for piece in self._pieces(written, there, unset, of_image=False))
-        elif self.stages and self._global.get(name) is not None:
-            value = str(self._global[name])
-        else:
-            if self.stages:
-                self._stage.unset.add(name)
-                self._stage.known[name] = ""
-                self._remark(f"ARG {name} has no value: container.build_args.{name} gives it one")
-            return
-        known[name] = value
-        if self.stages:
-            self._stage.unset.discard(name)
-            self._stage.post.append(f"export {name}={quoted(value)}")
-
-    def _env(self, words: str) -> None:
-        known, unset = {**self._stage.known}, {*self._stage.unset}  # for all of them as they are before it
-        pairs = [(name, [*self._pieces(value, known, unset)]) for name, value in self._pairs("ENV", words)]
-        for name, pieces in pairs:
-            is_known = not any(piece.is_shell for piece in pieces)
-            self._stage.known[name] = "".join(piece.text for piece in pieces) if is_known else None
-            self._stage.unset.discard(name)
-            self._stage.variables.add(name)
-        settings = [(name, f'{name}="{_in_double_quotes(pieces)}"') for name, pieces in pairs]
-        self._stage.post.append(" ".join(["export", *(setting for _, setting in settings)]))
-        kept_out = {name for name, _ in pairs if name in _OF_WHO_RUNS and not is_of_tmp(self._stage.known[name] or "")}
-        for name in sorted(kept_out):
-            self._remark(f"ENV {name} counts while the image is built: {_OF_WHO_RUNS[name]}")
-        of_runs = [setting for name, setting in settings if name not in kept_out]
-        self._stage.environ += [" ".join(["export", *of_runs])] if of_runs else []
-
-    def _label(self, words: str) -> None:
-        for name, value in self._pairs("LABEL", words):
-            self._require(not name.startswith("org.hpcml."), f"LABEL {name} is set by hpcml: choose another name")
-            known = {**self._stage.of_base, **self._stage.known}
-            pieces = self._pieces(value, known, self._stage.unset, of_image=False)
-            plain = "".join(piece.text for piece in pieces)
-            self._require("{{" not in plain, f"LABEL {name}: Apptainer reads {{{{ as its own: write it otherwise")
-            self._stage.labels.append((name, " ".join(plain.split())))
-
-    def _pairs(self, what: str, words: str) -> Iterator[tuple[str, str]]:
-        """Yield the names and values of ENV or LABEL, each value as it is written."""
-        names = r"[A-Za-z_][\w./-]*" if what == "LABEL" else r"[A-Za-z_]\w*"
-        if "=" not in words.split(maxsplit=1)[0]:  # the old form: one name, and the rest of the line
-            name, _, value = words.partition(" ")
-            self._require(
-                re.fullmatch(names, name) is not None and bool(value.strip()), f"{what} {words}: write NAME=value"
-            )
-            yield name, value.strip()
-            return
-        at = 0
-        while at < len(words):
-            match = _PAIR.match(words, at)
-            self._require(match is not None, f"{what} {words[at:]}: write NAME=value, values with spaces in quotes")
-            assert match is not None
-            name = unquoted(match[1]) if what == "LABEL" else match[1]
-            self._require(re.fullmatch(names, name) is not None, f"{name} is no variable's name")
-            yield name, match[2]
-            at = match.end()
-
-    def _run(self, words: str, heredocs: Sequence[Heredoc]) -> None:
-        flags, words = self._flags(words)
-        undone = [line for flag, value in flags if (line := self._run_flag(flag, value)) is not None]
-        if any(_PIP.search(part) and _TO_HOME.search(part) for part in re.split(r"[;&|\n]", words)):
-            self._remark("pip install --user puts packages into a home, where runs do not look: leave --user out")
-        argv = self._list(words)
-        if argv:
-            line = f"(exec {quoted(*argv)})"  # no words of the shell, nor of definitions
-        elif heredocs and not without_heredocs(words):
-            line = self._script("".join(each.text for each in heredocs))
-        elif heredocs:
-            text = f"{words}\n" + "".join(f"{each.text}{each.word}\n" for each in heredocs)
-            line = f'{quoted(*self._stage.shell)} "$({printing(text)})"'
-        else:
-            line = quoted(*self._stage.shell, words)
-        self._stage.post += [line, *reversed(undone)]
-
-    def _script(self, text: str) -> str:
-        """Return the line that carries out *text*, by the program that its first line names, else by the shell."""
-        if not text.startswith("#!"):
-            return f'{quoted(*self._stage.shell)} "$({printing(text)})"'
-        file = f"{STAGED}-script"
-        return f"{printing(text)} >{file}; chmod 755 {file}; {file}; rm {file}"
-
-    def _run_flag(self, flag: str, value: str) -> str | None:
-        """Take a flag of RUN; return the line of the shell that takes it back after it, if there is one."""
-        facts = dict(part.partition("=")[::2] for part in value.split(","))
-        kind = facts.get("type", "bind") if flag == "mount" else ""
-        if kind in ("cache", "tmpfs"):
-            target = next((facts[name] for name in _TARGETS if facts.get(name)), "")
-            self._require(bool(target), f"--{flag}={value}: write target=/where")
-            place = self._place(target)
-            key = facts.get("id") or place.word if kind == "cache" else self._count()
-            store = f"{STAGED}/mounted-{self._stage.mounted.setdefault(key, len(self._stage.mounted))}"
-            self._stage.functions.add("hpcml_mount")
-            self._stage.post.append(f"hpcml_mount {store} {place.word}")
-            if kind == "cache":
-                self._remark("--mount=type=cache begins empty: nothing is kept from one build to the next")
-            return f"hpcml_unmount {store} {place.word}"
-        if kind == "bind":
-            target = next((facts[name] for name in _TARGETS if facts.get(name)), "")
-            self._require(bool(target), f"--{flag}={value}: write target=/where")
-            place = self._place(target)
-            source = facts.get("source") or facts.get("src") or ("." if "from" not in facts else "/")
-            for number, name in self._staged(source, facts.get("from"), _Place(word="", is_folder=False, path=None)):
-                self._stage.post.append(f"hpcml_bind {number} {quoted(_last(name))} {place.word}")
-            self._stage.functions.add("hpcml_bind")
-            return f"hpcml_unbind {place.word}"
-        is_nothing = (flag, value) in {("network", "default"), ("security", "sandbox")}
-        self._require(is_nothing, f"--{flag}={value} is nothing that a build here can do")
-        return None
-
-    def _workdir(self, words: str) -> None:
-        place = self._place(unquoted(words))
-        self._go_to(place)
-        if place.path is not None and _OF_THE_SYSTEM.match(place.path) is None:
-            self._stage.workdirs.append(place.path)
-        self._remark(
-            f"WORKDIR {place.path or words} counts while the image is built; runs begin in their own directory"
-        )
-
-    def _go_to(self, place: _Place) -> None:
-        self._stage.directory = place.path
-        self._stage.post.append(f"mkdir -p {place.word}; cd {place.word}")
-
-    def _place(self, words: str) -> _Place:
-        """Return a path of the image; variables that only the image has are the shell's."""
-        is_folder = words.endswith(("/", "/.")) or words == "."
-        names = [match[1] or match[4] for match in _VARIABLE.finditer(words) if not match[2]]
-        known = {**self._stage.of_base, **self._stage.known}
-        of_image = {name for name in names if known.get(name) is None and name not in self._declared}
-        if not of_image and (self._stage.directory is not None or words.startswith("/")):
-            found = self._here(words)
-            is_folder = is_folder or found.endswith(("/", "/."))
-            path = str(PurePosixPath(self._stage.directory or "/") / found)
-            word = quoted(f"{path}/" if is_folder and path != "/" else path)
-            return _Place(word=word, is_folder=is_folder, path=path)
-        word, at = "", 0
-        for match in _VARIABLE.finditer(words):
-            name = match[1] or match[4]
-            word += in_double_quotes(words[at : match.start()])
-            word += f"${{{name}:?has no value in this image}}" if name in of_image else self._in_quotes(match[0])
-            at = match.end()
-        return _Place(word=f'"{word}{in_double_quotes(words[at:])}"', is_folder=is_folder, path=None)
-
-    def _in_quotes(self, words: str) -> str:
-        return in_double_quotes(self._here(words))
-
-    def _copy(self, words: str, heredocs: Sequence[Heredoc], *, unpacks: bool = False) -> None:
-        flags, words = self._flags(words)
-        stage, mode = self._copy_flags(flags)
-        plain = without_heredocs(words) if heredocs else words
-        *sources, target = self._list(plain) or self._words(plain) or [""]
-        self._require(len(sources) + len(heredocs) >= 1 and target != "", f"{words}: write COPY SOURCE... DESTINATION")
-        place = self._place(target)
-        is_several = len(sources) + len(heredocs) > 1
-        self._require(place.is_folder or not is_several, f"{words} are several: end {target} with a slash")
-        for heredoc in heredocs:
-            self._write(heredoc, place, mode)
-        for source in sources:
-            for number, name in self._staged(source, stage, place):
-                self._chmod(mode, number)
-                letter = self._context.packed(name) if unpacks and stage is None else None
-                if letter is not None:
-                    self._stage.post.append(f"mkdir -p {place.word}; tar -x{letter}f {STAGED}/{number} -C {place.word}")
-                elif stage is not None and is_pattern(name):  # of each folder that it names what is in it
-                    put = f'hpcml_put "{number}/${{each##*/}}" "${{each##*/}}" {place.word}'
-                    self._stage.post.append(f"for each in {STAGED}/{number}/*; do {put}; done")
-                else:
-                    self._stage.post.append(f"hpcml_put {number} {quoted(_last(name))} {place.word}")
-
-    def _copy_flags(self, flags: Sequence[tuple[str, str]]) -> tuple[str | None, str | None]:
-        """Return the stage or image that COPY is from, and the mode that its files get; None: said by nobody."""
-        stage = mode = None
-        for flag, value in flags:
-            if flag == "from":
-                stage = value
-            elif flag == "chmod":
-                mode = self._here(value)
-                self._require(_CHMOD.fullmatch(mode) is not None, f"--chmod={value}: write --chmod=755")
-            elif flag == "chown":
-                self._remark(f"--chown={value} is left out: files of an image are read as yourself")
-            else:
-                self._require(flag == "link", f"--{flag} is nothing that a definition can say: use RUN")
-        return stage, mode
-
-    def _write(self, heredoc: Heredoc, place: _Place, mode: str | None) -> None:
-        """Make a file of a here-document of COPY."""
-        text = heredoc.text if heredoc.is_quoted else self._here_unescaped(heredoc.text)
-        number = self._count()
-        self._stage.functions.add("hpcml_put")
-        self._stage.post.append(f"mkdir -p {STAGED}; {printing(text)} >{STAGED}/{number}")
-        self._chmod(mode, number)
-        self._stage.post.append(f"hpcml_put {number} {heredoc.word} {place.word}")
-
-    def _chmod(self, mode: str | None, number: str) -> None:
-        if mode is None:
-            return
-        for_all = "" if mode.isdigit() and int(mode[-1], 8) & 4 else f"; chmod -R go+rX {STAGED}/{number}"
-        if for_all:
-            self._remark(f"--chmod={mode}: everybody may read these files, for an image is read as yourself")
-        self._stage.post.append(f"chmod -R {mode} {STAGED}/{number}{for_all}")
-
-    def _here_unescaped(self, text: str) -> str:
-        """Return *text* with variables in place, but for those behind a backslash, which goes."""
-        parts = re.split(r"\\([$\\])", text)
-        return "".join(part if at % 2 else self._here(part) for at, part in enumerate(parts))
-
-    def _staged(self, source: str, stage: str | None, place: _Place) -> Iterator[tuple[str, str]]:
-        """Have *source* laid down for %post; yield under which number, and its name in the context or the stage."""
-        self._stage.functions.add("hpcml_put")
-        if stage is not None:
-            number, name = self._count(), self._here(source)
-            self._require_name(name, may_be_pattern=True)
-            self._require(".." not in PurePosixPath(name).parts, f"{source} lies outside of the stage")
-            pairs = self._stage.from_stages.setdefault(self._label_of(stage), [])
-            above = self._above(stage, self.stages[:-1])
-            source = name if above is None else above.outlasting(name)
-            pairs.append((source, f"{STAGED}/{number}{'/' if is_pattern(name) else ''}"))
-            yield number, name
-            return
-        for found in self._sources(source, place):
-            number = self._count()
-            parts = self._parts(found)
-            for name in parts:
-                self._require_name(name)
-                self._require_inside(name)
-                below = PurePosixPath(name).relative_to(found) if name != found else None
-                self._stage.files.append((name, f"{STAGED}/{number}" + (f"/{below}" if below else "")))
-            self._stage.post += self._removals(found, number)
-            if self._context.is_closed(parts):  # by a umask of 077: Docker's programs read it as root
-                self._stage.post.append(f"chmod -R go+rX {STAGED}/{number}")
-            yield number, found
-
-    def _require_name(self, name: str, *, may_be_pattern: bool = False) -> None:
-        """Raise `ConfigError` for a source that a shell would not read as it is written."""
-        self._require(not re.search(r"\s", name), f"{name}: names with spaces are not read: rename it")
-        is_plain = is_source(name) and (may_be_pattern or not is_pattern(name))
-        self._require(is_plain, f"{name}: names with signs of a shell are not read: rename it")
-
-    def _require_inside(self, name: str) -> None:
-        """Raise `ConfigError` for a link that Docker copies as it is, and Apptainer with what it leads to."""
-        for link, led_to in self._context.links_out(name):
-            what = f"{link} leads out of the context, or nowhere: {led_to} would be copied: name it in .dockerignore"
-            raise ConfigError(f"{self.path}:{self._line}: {what}")
-
-    def _count(self) -> str:
-        self._copies += 1
-        return str(self._copies - 1)
-
-    def _words(self, words: str) -> list[str]:
-        try:
-            return shlex.split(words)
-        except ValueError as error:
-            raise ConfigError(f"{self.path}:{self._line}: {words}: {error}") from error
-
-    def _sources(self, source: str, place: _Place) -> list[str]:
-        """Return the names of what is copied, relative to the context."""
-        written = self._here(source).strip("/")
-        folder = self._context.folder
-        self._require(".." not in PurePosixPath(written).parts, f"{source} lies outside of the context {folder}")
-        found = self._context.matching(written)
-        if not found and is_pattern(source):
-            self._remark(f"{source} is nothing in {folder}: nothing is copied, as in Docker")
-            return []
-        elsewhere = None if found else self._context.above_with(written)
-        where = "" if elsewhere is None else f": set container.context={elsewhere}, where it is"
-        self._require(bool(found), f"{source} is not there ({folder} is looked into){where}")
-        found = [name for name in found if self._parts(name)]
-        self._require(bool(found), f"{source} is kept out by .dockerignore")
-        self._require(len(found) == 1 or place.is_folder, f"{source} are several: end the destination with a slash")
-        return found
-
-    def _parts(self, name: str) -> list[str]:
-        """Return the names, *name* or below it, that are in the context whole."""
-        parts = self._context.parts(name)
-        if parts is None:
-            self._remark(
-                f".dockerignore counts for {name} once it is copied: its files are too many, or have odd names"
-            )
-            return [name]
-        return parts
-
-    def _removals(self, name: str, number: str) -> Iterator[str]:
-        """Yield the lines that take away what .dockerignore keeps out of *name*, which was copied as a whole."""
-        if self._parts(name) != [name]:
-            return
-        for out in self._context.left_out(name):
-            self._require(not breaks_line(out), f"{out!r} has a line break in its name: rename it")
-            yield f"rm -rf {quoted(f'{STAGED}/{number}/{out}')}"
-
-    def _label_of(self, stage: str) -> str:
-        """Return the label of the stage, or of the image, that ``--from`` names."""
-        found = self._above(stage, self.stages[:-1])
-        if found is not None:
-            return found.label
-        self._require(not stage.isdigit(), f"--from={stage} is no stage above")
-        image = self._image(stage)
-        return self._images.setdefault(image, Stage(label=f"image{len(self._images)}", base=image)).label
-
-    def _add(self, words: str, heredocs: Sequence[Heredoc]) -> None:
-        flags, rest = self._flags(words)
-        remote = next((word for word in self._list(rest) or rest.split() if _REMOTE.match(word)), None)
-        if remote is None:
-            self._copy(words, heredocs, unpacks=True)
-            return
-        names = self._list(rest) or self._words(rest)
-        url = self._here(names[0])
-        checksum = next((value for flag, value in flags if flag == "checksum"), None)
-        self._require(
-            url.lower().startswith("http") and len(names) == 2 and not url.endswith((".git", "/")),
-            f"ADD {remote} is not fetched: write RUN with curl or git, and check what came",
-        )
-        self._require(
-            checksum is None or re.fullmatch(r"sha256:[0-9a-f]{64}", checksum) is not None,
-            f"--checksum={checksum}: write sha256: and 64 hexadecimal digits",
-        )
-        number, place = self._count(), self._place(names[1])
-        self._stage.functions |= {"hpcml_put", "hpcml_fetch"}
-        self._stage.post.append(f"hpcml_fetch {quoted(url)} {STAGED}/{number}")
-        if checksum is None:
-            self._remark(f"ADD {url} is fetched in the image while it is built: add --checksum=sha256:... to check it")
-        else:
-            self._stage.post.append(f"echo '{checksum[7:]}  {STAGED}/{number}' | sha256sum -c -")
-        file = PurePosixPath(url.partition("?")[0]).name
-        self._stage.post.append(f"hpcml_put {number} {quoted(file)} {place.word}")
-
-    def _user(self, words: str) -> None:
-        self._home_of(self._here(words))
-        if words.partition(":")[0] not in ("root", "0"):
-            self._remark(f"USER {words} is left out: %post is done as root of the image, and runs are yours")
-
-    def _home_of(self, user: str) -> None:
-        """Let HOME be that of *user*, as Docker has it, unless ENV says what it is."""
-        if "HOME" not in self._stage.variables:
-            self._stage.functions.add("hpcml_home")
-            self._stage.post.append(f"hpcml_home {quoted(user.partition(':')[0])}")
-
-    def _onbuild(self, words: str) -> None:
-        self._stage.triggers.append(words)
-        self._remark("ONBUILD is done where another stage begins from this one, and not in images built upon it")
-
-    def _shell(self, words: str) -> None:
-        argv = self._list(words) or []
-        is_program = bool(argv) and re.fullmatch(r"[\w./-]+", argv[0]) is not None
-        self._require(is_program, f'SHELL {words}: write SHELL ["/bin/bash", "-c"]')
-        self._stage.shell = tuple(argv)
-
-    def _entrypoint(self, words: str) -> None:
-        argv = self._list(words)
-        self._stage.entrypoint = [*self._stage.shell, words] if argv is None else argv or None
-        if not self._stage.has_command:
-            self._stage.command = None
-
-    def _cmd(self, words: str) -> None:
-        argv = self._list(words)
-        self._stage.command = [*self._stage.shell, words] if argv is None else argv or None
-        self._stage.has_command = True
+        self.remarks.append(f"{self._path.name}:{self._line}: {what}")
 
     def _list(self, words: str) -> list[str] | None:
-        """Return the words of a JSON list; raise `ConfigError` for one that would be several lines."""
-        found = listed(words)
-        is_line = not any(breaks_line(word) for word in found or ())
-        self._require(is_line, f"{words}: words with line breaks are not read: write RUN or COPY with <<EOF")
+        """Return the words of a JSON list; None: it is none, and the shell's."""
+        try:
+            found = json.loads(words) if words.startswith("[") else None
+        except ValueError:
+            return None
+        if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+            return None
+        self._require(not any(map(breaks_line, found)), f"{words}: words with line breaks are not read")
         return found
 
+    def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Yield the parts of *text*, and of each whether it is a variable of the base, which only the shell knows."""
+        end = 0
+        for match in _VARIABLE.finditer(text):
+            yield text[end : match.start()], False
+            end = match.end()
+            name, sign, other = match["plain"] or match["name"], match["sign"], match["other"] or ""
+            self._require(
+                name is not None and "$" not in other,
+                f"{text}: of ${{NAME...}}, :-, :+, - and + with a plain text are read: write the value",
+            )
+            value = self._known.get(name)
+            if value is None:
+                yield match[0], True
+            elif sign:
+                is_there = bool(value) or not sign.startswith(":")
+                yield (other if is_there == sign.endswith("+") else value if is_there else ""), False
+            else:
+                yield value, False
+        yield text[end:], False
 
-def _last(name: str) -> str:
-    """Return the name that a source has in a folder."""
-    return PurePosixPath(name).name or "x"
+    def _plain(self, text: str) -> str:
+        """Return *text* with its variables in place; those that are not known here are refused."""
+        pieces = [*self._pieces(text)]
+        unknown = next((piece for piece, is_shell in pieces if is_shell), "")
+        self._require(not unknown, f"the value of {unknown} is not known here: write it, or ARG with a value")
+        return "".join(piece for piece, _ in pieces)
+
+    def _in_shell(self, text: str) -> str:
+        """Return *text* as one word of the shell of %post, which puts the base's variables in place."""
+        pieces = self._pieces(text)
+        words = (piece if is_shell else re.sub(r'([$`"\\])', r"\\\1", piece) for piece, is_shell in pieces)
+        return f'"{"".join(words)}"'
+
+    def _from(self, words: str) -> None:
+        match = re.fullmatch(r"([^\s-]\S*)(?:\s+(?i:as)\s+(\S+))?", words)
+        self._require(self.base == "", f"FROM {words} begins another stage: {_INSTEAD}")
+        self._require(match is not None, f"FROM {words}: write FROM IMAGE:TAG, without options")
+        assert match is not None
+        self._require(match[1] != "scratch", "FROM scratch is an empty image: begin from one with a shell")
+        self.base = self._plain(match[1])
+        self._require(re.fullmatch(r"[\w./:@-]+", self.base) is not None, f"{words} is no image: write NAME:TAG")
+        is_it = self._target in (None, "0", match[2])
+        self._require(is_it, f"container.target={self._target}: there is no such stage")
+        self._before_from, self._known = self._known, {}
+
+    def _arg(self, words: str) -> None:
+        for word in _split(words):
+            name, sign, value = word.partition("=")
+            self._require(_NAME.fullmatch(name) is not None, f"ARG {name}: write ARG NAME=value")
+            self.declared.add(name)
+            if name in self._of_env:
+                continue  # ENV overrides ARG
+            found = self.build_args.get(name)
+            if found is None:
+                found = self._plain(value) if sign else self._before_from.get(name)
+            if found is None and self.base:
+                self._remark(f"ARG {name} has no value: container.build_args.{name} gives it one")
+            self._known[name] = found or ""
+            self._post += [f"export {name}={shlex.quote(found)}"] if found is not None and self.base else []
+
+    def _env(self, words: str) -> None:
+        settings, known = {}, dict[str, str | None]()
+        for name, written in self._pairs("ENV", words):
+            self._require(_NAME.fullmatch(name) is not None, f"ENV {name}: it is no variable's name")
+            value = _split(written, at_most=0)[0] if written else ""
+            is_literal = written.startswith("'") and written.endswith("'")
+            is_mixed = "$" in value and not is_literal and ("'" in written or "\\$" in written)
+            self._require(not is_mixed, f"ENV {name}={written}: write it between double quotes, without \\$")
+            is_of_base = not is_literal and any(is_shell for _, is_shell in self._pieces(value))
+            known[name] = None if is_of_base else value if is_literal else self._plain(value)
+            settings[name] = f"{name}={shlex.quote(value) if is_literal else self._in_shell(value)}"
+        self._known |= known  # all of a line are as the variables were before it
+        self._of_env |= known.keys()
+        self._post.append(f"export {' '.join(settings.values())}")
+        for name in sorted(_OF_WHO_RUNS.keys() & settings.keys()):
+            self._remark(f"ENV {name} counts while the image is built: {_OF_WHO_RUNS[name]}")
+        of_runs = [setting for name, setting in settings.items() if name not in _OF_WHO_RUNS]
+        self._environment += [f"export {' '.join(of_runs)}"] if of_runs else []
+
+    def _label(self, words: str) -> None:
+        for written, value in self._pairs("LABEL", words):
+            name = "".join(_split(written))
+            self._require(not name.startswith("org.hpcml."), f"LABEL {name} is set by hpcml: choose another name")
+            plain = self._plain(_split(value, at_most=0)[0] if value else "")
+            self._labels.append(f"{name} {' '.join(plain.split())}")
+
+    def _pairs(self, what: str, words: str) -> Iterator[tuple[str, str]]:
+        """Yield the names and values of ENV or LABEL, each as it is written."""
+        first, *rest = words.split(maxsplit=1)
+        if "=" not in first:  # the old form: one name, and the rest of the line
+            self._require(bool(rest), f"{what} {words}: write NAME=value")
+            yield first, rest[0]
+            return
+        for word in _split(words, dequote=False):
+            name, sign, value = word.partition("=")
+            self._require(sign != "", f"{what} {word}: write NAME=value, values with spaces in quotes")
+            yield name, value
+
+    def _run(self, words: str) -> None:
+        self._require(not words.startswith("--"), f"RUN {words}: {_INSTEAD}")
+        argv = self._list(words)
+        self._post.append(f"(exec {shlex.join(argv)})" if argv else shlex.join(["/bin/sh", "-c", words]))
+
+    def _workdir(self, words: str) -> None:
+        place = _split(words, at_most=0)[0]
+        self._require_place(place)
+        self._has_directory = True
+        word = self._in_shell(place)
+        self._post.append(f"mkdir -p {word}; cd {word}")
+        self._remark(f"WORKDIR {words} counts while the image is built; runs begin in their own directory")
+
+    def _require_place(self, path: str) -> None:
+        """Raise `ConfigError` for a relative path of the image where it is not known what it counts from."""
+        hint = "what the base says is not known here: write WORKDIR /where before it"
+        self._require(path.startswith(("/", "$")) or self._has_directory, f"{path}: {hint}")
+
+    def _add(self, words: str) -> None:
+        self._copy(words, is_add=True)
+
+    def _copy(self, words: str, *, is_add: bool = False) -> None:
+        mode = None
+        while match := _FLAG.match(words):
+            words = words[match.end() :].strip()
+            if match[1] == "chmod":
+                mode = self._plain(match[2] or "")
+                self._require(_CHMOD.fullmatch(mode) is not None, f"--chmod={mode}: write --chmod=755")
+            elif match[1] == "chown":
+                self._remark(f"--chown={match[2]} is left out: files of an image are read as yourself")
+            else:
+                self._require(match[1] == "link", f"{match[0].strip()}: {_INSTEAD}")
+        *sources, place = self._list(words) or _split(words) or [""]
+        self._require(bool(sources), f"{words}: write COPY SOURCE... DESTINATION")
+        self._require_place(place)
+        names = [name for source in sources for name in self._sources(self._plain(source), is_add=is_add)]
+        is_folder = place in (".", "..") or place.endswith(("/", "/.", "/.."))
+        is_one = len(names) == 1 and len(sources) == 1
+        self._require(is_folder or is_one, f"{words} are several: end {place} with a slash")
+        for name in names:
+            self._put(name, self._in_shell(place), mode, is_folder=is_folder)
+
+    def _sources(self, source: str, *, is_add: bool) -> list[str]:
+        """Return the names of what is copied, relative to the context."""
+        self._require(not is_add or _REMOTE.match(source) is None, f"ADD {source}: {_INSTEAD}, or RUN with curl or git")
+        written = source.strip("/") or "."
+        self._require(".." not in PurePosixPath(written).parts, f"{source} lies outside of the context {self._context}")
+        found = (
+            ["."] if written == "." else sorted(str(p.relative_to(self._context)) for p in self._context.glob(written))
+        )
+        self._require(bool(found), f"{source} is not there ({self._context} is looked into)")
+        for name in found:
+            path = self._context / name
+            is_packed = is_add and path.is_file() and tarfile.is_tarfile(path)
+            self._require(not is_packed, f"ADD {name} is an archive, which Docker unpacks: write COPY, and RUN tar")
+        return found
+
+    def _put(self, name: str, place: str, mode: str | None, *, is_folder: bool) -> None:
+        """Lay down the file or folder *name* by %files, and put it into its place in %post."""
+        staged = f"{_STAGED}/{self._n_copies}"
+        self._n_copies += 1
+        path, kept = self._context / name, self._kept(name)
+        self._require(kept != [], f"{name} is kept out by .dockerignore")
+        for part in [name] if kept is None else kept:
+            is_plain = part == "." or _PLAIN_NAME.fullmatch(part) is not None
+            self._require(is_plain, f"{part!r}: names with signs of a shell are not read: rename it")
+            below = os.path.relpath(part, name if path.is_dir() else path.parent.relative_to(self._context))
+            self._files.append(f"{part} {staged}" + (f"/{below}" if below != "." else ""))
+        self._post += [f"chmod -R {mode} {staged}"] if mode is not None else []
+        self._post.append(f"chmod -R go+rX {staged}")  # an image is read as yourself, and not as its root
+        if path.is_dir():
+            self._post.append(f"mkdir -p {place}; cp -a {staged}/. {place}")
+        else:
+            folder = place if is_folder else f'"$(dirname {place})"'
+            self._post.append(f"mkdir -p {folder}; cp -a {staged}/{path.name} {place}")
+
+    def _kept(self, name: str) -> list[str] | None:
+        """Return the files of *name* that .dockerignore leaves; None: it says nothing, and *name* is taken whole."""
+        beside = self._path.with_name(f"{self._path.name}.dockerignore")
+        found = next((file for file in (beside, self._context / ".dockerignore") if file.is_file()), None)
+        if found is None:
+            return None
+        from pathspec import PathSpec  # noqa: PLC0415 - for those who have such a file
+
+        lines = [line.strip() for line in found.read_text(encoding="utf-8-sig").splitlines()]
+        patterns = [re.sub(r"^(!?)/?", r"\1/", line) for line in lines if line and not line.startswith("#")]
+        spec = PathSpec.from_lines("gitignore", patterns)  # all of them count from the context
+        path = self._context / name
+        files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if not file.is_dir())
+        names = [str(file.relative_to(self._context)) for file in files]
+        kept = [file for file in names if not spec.match_file(file)]
+        self._require(
+            len(kept) <= _MOST_FILES, f"{name} has {len(kept)} files that .dockerignore leaves: name what is copied"
+        )
+        return None if kept == names else kept
+
+    def _set_entrypoint(self, words: str) -> None:
+        self._entrypoint = self._argv(words)
+
+    def _set_command(self, words: str) -> None:
+        self._command = self._argv(words)
+
+    def _argv(self, words: str) -> list[str]:
+        argv = self._list(words)
+        return ["/bin/sh", "-c", words] if argv is None else argv
 
 
-def _platforms() -> Iterator[tuple[str, str]]:
-    """Yield the variables that Docker knows before any ARG: image and builder are of this machine's processor."""
-    architecture = host_architecture()
-    for what in ("TARGET", "BUILD"):
-        yield from {
-            f"{what}PLATFORM": f"linux/{architecture}",
-            f"{what}OS": "linux",
-            f"{what}ARCH": architecture,
-            f"{what}VARIANT": "",
-        }.items()
+def _split(words: str, *, at_most: int | None = None, dequote: bool = True) -> list[str]:
+    """Return *words* as Docker splits them, with or without their quotes and backslashes."""
+    from dockerfile_parse.util import WordSplitter  # noqa: PLC0415 - for those who have a Dockerfile
 
-
-def _in_double_quotes(pieces: Iterable[_Piece], *, closing: str = "}") -> str:
-    """Return a value as it stands between double quotes of a shell: variables are those of the shell."""
-    texts = (each.text if each.is_shell else in_double_quotes(each.text).replace("}", closing) for each in pieces)
-    return "".join(texts).replace("{{", '{""{')
+    return [*WordSplitter(words).split(maxsplit=at_most, dequote=dequote)]

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
-import os
-import shutil
-import tarfile
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,11 +15,8 @@ from hpcml.errors import ConfigError, ImageError
 from hpcml.images.cache import Cache, remove_tree, sha256_of
 from hpcml.model.image import FORMAT, ImageRecord, ImageUse, key_of
 from hpcml.runs import lock as locks
-from hpcml.runs.atomic import creating
+from hpcml.runs.atomic import create_text, creating
 from hpcml.runs.private import make_folder, make_home
-
-_RECORD, _IMAGE = "record.json", "image.sif"  # the members of an exported image, in this order
-_MOST_RECORD_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,57 +117,65 @@ def size_of(path: Path) -> int:
     return total
 
 
-def export(cache: Cache, record: ImageRecord, target: Path, *, on_bytes: Callable[[int], None]) -> None:
-    """Write an image with its record into the new tar file *target*.
+def record_beside(image: Path) -> Path:
+    """Return where the record of the exported *image* is: ``pytorch.json`` for ``pytorch.sif``."""
+    return image.with_suffix(".json")
 
-    The archive has two members, in this order: ``record.json`` and ``image.sif``. *on_bytes* is called with the number
-    of bytes each time some were read. Raises `ImageError` where the image is damaged, or *target* exists or cannot be
-    written; then there is no *target*.
+
+def export(cache: Cache, record: ImageRecord, target: Path, *, on_bytes: Callable[[int], None]) -> None:
+    """Copy an image into the new file *target*, and its record into one beside it (`record_beside`).
+
+    *on_bytes* is called with the number of bytes each time some were written. Raises `ImageError` where the image is
+    damaged, or one of the files exists or cannot be written; then there is none of them.
     """
-    _refuse_target(target)
+    _require(target.suffix == ".sif", f"{target}: write a name that ends with .sif")
+    for path in (target, record_beside(target)):
+        _require(not path.exists(), f"{path} exists: choose another name")
     if wrong := cache.verify(record):
         raise ImageError(f"image {record.key[:12]} {wrong}: it is not exported; hpcml images rm it and build it again")
-    words = json.dumps({"format": FORMAT, **encode(record)}, indent=2).encode()
+    words = json.dumps({"format": FORMAT, **encode(record)}, indent=2) + "\n"
     try:
-        with creating(target) as draft, tarfile.open(draft, "w") as archive:
-            _add(archive, _RECORD, len(words), io.BytesIO(words))
-            with Path(record.path).open("rb") as file:
-                _add(archive, _IMAGE, record.size_bytes, _Counted(file, on_bytes))
+        with creating(target) as draft:
+            _copy(Path(record.path), draft, on_bytes)
+            create_text(record_beside(target), words, permissions=0o644)
     except OSError as error:
         hint = ": choose a place with room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise ImageError(f"{target} cannot be written: {error.strerror}{hint}") from error
 
 
-def _refuse_target(target: Path) -> None:
-    """Raise `ImageError` for a *target* that cannot be written, before gigabytes are read for it."""
-    if target.exists():
-        raise ImageError(f"{target} exists: choose another name")
-    if not target.parent.is_dir():
-        raise ImageError(f"{target} cannot be written: there is no folder {target.parent}")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise ImageError(f"{target} cannot be written: {os.strerror(errno.EACCES)}")
-
-
 def bring_in(cache: Cache, source: Path, *, on_bytes: Callable[[int], None]) -> ImageRecord:
-    """Take an exported image from the tar file *source* into the cache; return its record.
+    """Take the exported image *source*, with its record beside it, into the cache; return its record.
 
     An image that is present already stays. *on_bytes* is called with the number of bytes each time some were read. The
     image's SHA-256 is compared with the recorded one before anybody sees it. Raises `ImageError` for other files,
     damaged images, too little room, and where the same image is being built; then the cache is as it was.
     """
     try:
-        with tarfile.open(source, "r:") as archive:
-            record = _record_in(archive, source)
-            found = cache.find(record.key)
-            if found is not None:
-                return found
-            return _unpack(archive, record, cache, source, on_bytes)
-    except tarfile.TarError as error:
-        raise ImageError(
-            f"{source} is no image that hpcml exported ({error}), or was cut short: copy it again"
-        ) from error
+        record = _record_in(record_beside(source))
+        found = cache.find(record.key)
+        if found is not None:
+            return found
+        held = _locked(cache, record.key)
+        folder = cache.building(record.key)
+        with locks.kept_alive(held):
+            try:
+                make_folder(folder)
+                _copy(source, folder / source.name, on_bytes)
+                if sha256_of(folder / source.name) != record.sha256:
+                    raise ImageError(f"{source} has changed on its way: its SHA-256 is another; copy it again")
+                now = datetime.now(UTC).astimezone().isoformat(timespec="seconds")
+                return cache.adopt(folder / source.name, replace(record, imported_at=now))
+            finally:
+                remove_tree(folder)
     except OSError as error:
         raise ImageError(f"{error.filename or cache.root}: {error.strerror}; nothing was imported") from error
+
+
+def _copy(source: Path, target: Path, on_bytes: Callable[[int], None]) -> None:
+    with source.open("rb") as file, target.open("xb") as copy:
+        while chunk := file.read(4 << 20):
+            copy.write(chunk)
+            on_bytes(len(chunk))
 
 
 def _locked(cache: Cache, key: str) -> locks.Lock:
@@ -188,70 +189,24 @@ def _locked(cache: Cache, key: str) -> locks.Lock:
     return held
 
 
-def _unpack(
-    archive: tarfile.TarFile, record: ImageRecord, cache: Cache, source: Path, on_bytes: Callable[[int], None]
-) -> ImageRecord:
-    free = shutil.disk_usage(_nearest(cache.root)).free
-    if free < record.size_bytes:
-        raise ImageError(f"{cache.root} has not the {record.size_bytes} bytes that the image in {source} needs")
-    held = _locked(cache, record.key)
-    folder = cache.building(record.key)
-    with locks.kept_alive(held):
-        try:
-            make_folder(folder)
-            member = archive.getmember(_IMAGE)
-            content = archive.extractfile(member) if member.isreg() else None
-            if content is None:
-                raise ImageError(f"{source} holds no image")
-            image = folder / _IMAGE
-            with image.open("xb") as file:
-                shutil.copyfileobj(_Counted(content, on_bytes), file, 4 << 20)
-            if sha256_of(image) != record.sha256:
-                raise ImageError(f"the image in {source} has changed on its way: its SHA-256 is another; copy it again")
-            now = datetime.now(UTC).astimezone().isoformat(timespec="seconds")
-            return cache.adopt(image, replace(record, imported_at=now))
-        except KeyError:
-            raise ImageError(f"{source} holds no image") from None
-        finally:
-            remove_tree(folder)
-
-
-def _record_in(archive: tarfile.TarFile, source: Path) -> ImageRecord:
+def _record_in(path: Path) -> ImageRecord:
     try:
-        member = archive.getmember(_RECORD)
-        content = archive.extractfile(member) if member.isreg() and member.size <= _MOST_RECORD_BYTES else None
-        raw = json.load(content) if content is not None else {}
+        raw = json.loads(path.read_text(encoding="utf-8"))
         form = raw.pop("format", None)
-        if form != FORMAT:
-            raise ImageError(f"{source} has format {form!r}; this hpcml reads format {FORMAT}")
+        _require(form == FORMAT, f"{path} has format {form!r}; this hpcml reads format {FORMAT}")
         record = decode(ImageRecord, raw)
-    except (KeyError, ValueError, TypeError, AttributeError, ConfigError) as error:
-        raise ImageError(f"{source} is no image that hpcml exported: {error}") from error
+    except (ValueError, TypeError, AttributeError, ConfigError) as error:
+        raise ImageError(f"{path} is no record of an image that hpcml exported: {error}") from error
     assert isinstance(record, ImageRecord)
-    if record.key != key_of(record.definition, record.base_digest, record.architecture, record.files):
-        raise ImageError(f"{source}: its key is not that of its definition: it was changed, or made by hand")
+    is_its_own = record.key == key_of(record.definition, record.base_digest, record.architecture, record.files)
+    _require(is_its_own, f"{path}: its key is not that of its definition: it was changed, or made by hand")
     return record
 
 
-def _add(archive: tarfile.TarFile, name: str, size: int, content: io.BufferedIOBase | _Counted) -> None:
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = size, 0o644
-    archive.addfile(member, content)
-
-
-class _Counted:
-    """A file that says how much was read of it."""
-
-    def __init__(self, file: object, on_bytes: Callable[[int], None]) -> None:
-        self._file = file
-        self._on_bytes = on_bytes
-
-    def read(self, size: int = -1) -> bytes:
-        """Read on."""
-        content = self._file.read(size)  # type: ignore[attr-defined]
-        self._on_bytes(len(content))
-        assert isinstance(content, bytes)
-        return content
+def _require(holds: bool, what: str) -> None:  # noqa: FBT001 - as errors.require
+    """Raise `ImageError` unless it *holds*."""
+    if not holds:
+        raise ImageError(what)
 
 
 def _looks_whole(record: ImageRecord) -> bool:
@@ -260,7 +215,3 @@ def _looks_whole(record: ImageRecord) -> bool:
     except OSError:
         return False
     return (status.st_size, status.st_mtime_ns) == (record.size_bytes, record.mtime_ns)
-
-
-def _nearest(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())

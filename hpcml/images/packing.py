@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +32,6 @@ _WORDS = {
 _MAGIC, _NUMBER_AT = b"hsqs", 20
 _NUMBERS = {1: "gzip", 2: "lzma", 3: "lzo", 4: "xz", 5: "lz4", 6: "zstd"}
 _LOOK_BYTES = 16 << 20  # the file system begins behind the definition and the labels
-_STARTED = ("open /bin/sh", "stat /bin/", "open elf binary")  # it is mounted: what is missing is a program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,32 +50,26 @@ class Decided:
     note: str
 
 
-def decide(packing: Packing, runtime: Runtime, environ: Mapping[str, str], folder: Path) -> Decided:
-    """Return how an image will be packed here; *folder* is for a tiny image, which is started to see whether it can be.
+def decide(packing: Packing, runtime: Runtime, environ: Mapping[str, str]) -> Decided:
+    """Return how an image will be packed.
 
-    `auto` is zstd where the runtime can be told so, mksquashfs knows it and an image with it starts on this machine,
-    else gzip. What the user has set in APPTAINER_MKSQUASHFS_ARGS stays as it is. Raises `ImageError` for a compression
-    that was asked for and cannot be had.
+    `auto` is zstd where the runtime can be told so, else gzip. What the user has set in APPTAINER_MKSQUASHFS_ARGS stays
+    as it is. Raises `ImageError` for a compression that was asked for and cannot be had.
     """
-    own = next((environ[name] for name in _variables() if environ.get(name)), None)
+    variables = ("APPTAINER_MKSQUASHFS_ARGS", "SINGULARITY_MKSQUASHFS_ARGS")
+    own = next((environ[name] for name in variables if environ.get(name)), None)
     if own is not None:
         return Decided(note=f"packed with {own}, as APPTAINER_MKSQUASHFS_ARGS says")
     wanted = packing.compression
-    if not _has_option(runtime, environ):
+    answer = run_command([runtime.path, "build", "--help"], quiet=True, environ=without_login(environ))
+    if _OPTION not in "".join(answer["message"]):
         without = f"{runtime} has no option {_OPTION} (Apptainer 1.4 has)"
         if wanted not in (Compression.auto, Compression.gzip):
             raise ImageError(f"container.compression={wanted.name}: {without}: set gzip, or auto")
         return Decided(note=f"packed with gzip: {without}")
+    chosen = Compression.zstd if wanted is Compression.auto else wanted
     limit = ("-processors", str(packing.processors)) if packing.processors is not None else ()
-    if wanted is Compression.gzip:
-        return Decided(options=_options(Compression.gzip, limit), note="packed with gzip")
-    tried = Compression.zstd if wanted is Compression.auto else wanted
-    why = _why_not(tried, runtime, environ, folder)
-    if why is None:
-        return Decided(options=_options(tried, limit), note=f"packed with {tried.name}")
-    if wanted is not Compression.auto:
-        raise ImageError(f"container.compression={wanted.name}: {why}: set gzip, or auto")
-    return Decided(options=_options(Compression.gzip, limit), note=f"packed with gzip: {why}")
+    return Decided(options=(_OPTION, shlex.join([*_WORDS[chosen], *limit])), note=f"packed with {chosen.name}")
 
 
 def compression_of(image: Path) -> str | None:
@@ -107,50 +98,3 @@ def processors_on(*, is_login_node: bool, chosen: int | None, environ: Mapping[s
 
 _ON_LOGIN_NODES = 4
 _IN_A_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "HPCML_JOB_ID")
-
-
-def _options(compression: Compression, limit: tuple[str, ...]) -> tuple[str, ...]:
-    return _OPTION, shlex.join([*_WORDS[compression], *limit])
-
-
-def _variables() -> tuple[str, ...]:
-    return "APPTAINER_MKSQUASHFS_ARGS", "SINGULARITY_MKSQUASHFS_ARGS"
-
-
-def _has_option(runtime: Runtime, environ: Mapping[str, str]) -> bool:
-    answer = run_command([runtime.path, "build", "--help"], quiet=True, environ=without_login(environ))
-    return _OPTION in "".join(answer["message"])
-
-
-def _why_not(compression: Compression, runtime: Runtime, environ: Mapping[str, str], folder: Path) -> str | None:
-    """Return why an image with *compression* cannot be made or started here; None where it can, since one was."""
-    probe, image = folder / "probe", folder / "probe.sif"
-    (probe / "bin").mkdir(parents=True)
-    variables = {**without_login(environ), "APPTAINER_TMPDIR": str(folder), "SINGULARITY_TMPDIR": str(folder)}
-    try:
-        made = _said(
-            [runtime.path, "--nocolor", "build", *_options(compression, ()), str(image), str(probe)], variables
-        )
-        if not image.exists():
-            return f"mksquashfs could not make one here ({made})"
-        said = _said([runtime.path, "--nocolor", "exec", str(image), "/bin/true"], variables)
-    finally:
-        shutil.rmtree(probe, ignore_errors=True)
-        image.unlink(missing_ok=True)
-    return None if any(sign in said for sign in _STARTED) else f"such an image does not start here ({said})"
-
-
-def _said(words: list[str], environ: Mapping[str, str]) -> str:
-    """Return the last line that a command prints, without its beginning and shortened."""
-    done = subprocess.run(
-        words,
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("FATAL", "ERROR"))] or [done.stdout.strip()]
-    return lines[-1].partition(":")[2].strip()[:400] if ":" in lines[-1] else lines[-1][:400]

@@ -14,23 +14,17 @@ import ipaddress
 import json
 import platform
 import re
-import socket
-import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
-from pathlib import PurePosixPath
 from typing import Any
-from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined] # the one that takes its words
 
 from hpcml.errors import ConfigError, ImageError, require
 from hpcml.images.logins import login_for, takes_the_ngc_key
 from hpcml.model.container import Container
-from hpcml.model.image import BaseSettings
-from hpcml.model.secrets import holds_key, is_secret_name
 
 _TIMEOUT_S = 30
 _MOST_BYTES = 8 << 20  # of a manifest or a token: real ones have some kilobytes
@@ -131,72 +125,36 @@ class Base:
 
     digest: str
     size_bytes: int  # of the compressed layers, which is what is downloaded
-    settings: BaseSettings | None = None  # None: they were not asked for
 
 
-def resolve(reference: Reference, *, environ: Mapping[str, str], architecture: str = "amd64") -> str:
-    """Return the digest (``sha256:...``) that *reference* has in the registry now; raise `ImageError` as `ask` does.
+def ask(reference: Reference, *, environ: Mapping[str, str], architecture: str | None = None) -> Base:
+    """Return digest and compressed size of *reference* for *architecture* (always Linux; None: this machine's).
 
-    For an image of several architectures it is the digest of the list of them, which is the same for all.
-    """
-    return ask(reference, environ=environ, architecture=architecture).digest
-
-
-def ask(
-    reference: Reference, *, environ: Mapping[str, str], architecture: str = "amd64", with_settings: bool = False
-) -> Base:
-    """Return digest and compressed size of *reference* for *architecture* (amd64 or arm64, always Linux).
-
-    *with_settings* asks for what the image says of itself as well, which is one more request. The digest is computed
-    from what the registry sent; where the user has pinned one, it must be that. Proxies and logins are taken from
-    *environ*. Each request waits at most 30 seconds.
+    The digest is computed from what the registry sent; where the user has pinned one, it must be that. For an image of
+    several architectures it is the digest of the list of them, which is the same for all. Logins are taken from
+    *environ*, proxies from the environment of this process. Each request waits at most 30 seconds.
 
     Raises `ImageError`, in one line that says what to do: `UnreachableError` where the registry cannot be asked, else
     for an image that does not exist or needs a login; `ConfigError` for a registry without TLS on another host.
     """
+    architecture = architecture or host_architecture()
     client = _Client(reference, environ)
-    manifest, digest = client.manifest(reference.digest or reference.tag or "")
-    if reference.digest is not None and digest != reference.digest:
-        raise ImageError(f"{reference.for_people}: the registry sent {digest} instead: nothing was built")
+    manifest, digest = client.fetch("manifests", reference.digest or reference.tag or "")
     if "manifests" in manifest:  # one image for each architecture, under one digest
         chosen = [entry["digest"] for entry in manifest["manifests"] if _is_for(entry, architecture)]
         if not chosen:
             raise ImageError(
                 f"{reference.for_people} has no image for {architecture} (linux): choose another image or tag"
             )
-        manifest, _ = client.manifest(str(chosen[0]))
-        configuration = client.configuration(manifest) if with_settings else {}
-    else:
-        configuration = client.configuration(manifest)
-        made_for = configuration.get("architecture") or architecture
+        manifest, _ = client.fetch("manifests", str(chosen[0]))
+    elif described := (manifest.get("config") or {}).get("digest"):
+        made_for = client.fetch("blobs", str(described))[0].get("architecture") or architecture
         if made_for != architecture:
             raise ImageError(
                 f"{reference.for_people} is for {made_for}, and this machine is {architecture}: "
                 "choose another image or tag, or build where the processor is that one"
             )
-    return Base(
-        digest=digest,
-        size_bytes=sum(int(layer.get("size", 0)) for layer in manifest.get("layers", [])),
-        settings=_settings(configuration.get("config") or {}) if with_settings else None,
-    )
-
-
-def _settings(config: Mapping[str, Any]) -> BaseSettings:
-    """Return what the ``config`` of an image's configuration says; values that look like secrets are left out."""
-    variables = dict(str(pair).partition("=")[::2] for pair in config.get("Env") or ())
-    return BaseSettings(
-        directory=str(PurePosixPath("/", config.get("WorkingDir") or "/")),
-        shell_words=_words(config, "Shell") or BaseSettings().shell_words,
-        variables={n: v for n, v in variables.items() if not is_secret_name(n) and not holds_key(v)},
-        user=str(config.get("User") or ""),
-        triggers=_words(config, "OnBuild"),
-        entrypoint=_words(config, "Entrypoint"),
-        command=_words(config, "Cmd"),
-    )
-
-
-def _words(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return tuple(str(word) for word in config.get(name) or ())
+    return Base(digest=digest, size_bytes=sum(int(layer.get("size", 0)) for layer in manifest.get("layers", [])))
 
 
 def _is_for(entry: Mapping[str, Any], architecture: str) -> bool:
@@ -211,8 +169,7 @@ class _Client:
         self._reference = reference
         self._login = login_for(reference.host, environ)
         self._is_ngc = takes_the_ngc_key(reference.host, environ)
-        self._proxies = _proxies(environ)
-        self._open = urllib.request.build_opener(_Proxies(self._proxies), _StayEncrypted()).open
+        self._open = urllib.request.build_opener(_StayEncrypted()).open
         self._authorization: str | None = None
         if reference.plain_http and not is_loopback(reference.host) and environ.get("HPCML_REGISTRY_HTTP") != "1":
             raise ConfigError(
@@ -220,46 +177,26 @@ class _Client:
                 "or set HPCML_REGISTRY_HTTP=1 if your network allows that"
             )
 
-    def manifest(self, version: str) -> tuple[dict[str, Any], str]:
-        """Return the manifest of the tag or digest *version*, and its digest (SHA-256 of its bytes).
+    def fetch(self, kind: str, version: str) -> tuple[dict[str, Any], str]:
+        """Return one of the "manifests" or "blobs" of the image as JSON, and its digest (SHA-256 of its bytes).
 
         A registry that wants a login says so with status 401 and a challenge; then the request is sent again, with it.
         """
         reference = self._reference
         host = _HUB_API if reference.host == _HUB else reference.host
         scheme = "http" if reference.plain_http else "https"
-        url = f"{scheme}://{host}/v2/{reference.name}/manifests/{version}"
+        url = f"{scheme}://{host}/v2/{reference.name}/{kind}/{version}"
         try:
-            body = self._get(url)
+            body = self._get(url, self._authorization)
         except urllib.error.HTTPError as refused:
             if refused.code != http.HTTPStatus.UNAUTHORIZED or self._authorization is not None:
                 raise self._explain(refused) from refused
             self._authorization = self._authorize(refused.headers)
-            try:
-                body = self._get(url)
-            except urllib.error.HTTPError as again:
-                raise self._explain(again) from again
+            return self.fetch(kind, version)
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if version.startswith("sha256:") and digest != version:
             raise ImageError(f"{reference.for_people}: what the registry sent has not the digest {version}: try again")
         return self._as_json(body), digest
-
-    def configuration(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what an image says of itself, its architecture among it; nothing where it says nothing."""
-        digest = str((manifest.get("config") or {}).get("digest", ""))
-        if not digest.startswith("sha256:"):
-            return {}
-        reference = self._reference
-        host = _HUB_API if reference.host == _HUB else reference.host
-        try:
-            body = self._get(
-                f"{'http' if reference.plain_http else 'https'}://{host}/v2/{reference.name}/blobs/{digest}"
-            )
-        except urllib.error.HTTPError as refused:
-            raise self._explain(refused) from refused
-        if f"sha256:{hashlib.sha256(body).hexdigest()}" != digest:
-            raise ImageError(f"{reference.for_people}: what the registry sent has not the digest {digest}: try again")
-        return self._as_json(body)
 
     def _as_json(self, body: bytes) -> dict[str, Any]:
         try:
@@ -273,25 +210,23 @@ class _Client:
             )
         return value
 
-    def _get(self, url: str, authorization: str | None = None) -> bytes:
+    def _get(self, url: str, authorization: str | None) -> bytes:
         request = urllib.request.Request(url, headers={"Accept": _ACCEPT, "User-Agent": "hpcml"})  # noqa: S310 - http(s)
-        if authorization := authorization or self._authorization:
+        if authorization:
             request.add_unredirected_header("Authorization", authorization)  # a blob store elsewhere must not see it
         try:
             with self._open(request, timeout=_TIMEOUT_S) as response:
-                body = response.read(_MOST_BYTES)
+                body: bytes = response.read(_MOST_BYTES)
         except urllib.error.HTTPError as refused:
             refused.close()  # its headers are enough
             raise
-        except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(url, error) from error
-        assert isinstance(body, bytes)
         return body
 
     def _authorize(self, headers: Message) -> str:
         """Return the Authorization header that the registry asks for in WWW-Authenticate: Basic or Bearer."""
-        challenge = headers.get("WWW-Authenticate", "")
-        kind, _, rest = challenge.partition(" ")
+        kind, _, rest = headers.get("WWW-Authenticate", "").partition(" ")
         basic = None
         if self._login is not None:
             words = f"{self._login.user}:{self._login.password}".encode()
@@ -304,13 +239,10 @@ class _Client:
             raise ImageError(f"{self._reference.host} asks for a login that hpcml does not know: {kind!r}")
         asked = dict(re.findall(r'(\w+)="([^"]*)"', rest))
         realm = asked.get("realm", "")
-        allowed = ("https://", "http://") if self._reference.plain_http else ("https://",)
-        if not realm.startswith(allowed):
+        if not realm.startswith(("https://", "http://") if self._reference.plain_http else "https://"):
             raise ImageError(f"{self._reference.host} sends us to {realm!r} for a token, which is not encrypted")
-        query = {
-            "scope": f"repository:{self._reference.name}:pull",
-            **{k: v for k, v in asked.items() if k == "service"},
-        }
+        query = {"scope": f"repository:{self._reference.name}:pull"}
+        query |= {"service": asked["service"]} if "service" in asked else {}
         try:
             token = self._as_json(self._get(f"{realm}?{urllib.parse.urlencode(query)}", basic))
         except urllib.error.HTTPError as refused:
@@ -320,29 +252,23 @@ class _Client:
     def _explain(self, refused: urllib.error.HTTPError) -> ImageError:
         reference = self._reference
         if refused.code in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
-            return self._login_refused() if self._login is not None else self._login_needed()
-        if refused.code == http.HTTPStatus.NOT_FOUND:
+            if self._login is None:
+                return self._login_needed()
             return ImageError(
-                f"{reference.for_people} does not exist: check container.image and container.tag"
-                + (" (https://catalog.ngc.nvidia.com lists them)" if reference.host == _NGC else "")
+                f"{reference.host} refuses the login for {reference.name}: the key is wrong or expired, or may not "
+                f"read that image; {self._how_to_log_in()}"
             )
+        if refused.code == http.HTTPStatus.NOT_FOUND:
+            listed = " (https://catalog.ngc.nvidia.com lists them)" if reference.host == _NGC else ""
+            return ImageError(f"{reference.for_people} does not exist: check container.image and container.tag{listed}")
         if refused.code == http.HTTPStatus.TOO_MANY_REQUESTS:
             return UnreachableError(f"{reference.host} has had too many requests from here: log in, or try again later")
-        if refused.code == http.HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-            return UnreachableError(f"the proxy to {reference.host} wants a login: put it into https_proxy")
         return UnreachableError(
             f"{reference.host} answers {refused.code} {refused.reason} for {reference.name}: try later"
         )
 
     def _login_needed(self) -> ImageError:
         return ImageError(f"{self._reference.for_people} needs a login: {self._how_to_log_in()}")
-
-    def _login_refused(self) -> ImageError:
-        host = self._reference.host
-        return ImageError(
-            f"{host} refuses the login for {self._reference.name}: the key is wrong or expired, or may not read that "
-            f"image; {self._how_to_log_in()}"
-        )
 
     def _how_to_log_in(self) -> str:
         if self._is_ngc:
@@ -352,37 +278,20 @@ class _Client:
         )
 
     def _unreachable(self, url: str, error: Exception) -> UnreachableError:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        host = urllib.parse.urlsplit(url).hostname or self._reference.host
-        proxy = self._proxies.get(urllib.parse.urlsplit(url).scheme)
-        if proxy and not proxy_bypass_environment(host, self._proxies):
+        found = error.reason if isinstance(error, urllib.error.URLError) else error
+        reason = " ".join(str(getattr(found, "strerror", None) or found).split())
+        parts = urllib.parse.urlsplit(url)
+        host, proxy = str(parts.hostname), urllib.request.getproxies().get(parts.scheme)
+        if proxy and not urllib.request.proxy_bypass(host):
             # http:// may be left out, as urllib lets it; never its password, which may have a / as it is
             shown = proxy.rpartition("//")[2].rpartition("@")[2].partition("/")[0]
             return UnreachableError(
-                f"{host} cannot be reached through the proxy {shown} ({_plain(reason)}): check https_proxy"
-            )
-        if isinstance(reason, ssl.SSLError):
-            return UnreachableError(
-                f"{host} cannot be trusted ({_plain(reason)}): a proxy that reads along? (SSL_CERT_FILE)"
+                f"{host} cannot be reached through the proxy {shown} ({reason}): check {parts.scheme}_proxy"
             )
         return UnreachableError(
-            f"{host} cannot be reached ({_plain(reason)}): build where there is a network (a login node), set "
+            f"{host} cannot be reached ({reason}): build where there is a network (a login node), set "
             "https_proxy, or bring the image with hpcml images import"
         )
-
-
-class _Proxies(urllib.request.ProxyHandler):
-    """Uses the proxies it was given, and their exceptions; urllib takes the latter from its own process."""
-
-    def __init__(self, proxies: Mapping[str, str]) -> None:
-        super().__init__({scheme: proxy for scheme, proxy in proxies.items() if scheme != "no"})
-        self._all = dict(proxies)
-
-    def proxy_open(self, req: urllib.request.Request, proxy: str, type: str) -> Any:  # noqa: A002, ANN401 - urllib's
-        """Send the request to the proxy, or return None to send it to where it goes."""
-        if proxy_bypass_environment(req.host, self._all):
-            return None
-        return super().proxy_open(req, proxy, type)
 
 
 class _StayEncrypted(urllib.request.HTTPRedirectHandler):
@@ -401,23 +310,6 @@ class _StayEncrypted(urllib.request.HTTPRedirectHandler):
         if req.type == "https" and not newurl.startswith("https://"):
             return None
         return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _plain(reason: object) -> str:
-    if isinstance(reason, TimeoutError | socket.timeout):
-        return "no answer in time"
-    text = str(reason.strerror if isinstance(reason, OSError) and reason.strerror else reason)
-    return " ".join(text.split())
-
-
-def _proxies(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what the environment says of proxies, as urllib takes it; "no" is the list of exceptions."""
-    found = {}
-    for scheme in ("http", "https", "no"):
-        value = environ.get(f"{scheme}_proxy") or (environ.get(f"{scheme.upper()}_PROXY") if scheme != "http" else None)
-        if value:
-            found[scheme] = value
-    return found
 
 
 def is_loopback(host: str) -> bool:

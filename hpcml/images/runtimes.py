@@ -1,8 +1,8 @@
-"""What starts a program in an image, each by one entry: Apptainer, Singularity, enroot, pyxis. Pure.
+"""What starts a program in an image, each by one entry: Apptainer, Singularity, and enroot by Slurm's pyxis. Pure.
 
 An entry says what it takes as an image, what it cannot do, and with which words it starts a program. Apptainer is
-tested as it is; enroot and pyxis on doubles made from their documentation and sources (enroot 4, pyxis 0.21), never
-with the real ones. To find one on a machine is `hpcml.images.runtime`'s part.
+tested as it is; pyxis on a double made from its documentation and sources (pyxis 0.21, enroot 4), never with the real
+one. To find one on a machine is `hpcml.images.runtime`'s part.
 """
 
 from __future__ import annotations
@@ -61,10 +61,8 @@ class ContainerRuntime:
     takes: str  # the same for people
     argv: Callable[[Start], list[str]]
     reference: Callable[[Reference], str] | None = None  # how it names an image of a registry; None: it takes files
-    fetch: Callable[[Reference], str] | None = None  # what a user types once to have such an image
     gpus: frozenset[ContainerGpu] = _ALL_GPUS
     splits_at: str = ""  # characters that a path which is bound must not hold
-    one_line_values: bool = False  # variables with line breaks would be cut
     needs: SchedulerName | None = None  # the scheduler that it is a part of
     taken: Mapping[str, str] = field(default_factory=dict)  # its options that hpcml gives -> what to set instead
     env_prefixes: tuple[str, ...] = (INSIDE_PREFIX,)
@@ -99,15 +97,8 @@ class ContainerRuntime:
         if given is not None or container.build is ContainerBuild.job:
             what = f"container.{given}" if given else "container.build=job"
             raise ConfigError(f"{what}: {self.name} takes {self.takes}, and hpcml builds for Apptainer only")
-        base = Reference.of(container)
-        if base.plain_http:
+        if Reference.of(container).plain_http:
             raise ConfigError(f"container.registry={container.registry}: {self.name} asks registries by https only")
-        if self.reference is None:
-            typed = self.fetch(base) if self.fetch else ""
-            raise ConfigError(
-                f"container={container.name}: {self.name} takes {self.takes}: {typed}, then +container=sif "
-                "container.path=/where/it/is"
-            )
 
     def _check_path(self, bind: Bind) -> None:
         path = bind.source + bind.destination
@@ -115,18 +106,12 @@ class ContainerRuntime:
         if found is not None:
             raise ConfigError(f"{self.name} cannot bind {bind.source}: its path holds {found!r}, at which it splits")
 
-    def words_for(self, start: Start, environment: Mapping[str, str | None]) -> list[str]:
-        """Return `argv` of *start*; raise `ConfigError` for what it cannot hand over.
-
-        *environment* is what the program is to find, as far as it is known before the job.
-        """
+    def words_for(self, start: Start) -> list[str]:
+        """Return `argv` of *start*; raise `ConfigError` for what it cannot hand over."""
         for bind in start.binds:
             self._check_path(bind)
         if start.gpu not in self.gpus:
             raise ConfigError(f"container.gpu={start.gpu.value}: {self.name} brings no such driver inside")
-        cut = next((name for name, value in environment.items() if value is not None and "\n" in value), None)
-        if self.one_line_values and cut is not None:
-            raise ConfigError(f"workload.env.{cut} holds a line break, at which {self.name} would cut it")
         return self.argv(start)
 
 
@@ -156,22 +141,12 @@ def _apptainer(program: str) -> Callable[[Start], list[str]]:
     return argv
 
 
-# The others have no variables with a prefix of their own. A shell outside gives them the names of those that go in,
-# which the agent has put into INSIDE_NAMES, and a shell inside takes the prefix off.
-_EACH = f'for name in {INSIDE_NAMES} ${INSIDE_NAMES}; do set -- --env "$name" "$@"; done; '
+# pyxis has no variables with a prefix of its own. A shell outside gives it the names of those that go in, which the
+# agent has put into INSIDE_NAMES, and a shell inside takes the prefix off.
 _TAKE_OFF = (
     f'for name in ${INSIDE_NAMES}; do eval "export ${{name#{INSIDE_PREFIX}}}=\\"\\$$name\\""; unset "$name"; done',
     f"unset {INSIDE_NAMES}",
 )
-
-
-def _inside(start: Start, *more: str) -> list[str]:
-    home = f"export HOME={shlex.quote(start.home)}"  # root's, or none, where nobody says it
-    return _in_shell(start, *_TAKE_OFF, home, *more)
-
-
-def _outside(script: str, words: Sequence[str]) -> list[str]:
-    return ["/bin/sh", "-c", script, "hpcml", *words]
 
 
 def _with_own(start: Start) -> list[Bind]:
@@ -180,18 +155,6 @@ def _with_own(start: Start) -> list[Bind]:
     there = {bind.destination.rstrip("/") for bind in chosen}
     own = [path for path in ("/tmp", start.home.rstrip("/")) if path and path not in there]  # noqa: S108
     return [*(Bind(source=path, destination=path) for path in own), *chosen]
-
-
-def _enroot(start: Start) -> list[str]:
-    """Return the words of ``enroot start`` (doc/cmd/start.md): a file is mounted, and written to in memory at most."""
-    words = [*("--rc", str(Path(__file__).parent / "enroot.rc")), *(["--rw"] if start.writable_tmpfs else [])]
-    for bind in _with_own(start):
-        mode = ",ro" if bind.read_only else ""
-        words += ["--mount", f"{bind.source}:{bind.destination}:none:x-create=auto,rbind{mode}"]
-    for name, value in _nvidia(start.gpu).items():
-        words += ["--env", f"{name}={value}"]
-    go = f"cd {shlex.quote(start.cwd)} || exit 126"
-    return _outside(f'{_EACH}exec enroot start "$@"', [*words, *start.options, start.image, *_inside(start, go)])
 
 
 def _pyxis(start: Start) -> list[str]:
@@ -218,7 +181,9 @@ def _pyxis(start: Start) -> list[str]:
         "--container-writable" if start.writable_tmpfs else "--container-readonly",
         *start.options,
     ]
-    return _outside(f'{gather}{sets}{run}"$@"', [*words, *_inside(start)])
+    home = f"export HOME={shlex.quote(start.home)}"  # root's, or none, where nobody says it
+    inside = _in_shell(start, *_TAKE_OFF, home)
+    return ["/bin/sh", "-c", f'{gather}{sets}{run}"$@"', "hpcml", *words, *inside]
 
 
 def _nvidia(gpu: ContainerGpu) -> Mapping[str, str]:
@@ -232,10 +197,6 @@ def _enroot_name(base: Reference) -> str:
     """Return an image as enroot writes it: ``nvcr.io#nvidia/pytorch:24.12-py3``."""
     host = "" if base.host == _HUB else f"{base.host}#"
     return f"{host}{base.name}" + (f"@{base.digest}" if base.digest else f":{base.tag}")
-
-
-def _import_line(base: Reference) -> str:
-    return shlex.join(["enroot", "import", "-o", f"{Path(base.name).name}.sqsh", f"docker://{_enroot_name(base)}"])
 
 
 _OF_FILES = frozenset({Kind.build, Kind.sif, Kind.sandbox})
@@ -254,26 +215,6 @@ _ENTRIES = (
             environment=RUNTIME_ENVIRONMENT,
         )
         for name in ("apptainer", "singularity")
-    ),
-    ContainerRuntime(
-        name="enroot",
-        program="enroot",
-        version_words=("version",),
-        version=_NUMBER,
-        kinds=frozenset({Kind.sif}),
-        takes="squashfs files as they are (.sqsh)",
-        argv=_enroot,
-        fetch=_import_line,
-        gpus=_ALL_GPUS - {ContainerGpu.rocm},
-        splits_at=": \t\n",
-        one_line_values=True,
-        taken={
-            **dict.fromkeys(("-e", "--env"), _GIVES["--env"]),
-            **dict.fromkeys(("-m", "--mount"), "container.binds"),
-            **dict.fromkeys(("-w", "--rw"), "container.writable_tmpfs"),
-            "--rc": "nothing",
-        },
-        environment={"ENROOT_LOGIN_SHELL": "no"},
     ),
     ContainerRuntime(
         name="pyxis",

@@ -14,7 +14,6 @@ import re
 import shlex
 import stat
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 from hpcml.errors import ConfigError, require
@@ -24,8 +23,6 @@ from hpcml.model.container import begins_section, holds_login
 ON_THIS_MACHINE = ("localimage", "docker-archive", "oci-archive", "oci")  # behind Bootstrap:
 _OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s+|=)?(.*)")
 _NO_PACKAGE = re.compile(r"(-e\b|--editable\b|\.{0,2}/|file:|\.\.?$)")
-_MOST_NAMES = 1000  # that braces stand for: twenty of them could be a million
-_BRACES = re.compile(r"\{([^{},]*(?:,[^{},]*)+)\}")
 _END = "END_OF_REQUIREMENTS"
 
 
@@ -54,23 +51,11 @@ def digests(sections: Sequence[Sequence[str]], folder: Path, *, written_in: Path
 
 
 def _names(folder: Path, source: str) -> list[str]:
-    """Return the paths that a shell makes of *source*, as Apptainer lets one: of ``~``, variables, braces, patterns."""
-    found: set[str] = set()
-    words = [*islice(_without_braces(os.path.expandvars(source)), _MOST_NAMES + 1)]
-    require(len(words) <= _MOST_NAMES, f"%files {source[:80]}: its braces stand for more than {_MOST_NAMES} names")
-    for each in words:
-        path = folder / os.path.expanduser(each)  # noqa: PTH111 - Path's raises for a user who is not there
-        found |= {*glob.glob(str(path))}  # noqa: PTH207 - of absolute sources, too
-    return sorted(found)
-
-
-def _without_braces(word: str) -> Iterator[str]:
-    match = _BRACES.search(word)
-    if match is None:
-        yield word
-        return
-    for each in match[1].split(","):
-        yield from _without_braces(f"{word[: match.start()]}{each}{word[match.end() :]}")
+    """Return the paths that a shell makes of *source*, as Apptainer lets one: of ``~``, variables and patterns."""
+    word = os.path.expandvars(source)
+    require("{" not in word, f"%files {source}: write each name on a line of its own, without braces")
+    path = folder / os.path.expanduser(word)  # noqa: PTH111 - Path's raises for a user who is not there
+    return sorted(glob.glob(str(path)))  # noqa: PTH207 - of absolute sources, too
 
 
 def _sources(sections: Sequence[Sequence[str]], written_in: Path) -> Iterator[str]:
@@ -81,7 +66,6 @@ def _sources(sections: Sequence[Sequence[str]], written_in: Path) -> Iterator[st
         for line in lines:
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
-            require("{{" not in line, f"{written_in}: %files {line.strip()}: write the name itself, without {{{{ }}}}")
             try:
                 yield shlex.split(line)[0]
             except ValueError as error:
@@ -173,24 +157,21 @@ def pip_lines(words: Sequence[str], project: Path) -> tuple[list[str], str]:
     """
     lines: list[str] = []
     kept: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    rest = iter(words)
+    for word in rest:
         match = _OPTION.fullmatch(word)
         if match is None:
             kept.append(word)
             continue
-        option, name = match[1], match[2].strip()
-        if not name:
-            require(bool(rest), f"container.pip: {word} names no file: write '{word} requirements.txt'")
-            name = rest.pop(0)
+        name = match[2].strip() or next(rest, "")
+        require(name != "", f"container.pip: {word} names no file: write '{word} requirements.txt'")
         inside = f"/tmp/hpcml-requirements-{len(lines)}.txt"  # noqa: S108 - in the image that is built
-        lines += [f"cat >{inside} <<'{_END}'", *_requirements(project / name, ()), _END]
-        kept += [option, inside]
+        lines += [f"cat >{inside} <<'{_END}'", *_requirements(project / name), _END]
+        kept += [match[1], inside]
     return lines, shlex.join(kept)
 
 
-def _requirements(path: Path, above: tuple[Path, ...]) -> Iterator[str]:
+def _requirements(path: Path, above: tuple[Path, ...] = ()) -> Iterator[str]:
     """Yield the lines of a file of requirements, those of the files that it names in their place."""
     what = f"container.pip: {path}"
     require(path not in above, f"{what} names itself")

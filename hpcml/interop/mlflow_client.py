@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from hpcml.errors import ConfigError, HpcmlError
 from hpcml.interop.exported import needing
 from hpcml.model.secrets import without_password
 
+_AT_ONCE = 1000  # runs or experiments in one answer of MLflow's
 _ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # without it, newer versions refuse a folder, with a page of text
 
 
@@ -47,6 +48,17 @@ def one_line(uri: str, *, instead: str = "") -> Iterator[None]:
             raise ConfigError(f"{refusal}{instead}") from error
         text = " ".join(str(error).split())
         raise HpcmlError(f"MLflow at {without_password(uri)}: {without_password(text)}") from error
+
+
+def all_pages(ask: Callable[..., Any]) -> Iterator[Any]:
+    """Yield all that one of the client's searches finds; *ask* takes ``max_results`` and ``page_token``."""
+    token: str | None = None
+    while True:
+        page = ask(max_results=_AT_ONCE, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def folder_of(uri: str) -> Path | None:

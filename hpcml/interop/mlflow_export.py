@@ -2,8 +2,7 @@
 
 `MlflowTarget` is what `hpcml export` uses for the format mlflow. A run is found again by its tag ``hpcml.uid``, which
 it gets in the call that creates it. MLflow never takes a value of a metric back, so a step that a later attempt did
-again is there twice; its times tell which is the later one. `mend` repairs MLflow's folder of files where a process
-died while MLflow was writing there.
+again is there twice; its times tell which is the later one.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +19,7 @@ from typing import Any
 from hpcml.codec import encode
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.interop.exported import WholeRun, clean, json_ready
-from hpcml.interop.mlflow_client import client_of, folder_of, one_line
+from hpcml.interop.mlflow_client import all_pages, client_of, folder_of, one_line
 from hpcml.interop.output import file_name
 from hpcml.model.secrets import masked_json
 from hpcml.model.state import State
@@ -33,11 +30,13 @@ UID = "hpcml.uid"
 _DONE = "hpcml.exported"  # what was exported, in one word: where it is still that, nothing is looked at
 _TAG = "hpcml.tag."  # and the tag: so that one can be taken back
 _FOLDER = "hpcml"  # of the artifacts
-# What MLflow takes in one call, and how long its words may be (mlflow.utils.validation).
-_BATCH = 1000
-_BATCH_PARAMS = 100
+_AT_ONCE = {"params": 100, "tags": 100, "metrics": 1000}  # that MLflow takes in one call (mlflow.utils.validation)
 _LONGEST_KEY, _LONGEST_PARAM, _LONGEST_TAG = 250, 6000, 5000
 _UNSAFE = re.compile(r"[^A-Za-z0-9_\-. :/]")
+_FIELDS = (
+    *("state", "cause", "reason", "incomplete", "exit_code", "attempt", "wall_s", "spec_hash", "submission", "path"),
+    *("scheduler", "job_id", "precision", "precision_effective", "numerics", "git_dirty"),
+)
 STATUS: Mapping[State, str] = {
     State.PENDING: "SCHEDULED",
     State.RUNNING: "RUNNING",
@@ -56,6 +55,18 @@ class MlflowReport:
     points: int = 0
     remarks: list[str] = field(default_factory=list)  # what MLflow has not as it is here, a line each
 
+    def name(self, key: str) -> str:
+        """Return *key*, or what it is called where MLflow does not take it: cleaned, with 8 hex digits of its hash."""
+        safe = _UNSAFE.sub("_", key)
+        parts = safe.split("/")
+        is_path = all(part not in ("", ".", "..") and part == part.strip() for part in parts)
+        if safe == key and is_path and len(key) <= _LONGEST_KEY:
+            return key
+        digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:8]
+        stem = "/".join(part for part in parts if part.strip(". "))[: _LONGEST_KEY - len(digest) - 1].strip("/ ")
+        self.remarks.append(f"MLflow calls {key[:80]!r} {f'{stem}-{digest}'!r}")
+        return f"{stem}-{digest}"
+
 
 class MlflowTarget:
     """A tracking server of MLflow, or a folder or database in its place.
@@ -67,45 +78,43 @@ class MlflowTarget:
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._runs: dict[str, dict[str, Any]] = {}  # experiment id -> uid -> run
+        self._runs: dict[str, dict[str, Any]] = {}  # experiment -> uid -> run
         self._experiments: dict[str, str] = {}
         with self._one_line():
             self._client = client_of(uri)
 
-    def put(self, run: WholeRun, told: MlflowReport, *, artifacts: Sequence[tuple[Path, str]]) -> None:
+    def put(self, run: WholeRun, report: MlflowReport, *, artifacts: Sequence[tuple[Path, str]]) -> None:
         """Bring MLflow's copy of *run* up to date; each of *artifacts* is a file and the folder for it in MLflow.
 
-        The folder ``.`` is the top one. What was done is counted in *told*. A run that was deleted in MLflow is left
+        The folder ``.`` is the top one. What was done is counted in *report*. A run that was deleted in MLflow is left
         out, with a remark; an experiment that was deleted there raises `ConfigError`. If this process is killed
         meanwhile, the next export does what is missing.
         """
         with self._one_line():
             record = run.record
-            known = self._known_runs(record.experiment)
-            theirs = known.get(record.uid)
+            theirs = self._known_runs(record.experiment).get(record.uid)
             if theirs is not None and theirs.info.lifecycle_stage != "active":
-                told.remarks.append(f"run {record.uid} was deleted in MLflow: left out")
+                report.remarks.append(f"run {record.uid} was deleted in MLflow: left out")
                 return
             stamp = _stamp(run, artifacts)
             if theirs is not None and theirs.data.tags.get(_DONE) == stamp:
-                told.unchanged += 1
+                report.unchanged += 1
                 return
             if theirs is None:
                 theirs = self._create(run)
-                told.created += 1
+                report.created += 1
             else:
-                told.updated += 1
+                report.updated += 1
             run_id = str(theirs.info.run_id)
-            self._params(run, run_id, theirs.data.params, told)
-            self._metrics(run, run_id, theirs.data.metrics, told)
-            self._tags(run, run_id, theirs.data.tags, told)
+            self._params(run, run_id, theirs.data.params, report)
+            self._metrics(run, run_id, theirs.data.metrics, report)
+            self._tags(run, run_id, theirs.data.tags, report)
             self._artifacts(run, run_id, artifacts)
             self._status(run, run_id)
             self._client.set_tag(run_id, _DONE, stamp)  # last: whoever is killed before has not finished
 
     def _create(self, run: WholeRun) -> Any:  # noqa: ANN401 - of a library without types
-        record = run.record
-        provenance = _provenance(run)
+        record, provenance = run.record, _provenance(run)
         about = {
             UID: record.uid,
             "mlflow.user": str(provenance.get("user") or "unknown"),
@@ -119,56 +128,42 @@ class MlflowTarget:
             run_name=clean(record.name or record.uid),
         )
 
-    def _params(self, run: WholeRun, run_id: str, known: Mapping[str, str], told: MlflowReport) -> None:
+    def _send(self, run_id: str, kind: str, entities: Sequence[Any]) -> None:
+        """Send params, tags or metrics, as many at once as MLflow takes."""
+        for start in range(0, len(entities), _AT_ONCE[kind]):
+            self._client.log_batch(run_id, **{kind: entities[start : start + _AT_ONCE[kind]]})
+
+    def _params(self, run: WholeRun, run_id: str, known: Mapping[str, str], report: MlflowReport) -> None:
         """Send the settings that MLflow does not have yet; it never changes one, which is told as a remark."""
         from mlflow.entities import Param  # noqa: PLC0415 - an extra
 
-        params: list[Any] = []
-        keys = _Keys()
-        cut: list[str] = []
+        uid, cut, params = run.record.uid, [], []
         for key, value in run.record.params.items():
-            text = value if isinstance(value, str) else json.dumps(json_ready(value))
-            if len(clean(text)) > _LONGEST_PARAM:
-                cut.append(key)
-            name, told_value = keys.name(key), _cut(text, _LONGEST_PARAM)
-            if name in known and known[name] != told_value:
-                told.remarks.append(f"run {run.record.uid}: MLflow keeps {name}={known[name]}")  # it never changes one
-            elif name not in known:
-                params.append(Param(name, told_value))
-        for start in range(0, len(params), _BATCH_PARAMS):
-            self._client.log_batch(run_id, params=params[start : start + _BATCH_PARAMS])
+            text, name = _text(value), report.name(key)
+            shown = _cut(text, _LONGEST_PARAM)
+            cut += [key] if shown != clean(text) else []
+            if name not in known:
+                params.append(Param(name, shown))
+            elif known[name] != shown:
+                report.remarks.append(f"run {uid}: MLflow keeps {name}={known[name]}")
+        self._send(run_id, "params", params)
         if cut:
-            told.remarks.append(f"run {run.record.uid}: cut after {_LONGEST_PARAM} characters: {', '.join(cut)}")
-        told.remarks += [f"MLflow calls {key!r} {name!r}" for key, name in keys.renamed.items()]
+            report.remarks.append(f"run {uid}: cut after {_LONGEST_PARAM} characters: {', '.join(cut)}")
 
-    def _metrics(self, run: WholeRun, run_id: str, known: Mapping[str, float], told: MlflowReport) -> None:
+    def _metrics(self, run: WholeRun, run_id: str, known: Mapping[str, float], report: MlflowReport) -> None:
         """Send the values that MLflow does not have yet, found by metric, step and time in ms."""
         from mlflow.entities import Metric  # noqa: PLC0415 - an extra
 
-        keys = _Keys()
-        waiting: list[Any] = []
-
-        def flush() -> None:
-            if waiting:
-                self._client.log_batch(run_id, metrics=waiting)
-                told.points += len(waiting)
-                waiting.clear()
-
         for metric, points in run.curves.items():
-            name = keys.name(metric)
-            there: set[tuple[int, int]] = set()
-            if name in known:
-                there = {(at.step, at.timestamp) for at in self._client.get_metric_history(run_id, name)}
-            for point in points:
-                at_ms = run.unix_ms(point.t_s)
-                if (point.step, at_ms) not in there:
-                    waiting.append(Metric(name, point.value, at_ms, point.step))
-                if len(waiting) == _BATCH:
-                    flush()
-        flush()
-        told.remarks += [f"MLflow calls {metric!r} {name!r}" for metric, name in keys.renamed.items()]
+            name = report.name(metric)
+            history = self._client.get_metric_history(run_id, name) if name in known else ()
+            there = {(at.step, at.timestamp) for at in history}
+            values = [Metric(name, point.value, run.unix_ms(point.t_s), point.step) for point in points]
+            news = [value for value in values if (value.step, value.timestamp) not in there]
+            self._send(run_id, "metrics", news)
+            report.points += len(news)
 
-    def _tags(self, run: WholeRun, run_id: str, known: Mapping[str, str], told: MlflowReport) -> None:
+    def _tags(self, run: WholeRun, run_id: str, known: Mapping[str, str], report: MlflowReport) -> None:
         """Send what has changed of the outcome, facts, usage, notes and tags.
 
         Tags that were removed from the run are removed in MLflow.
@@ -176,41 +171,18 @@ class MlflowTarget:
         from mlflow.entities import RunTag  # noqa: PLC0415 - an extra
 
         record = run.record
-        fields = (
-            *(
-                "state",
-                "cause",
-                "reason",
-                "incomplete",
-                "exit_code",
-                "attempt",
-                "wall_s",
-                "spec_hash",
-                "submission",
-                "path",
-            ),
-            *("scheduler", "job_id", "precision", "precision_effective", "numerics", "git_dirty"),
-        )
-        about: dict[str, object] = {f"hpcml.{name}": encode(getattr(record, name)) for name in fields}
+        about: dict[str, object] = {f"hpcml.{name}": encode(getattr(record, name)) for name in _FIELDS}
         about |= {f"hpcml.fact.{key}": value for key, value in record.facts.items()}
         for space, measured in (("usage", record.usage), ("work", record.work)):
             about |= {f"hpcml.{space}.{key}": value for key, value in (encode(measured) or {}).items()}
         about["mlflow.source.git.commit"] = record.git_commit
         about["mlflow.note.content"] = "\n\n".join(f"{note.author}: {note.text}" for note in record.notes) or None
         about |= {f"{_TAG}{tag}": "true" for tag in record.tags}
-        keys = _Keys()
-        tags = {
-            keys.name(key): _cut(value if isinstance(value, str) else json.dumps(json_ready(value)), _LONGEST_TAG)
-            for key, value in about.items()
-            if value is not None
-        }
-        news = [RunTag(key, value) for key, value in tags.items() if known.get(key) != value]
-        for start in range(0, len(news), _BATCH_PARAMS):
-            self._client.log_batch(run_id, tags=news[start : start + _BATCH_PARAMS])
+        tags = {report.name(key): _cut(_text(value), _LONGEST_TAG) for key, value in about.items() if value is not None}
+        self._send(run_id, "tags", [RunTag(key, value) for key, value in tags.items() if known.get(key) != value])
         for key in known:
             if key.startswith(_TAG) and key not in tags:
                 self._client.delete_tag(run_id, key)
-        told.remarks += [f"MLflow calls {key!r} {name!r}" for key, name in keys.renamed.items()]
 
     def _artifacts(self, run: WholeRun, run_id: str, artifacts: Sequence[tuple[Path, str]]) -> None:
         run_dir = RunDir(Path(run.record.path))
@@ -237,46 +209,25 @@ class MlflowTarget:
 
     def _known_runs(self, experiment: str) -> dict[str, Any]:
         """Return the runs of an experiment that hpcml exported to MLflow, by uid; the experiment is made if needed."""
-        if experiment not in self._experiments:
-            self._experiments[experiment] = self._experiment_id(experiment)
-        experiment_id = self._experiments[experiment]
-        if experiment_id not in self._runs:
-            mend(self._uri, experiment_id, UID)
-            self._runs[experiment_id] = {run.data.tags[UID]: run for run in self._every_run(experiment_id)}
-        return self._runs[experiment_id]
-
-    def _experiment_id(self, name: str) -> str:
-        """Return the id of the experiment, which is created where there is none; a deleted one raises `ConfigError`."""
-        from mlflow.exceptions import MlflowException  # noqa: PLC0415 - an extra
-
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
-            try:
-                return str(self._client.create_experiment(name, artifact_location=_beside_database(self._uri, name)))
-            except MlflowException:  # another export was faster
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
-                    raise
-        if found.lifecycle_stage != "active":
-            raise ConfigError(f"experiment {name} was deleted in MLflow: restore it there, or delete it for good")
-        return str(found.experiment_id)
-
-    def _every_run(self, experiment_id: str) -> Iterator[Any]:
         from mlflow.entities import ViewType  # noqa: PLC0415 - an extra
 
-        token: str | None = None
-        while True:
-            page = self._client.search_runs(
-                [experiment_id],
-                f'tags."{UID}" LIKE "%"',
-                run_view_type=ViewType.ALL,
-                max_results=_BATCH,
-                page_token=token,
-            )
-            yield from page
-            token = page.token
-            if not token:
-                return
+        if experiment not in self._runs:
+            found = self._client.get_experiment_by_name(experiment)
+            if found is None:
+                place = _beside_database(self._uri, experiment)
+                found = self._client.get_experiment(self._client.create_experiment(experiment, artifact_location=place))
+            if found.lifecycle_stage != "active":
+                raise ConfigError(
+                    f"experiment {experiment} was deleted in MLflow: restore it there, or delete it for good"
+                )
+            self._experiments[experiment] = experiment_id = str(found.experiment_id)
+
+            def page(**more: object) -> Any:  # noqa: ANN401 - MLflow's
+                ours = f'tags."{UID}" LIKE "%"'
+                return self._client.search_runs([experiment_id], ours, run_view_type=ViewType.ALL, **more)
+
+            self._runs[experiment] = {run.data.tags[UID]: run for run in all_pages(page)}
+        return self._runs[experiment]
 
     def _one_line(self) -> AbstractContextManager[None]:
         """Return a context manager that turns an error of MLflow into an `HpcmlError` of one line."""
@@ -285,30 +236,10 @@ class MlflowTarget:
         return one_line(self._uri, instead=f"; or write -o {database}")
 
 
-class _Keys:
-    """Names as MLflow takes them; two that would become one stay two. `renamed` has those that were changed."""
-
-    def __init__(self) -> None:
-        self.renamed: dict[str, str] = {}
-
-    def name(self, key: str) -> str:
-        """Return *key*, or what it is called where MLflow does not take it: cleaned, with 8 hex digits of its hash."""
-        safe = _UNSAFE.sub("_", key)
-        parts = safe.split("/")
-        is_path = all(part not in ("", ".", "..") and part == part.strip() for part in parts)
-        if safe == key and is_path and len(key) <= _LONGEST_KEY:
-            return key
-        digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:8]
-        stem = "/".join(part for part in parts if part.strip(". "))[: _LONGEST_KEY - len(digest) - 1].strip("/ ")
-        self.renamed[key[:80]] = name = f"{stem}-{digest}"
-        return name
-
-
 def _stamp(run: WholeRun, artifacts: Sequence[tuple[Path, str]]) -> str:
     """Return 16 hex digits that change whenever there is something new to export."""
-    record = run.record
     known = [
-        encode(record),
+        encode(run.record),
         {name: [len(points), points[-1].step, points[-1].t_s] for name, points in run.curves.items() if points},
         sorted(f"{folder}/{path.name}" for path, folder in artifacts),
     ]
@@ -321,6 +252,10 @@ def _provenance(run: WholeRun) -> dict[str, Any]:
     except HpcmlError:
         return {}  # its directory is gone; what the store knows of it is still told
     return found if isinstance(found, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(json_ready(value))
 
 
 def _cut(text: str, longest: int) -> str:
@@ -338,37 +273,3 @@ def _beside_database(uri: str, experiment: str) -> str | None:
         return None
     folder = Path(path.partition("?")[0]).absolute().parent / "mlartifacts"
     return (folder / file_name(experiment, set())).as_uri()
-
-
-_PATIENCE_S = 5.0  # after which whoever was writing a description of some lines is dead
-
-
-def mend(uri: str, experiment_id: str, tag: str) -> None:
-    """Remove leftovers of runs whose meta.yaml is empty, since MLflow refuses a whole experiment because of one.
-
-    Such a file is left where a process died while MLflow was writing to its folder of files. Only runs are removed that
-    have *tag*, which their exporter will create again, or nothing at all; any other raises `HpcmlError`. A tracking
-    server or a database writes whole or not at all: nothing is done there.
-    """
-    folder = folder_of(uri)
-    if folder is None:
-        return
-    for description in sorted((folder / experiment_id).glob("*/meta.yaml")):
-        if not _stays_empty(description):
-            continue
-        run = description.parent
-        if not (run / "tags" / tag).is_file() and any(path.is_file() for path in run.rglob("*") if path != description):
-            raise HpcmlError(f"MLflow's run {run} has an empty meta.yaml, and is not hpcml's: remove it or restore it")
-        shutil.rmtree(run)
-
-
-def _stays_empty(path: Path) -> bool:
-    """Tell whether the file *path* is empty and was not written to for `_PATIENCE_S`; wait for that long at most."""
-    try:
-        while (found := path.stat()).st_size == 0:
-            if time.time() - found.st_mtime > _PATIENCE_S:
-                return True
-            time.sleep(0.1)
-    except FileNotFoundError:
-        pass  # removed meanwhile
-    return False

@@ -1,7 +1,7 @@
 """Makes runs of MLflow ours: of each a run.json and a journal, for `hpcml import`.
 
-`as_ours` makes them, `journal_text` writes the journal. Settings keep their names (``learning_rate``); *names* maps
-those that hpcml knows under another name. What has no place in hpcml is kept in the journal's event ``imported``.
+`as_ours` makes them, `journal_text` gives the journal's text. Settings keep their names (``learning_rate``); *names*
+maps those that hpcml knows under another name. What has no place in hpcml is kept in the journal's event ``imported``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +25,7 @@ from hpcml.model.identity import identifies
 from hpcml.model.precision import ALIASES
 from hpcml.model.records import is_tag
 from hpcml.model.state import State
-from hpcml.runs.journal import FORMAT, Chunk, Event, Header, Metrics
+from hpcml.runs.journal import FORMAT, Event, Metrics
 from hpcml.runs.run_json import IMPORTED
 from hpcml.runs.state import EventName
 
@@ -64,7 +64,7 @@ class Imported:
 def as_ours(run: MlflowRun, names: Mapping[str, str], *, artifacts: Sequence[Event] = ()) -> Imported:
     """Return *run* as hpcml would have recorded it; *names* maps MLflow's parameter names to settings of hpcml.
 
-    *artifacts* are events that name the copied artifacts; they are added to the journal. A run that hpcml exported
+    *artifacts* are events that name the copied artifacts; they are in the journal, too. A run that hpcml exported
     keeps its uid; any other gets one of its start and MLflow's run id, so that it is found again at the next import.
     What cannot be taken over as it was is told in the remarks.
     """
@@ -219,7 +219,7 @@ def _records(run: MlflowRun, t0: float, artifacts: Sequence[Event], remarks: lis
         yield event("noted", None, text=note, author=run.user)
     for artifact in artifacts:
         yield event(artifact.name, None, **artifact.details)
-    points = _points(run, round(t0 * _MS), remarks)
+    points = _points(run, round(t0 * 1000), remarks)
     for (step, at_ms), values in sorted(points.items(), key=lambda point: (point[0][1], point[0][0])):
         yield Metrics(seq=number, t_s=at_ms / 1000 - t0, step=step, values=values)
         number += 1
@@ -287,65 +287,22 @@ def _spec_hash(asked: Mapping[str, Any]) -> str:
 _MS = 1000
 
 
-def journal_text(header: Header, records: Iterable[Metrics | Event]) -> Iterator[str]:
-    """Yield the lines of a journal with *header*; the records are numbered anew, in their order.
+def journal_text(run: Imported) -> str:
+    """Return the journal of *run*: the same for the same records, and under another id for others.
 
-    Values that are not finite are written as texts, times with six decimals. Each line ends with a line feed.
+    Values that are not finite are written as texts, times with six decimals.
     """
-    first = {
-        "hpcml": FORMAT,
-        "journal": header.journal,
-        "run": header.run,
-        "attempt": header.attempt,
-        "writer": header.writer,
-        "host": header.host,
-        "pid": header.pid,
-        "t0": header.t0,
-    }
-    yield _line(first)
-    for seq, record in enumerate(records):
+    lines = []
+    for seq, record in enumerate(run.records):
         begun = {"s": seq, "t": round(record.t_s, 6)}
         if isinstance(record, Metrics):
             values = {name: value if math.isfinite(value) else repr(value) for name, value in record.values.items()}
-            yield _line({**begun, "k": "m", "i": record.step, "v": values})
+            lines.append(_line({**begun, "k": "m", "i": record.step, "v": values}))
         else:
-            yield _line({**begun, "k": "e", "n": record.name, "d": record.details})
-
-
-def not_in(known: Sequence[Chunk], records: Iterable[Metrics | Event], t0: float) -> list[Metrics | Event]:
-    """Return those of *records* (times from *t0*) that no journal of *known* contains, compared to the millisecond.
-
-    *t0* is in unix seconds. Of a record of metrics only the values that are new stay. So a second import adds what was
-    logged since the first.
-    """
-    points: set[tuple[str, int, int]] = set()
-    events: set[tuple[str, int, str]] = set()
-    for chunk in known:
-        for record in chunk.records if chunk.header is not None else ():
-            at_ms = _at_ms(chunk.header, record)
-            if isinstance(record, Metrics):
-                points.update((name, record.step, at_ms) for name in record.values)
-            else:
-                events.add(_event_key(record, at_ms))
-    news: list[Metrics | Event] = []
-    for record in records:
-        at_ms = round((t0 + record.t_s) * _MS)
-        if isinstance(record, Metrics):
-            values = {name: value for name, value in record.values.items() if (name, record.step, at_ms) not in points}
-            if values:
-                news.append(replace(record, values=values))
-        elif _event_key(record, at_ms) not in events:
-            news.append(record)
-    return news
-
-
-def _at_ms(header: Header | None, record: Metrics | Event) -> int:
-    assert header is not None
-    return round((header.t0 + record.t_s) * _MS)
-
-
-def _event_key(event: Event, at_ms: int) -> tuple[str, int, str]:
-    return event.name, at_ms, json.dumps(event.details, sort_keys=True)
+            lines.append(_line({**begun, "k": "e", "n": record.name, "d": record.details}))
+    journal = hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
+    first = {"hpcml": FORMAT, "journal": journal, "run": run.uid, "attempt": 0, "writer": "agent"}
+    return "".join([_line({**first, "host": "mlflow", "pid": 1, "t0": run.t0}), *lines])
 
 
 def _line(value: object) -> str:

@@ -9,7 +9,7 @@ import shlex
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +17,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.interop.mlflow_client import client_of, folder_of, one_line
+from hpcml.interop.mlflow_client import all_pages, client_of, folder_of, one_line
 
 _LATEST_MS = 253_402_300_800_000  # the year 10000, which no calendar of Python's has: nanoseconds, mostly
 _LARGEST = sys.float_info.max  # what MLflow stores for an infinity (mlflow/store/tracking/sqlalchemy_store.py)
 _ID = re.compile(r"[0-9A-Za-z_-]{1,100}")  # it becomes part of a folder's name
 _BEGIN = b"SQLite format 3\0"
 _DATABASE = "mlflow.db"  # beside a folder mlruns that has only the files of its runs
-_AT_ONCE = 1000  # runs in one answer of MLflow's
 _BAD = (HpcmlError, ValueError, TypeError)  # what MLflow's client raises for values that are none
 
 
@@ -82,7 +81,7 @@ def runs_in(source: str, *, experiment: str | None = None) -> Iterator[MlflowRun
     """
     with _to_be_read(source) as uri, one_line(source):
         client = client_of(uri)
-        found = sorted(_all_pages(client.search_experiments), key=lambda each: str(each.experiment_id))
+        found = sorted(all_pages(client.search_experiments), key=lambda each: str(each.experiment_id))
         names = {str(each.name) for each in found}
         if experiment is not None and experiment not in names:
             raise ConfigError(f"{source} has no experiment {experiment}: it has {', '.join(sorted(names)) or 'none'}")
@@ -98,7 +97,7 @@ def _runs_of(client: Any, source: str, experiment: Any) -> Iterator[MlflowRun | 
     with _passed_over() as passed_over:
         try:
             with one_line(source):
-                runs = list(_all_pages(page))
+                runs = list(all_pages(page))
         except _BAD as error:
             yield Unreadable(why=f"{source}: experiment {experiment.name}: {' '.join(str(error).split())}")
             return
@@ -140,16 +139,6 @@ def _logged(history: Sequence[Any]) -> list[Logged]:
 
 def _number(value: float) -> float:
     return math.copysign(math.inf, value) if abs(value) >= _LARGEST else value
-
-
-def _all_pages(ask: Callable[..., Any]) -> Iterator[Any]:
-    token: str | None = None
-    while True:
-        page = ask(max_results=_AT_ONCE, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
 
 
 @contextmanager

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from hpcml.interop import tables
 from hpcml.interop.exported import Export, clean, needing
@@ -21,59 +21,42 @@ def write_parquet(export: Export, folder: Path) -> None:
     missing.
     """
     columns, rows = tables.runs_table(export)
-    with _Table(folder / "runs.parquet", columns) as runs:
-        runs.add(rows)
-    with _Table(folder / "metrics.parquet", tables.METRICS) as metrics:
-        metrics.add(tables.metrics_rows(export))
+    with _table(folder / "runs.parquet", columns) as add:
+        add(rows)
+    with _table(folder / "metrics.parquet", tables.METRICS) as add:
+        add(tables.metrics_rows(export))
     with (
-        _Table(folder / "points.parquet", tables.POINTS) as points,
-        _Table(folder / "events.parquet", tables.EVENTS) as events,
+        _table(folder / "points.parquet", tables.POINTS) as add_points,
+        _table(folder / "events.parquet", tables.EVENTS) as add_events,
     ):
         for run in export.runs:
-            points.add(tables.points_rows(run))
-            events.add(tables.events_rows(run))
+            add_points(tables.points_rows(run))
+            add_events(tables.events_rows(run))
 
 
-class _Table:
-    """One file, written row group by row group."""
+@contextmanager
+def _table(path: Path, columns: Sequence[tables.Column]) -> Iterator[Callable[[Iterable[Sequence[Any]]], None]]:
+    """Give what appends rows, each with a value for every column, to the new file *path*, group by group."""
+    with needing("pyarrow", extra="parquet"):
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+        import pyarrow.parquet as pq  # noqa: PLC0415
+    types = {"integer": pa.int64(), "real": pa.float64(), "boolean": pa.bool_()}  # others are text
+    schema = pa.schema([(clean(column.name), types.get(column.kind, pa.string())) for column in columns])
+    waiting: list[Sequence[Any]] = []
+    with pq.ParquetWriter(path, schema, compression="zstd") as file:
 
-    def __init__(self, path: Path, columns: Sequence[tables.Column]) -> None:
-        with needing("pyarrow", extra="parquet"):
-            import pyarrow as pa  # noqa: PLC0415 - an extra
-            import pyarrow.parquet as pq  # noqa: PLC0415
-        types = {
-            "text": pa.string(),
-            "json": pa.string(),
-            "integer": pa.int64(),
-            "real": pa.float64(),
-            "boolean": pa.bool_(),
-        }
-        self._arrow = pa
-        self._schema = pa.schema([(clean(column.name), types[column.kind]) for column in columns])
-        self._file = pq.ParquetWriter(path, self._schema, compression="zstd")
-        self._rows: list[Sequence[Any]] = []
+        def flush() -> None:
+            values = zip(*waiting, strict=True)
+            arrays = [pa.array(column, type=field.type) for column, field in zip(values, schema, strict=True)]
+            file.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            waiting.clear()
 
-    def add(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Append *rows*, each with a value for every column."""
-        for row in rows:
-            self._rows.append(row)
-            if len(self._rows) >= _ROWS:
-                self._flush()
+        def add(rows: Iterable[Sequence[Any]]) -> None:
+            for row in rows:
+                waiting.append(row)
+                if len(waiting) >= _ROWS:
+                    flush()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is None:
-            self._flush()
-        self._file.close()
-
-    def _flush(self) -> None:
-        if not self._rows:
-            return
-        arrays = [
-            self._arrow.array(values, type=field.type)
-            for values, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
-        ]
-        self._file.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
-        self._rows.clear()
+        yield add
+        if waiting:
+            flush()

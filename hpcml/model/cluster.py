@@ -177,7 +177,7 @@ class Cluster:
     modules: list[str] = field(default_factory=list)  # loaded before every run
     prelude: list[str] = field(default_factory=list)  # shell lines before every run, as the site documents them
     scratch: str | None = None
-    container_runtime: str | None = None  # apptainer | singularity | enroot | pyxis
+    container_runtime: str | None = None  # apptainer | singularity | pyxis
     container_module: str | None = None
     ngc_max_release: str | None = None  # newest NGC container release that the site's driver runs: 24.12
     host_driver: str | None = None

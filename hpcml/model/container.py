@@ -44,14 +44,14 @@ class ContainerGpu(Enum):
 class Compression(Enum):
     """How the file system of a built image is packed; its content is the same with each."""
 
-    auto = "auto"  # zstd where the runtime can make and start it, else gzip
+    auto = "auto"  # zstd where the runtime can be told so, else gzip
     gzip = "gzip"  # what every runtime starts
     zstd = "zstd"
     lz4 = "lz4"
     xz = "xz"
 
 
-RUNTIMES = ("apptainer", "singularity", "enroot", "pyxis")  # hpcml/images/runtimes has an entry of each
+RUNTIMES = ("apptainer", "singularity", "pyxis")  # hpcml/images/runtimes has an entry of each
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

@@ -6,12 +6,11 @@ printed. The agent calls it at the end of an attempt, and `hpcml sync` for runs 
 
 from __future__ import annotations
 
-import operator
 import re
 import signal as signals
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from enum import StrEnum
-from itertools import dropwhile, takewhile
+from itertools import takewhile
 
 from hpcml.model.state import State
 
@@ -71,86 +70,23 @@ _FRAME_OF_A_LIBRARY = re.compile(
 )  # Python's own, and what pip installed
 _FRAME = re.compile(r" +File \".")
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
-# What ends programs of other languages: how its line looks, and its next line, where that says more
-_OF_OTHERS: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
-    (
-        re.compile(r"terminate called after throwing an instance of '(?P<words>[^']+)'$"),  # libstdc++
-        re.compile(r" +what\(\): +(?P<more>.*)"),
-    ),
-    (  # Rust, from 1.73 on
-        re.compile(r"thread '[^']*'(?: \(\d+\))? (?P<words>panicked at .+):$"),
-        re.compile(r"(?P<more>.+)"),
-    ),
-    (re.compile(r"thread '[^']*' (?P<words>panicked at '.+', \S+:\d+:\d+)$"), None),  # before
-    # gfortran's library, Intel's and Go's, above a backtrace
-    (re.compile(r"(?P<words>(?:Fortran runtime error: |forrtl: severe |ERROR STOP |panic: |fatal error: ).+)"), None),
-    (re.compile(r'Exception in thread "main" (?P<words>[\w.$]+(?:: .+)?)$'), None),  # Java, above its causes
-    (re.compile(r"--> (?P<words>FOAM FATAL (?:IO )?ERROR)\b.*$"), re.compile(r" *(?P<more>\S.*)")),  # OpenFOAM
-    (
-        re.compile(r"\[\d+\](?P<words>PETSC ERROR): -+ Error Message -+$"),
-        re.compile(r"\[\d+\]PETSC ERROR: (?P<more>.+)"),
-    ),
-    (  # GROMACS, above where to read of it
-        re.compile(
-            r"(?P<words>Fatal error|File input/output error|(?:Error|Inconsistency) in user input|System I/O error):$"
-        ),
-        re.compile(r"(?P<more>\S.*)"),
-    ),
-    (re.compile(r"(?P<words>Caused by):$"), re.compile(r" *(?:0: )?(?P<more>\S.*)")),  # Nextflow; Rust's anyhow
-)
-_CAUSED = "Caused by"
-_OF_ANYHOW = re.compile(r"Error: .")  # begins what Rust's main returns; a blank line and its causes follow
-# The same of R, whose words others print as well; it ends with these
-_R_ENDS = "Execution halted"
-_OF_R: tuple[tuple[re.Pattern[str], re.Pattern[str] | None], ...] = (
-    (re.compile(r"(?P<words>Error(?: in .{1,300}?)?) ?: *$"), re.compile(r"(?:  |! )(?P<more>\S.*)")),
-    (re.compile(r"(?P<words>Error in .{1,300}? : .+)$"), None),
+# What ends programs of C++ and Fortran, above a backtrace
+_OF_OTHERS = re.compile(
+    r"^terminate called after throwing an instance of '(?P<type>[^']+)'(?:\n +what\(\): +(?P<what>.*))?$"  # libstdc++
+    r"|^(?P<fortran>(?:Fortran runtime error: |forrtl: severe |ERROR STOP ).+)$",  # gfortran's library, and Intel's
+    re.MULTILINE,
 )
 # What launchers end with when what they have started failed: torchrun; accelerate, deepspeed
 _OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")
 _BOX_OF_OPEN_MPI = "-" * 74  # above and below each of its messages (opal/util/show_help.c)
-# How launchers say that what they have started failed, and nothing of why: Open MPI in a box and outside, srun, make
+_BOX = re.compile(rf"^{_BOX_OF_OPEN_MPI}$.*?^{_BOX_OF_OPEN_MPI}$", re.MULTILINE | re.DOTALL)
+# How launchers say, outside of a box, that what they have started failed, and nothing of why
 _ONLY_THAT_IT_FAILED = re.compile(
-    r"MPI_ABORT was invoked on rank \d|Primary job +terminated normally, but \d+ process"
-    r"|\w+ detected that one or more processes exited with non-zero status"
-    r"|\[[^]\s]+:\d+\] (?:\[\[\d+,\d+\],\d+\] ORTE_ERROR_LOG: |\d+ more process(?:es)? (?:has|have) sent help message"
+    r"\[[^]\s]+:\d+\] (?:\[\[\d+,\d+\],\d+\] ORTE_ERROR_LOG: |\d+ more process(?:es)? (?:has|have) sent help message"
     r"|Set MCA parameter \"\w+_base_help_aggregate\")"
     r"|srun: error: \S+: tasks? [\d,-]+: Exited with exit code \d"
     r"|g?make(?:\[\d+\])?: \*\*\* \[.*\] Error \d"
-    r"|Shutting down, this might take some time|Exiting because a job execution failed|Complete log: "  # Snakemake
-    r"|-- Check '\.nextflow\.log'"
 )
-# What stands behind the words that tell why a program ended: where it did, and that it did
-_WHERE_IT_ENDED = re.compile(
-    r"Execution halted$|Calls: .* -> |Backtrace:$"  # R
-    r"|error: called from$|\S+ at line \d+ column \d+$"  # Octave
-    r"|Node\.js v\d|\.\.\. \d+ more$|at (?:.{1,200} \()?\S{1,200}:\d+\)?$"
-    r"|at \S{1,200}\((?:[\w$.]{1,100}:\d+|Native Method|Unknown Source)\)$"  # Java
-    r"|at .{1,200} in .{1,200}:line \d+$"  # .NET
-    r"|Stacktrace:$|in expression starting at "  # Julia
-    r"|\[\d+\] (?:[\w!.#]+\(.*(?:\)|:\d+)$|top-level scope|macro expansion)"
-    r"|@ \S.*:\d+$"
-    r"|stack traceback:$|\[C\]: in |\S+:\d+: in (?:main chunk|(?:local|upvalue|function|method|field)\b)"  # Lua
-    r"|from \S+:\d+:in "  # Ruby
-    r"|Last (?:command|input line): |FOAM exiting"  # LAMMPS; OpenFOAM
-    r"|\[\S+:\d+\] (?:\[ ?\d+\] |\*\*\* End of error message|Failing at address: |Signal code: )"  # Open MPI
-    r"|#\d+ +0x[0-9a-f]|Backtrace for this error:$|@ +0x[0-9a-f]|\*\*\* Check failure stack trace"  # gfortran; glog
-)
-# What stands behind the words of a wrong option: where to read of options (GNU, Rust's clap, absl, fire, tyro)
-_TO_HELP = re.compile(
-    r"[\W_]*(?:\w{1,20}: ){0,2}(?:for (?:more|detailed|full) \w+|try|run|pass|see|type)\b"
-    r".{0,120}(?:--?help|-h\b|, run:$)"
-    r"|.{1,120} --help$",
-    re.IGNORECASE,
-)
-_USAGE = re.compile(r"usage:?\s.*[\[<-]|usage:$", re.IGNORECASE)
-_WRONG_OPTION = re.compile(
-    r"^(?:error|fatal)\b|: error:|\b(?:un(?:recogni[sz]ed|known|expected)|invalid|illegal|ambiguous)\b"
-    r"|\brequires an? (?:argument|value)\b",
-    re.IGNORECASE,
-)
-_ERROR = re.compile(r"(?:^|: )(?:fatal )?error:", re.IGNORECASE)
-_ABOVE_USAGE = 3  # lines in which a wrong option is named
 _LONGEST_EXCEPTION = 240  # characters; a line that a table of runs still takes
 _FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # control sequences (CSI) of ECMA-48
 # Those that move the cursor up, down, to a column or to a place of the screen, by which what was printed is drawn over.
@@ -346,8 +282,8 @@ def printed_lines(printed: str) -> list[str]:
 def last_exception(printed: str) -> str | None:
     r"""Return type and message of the last exception whose traceback was *printed*, as far as one line has it, or None.
 
-    Also of what ended a C++, Rust, Go or Fortran program, above its backtrace. A launcher's, which only says that what
-    it has started failed, counts where there is no other.
+    Also of what ended a C++ or Fortran program, above its backtrace. A launcher's, which only says that what it has
+    started failed, counts where there is no other.
 
     >>> last_exception("Traceback (most recent call last):\n  File ...\nValueError: no such layer\nBye.\n")
     'ValueError: no such layer'
@@ -381,20 +317,16 @@ def survived_exception(printed: str) -> str | None:
 
 
 def _exceptions(printed: str) -> list[str]:
-    found: list[str] = []
-    others = (*_OF_OTHERS, *_OF_R) if _R_ENDS in printed else _OF_OTHERS
-    rest: re.Pattern[str] | None = None  # how a line looks that says more of the exception before
+    """Return the exceptions in what was *printed*: those of Python in their order, behind what ended other programs."""
+    lines = printed_lines(printed)
+    found = [
+        match["fortran"] or ": ".join(filter(None, (match["type"], match["what"])))
+        for match in _OF_OTHERS.finditer("\n".join(lines))
+    ]
     rank: str | None = None  # what each line of the traceback that is being read begins with; None outside of one
     cell: str | None = None  # the type of an exception in a notebook, whose traceback is being read
-    before = ""  # the last line that was not blank
-    for line in printed_lines(printed):
-        awaited, rest = rest, None
-        if awaited is not None and (told := awaited.match(line)):
-            found[-1] += f": {told['more']}"
-        elif ended := _end_of_another(line, others):
-            words, rest = ended
-            found.append(before if words == _CAUSED and _OF_ANYHOW.match(before) else words)
-        elif begins := _OF_IPYTHON.match(line):
+    for line in lines:
+        if begins := _OF_IPYTHON.match(line):
             cell, rank = begins["type"], None
         elif cell is not None and (line == cell or line.startswith(f"{cell}: ")):
             found.append(line)
@@ -405,58 +337,24 @@ def _exceptions(printed: str) -> list[str]:
             rank = None
             if _EXCEPTION.match(words):
                 found.append(words)
-        before = line if line.strip() else before
     return found
-
-
-def _end_of_another(
-    line: str, others: Sequence[tuple[re.Pattern[str], re.Pattern[str] | None]]
-) -> tuple[str, re.Pattern[str] | None] | None:
-    """Return what *line* says of the end of a program of *others*, and how a next line says more of it."""
-    matches = ((pattern.match(line), more) for pattern, more in others)
-    return next(((match["words"], more) for match, more in matches if match is not None), None)
 
 
 def last_line(printed: str) -> str | None:
     r"""Return the last line of what was *printed* that tells something, without colours; None where there is none.
 
-    Blank lines and rulers tell nothing, nor do launchers that only say that what they have started failed, and lines
-    of where a program ended, or where to read of its options. Of another message of Open MPI it is the beginning, which
-    says what happened; its end is advice.
+    Blank lines and rulers tell nothing, nor do launchers that only say that what they have started failed.
 
     >>> last_line("reading x.dat\nCould not open file x.dat\n=======\n\n"), last_line("xxxx")
     ('Could not open file x.dat', 'xxxx')
     """
-    telling = (words for words in _paragraphs(printed) if re.search(r"\w", words.replace("_", "")))
-    lines = [words for words in telling if not _ONLY_THAT_IT_FAILED.match(words)]
-    why = [words for words in lines if not (_WHERE_IT_ENDED.match(words) or _TO_HELP.match(words))] or lines
-    return _in_a_table(_above_usage(why) or why[-1]) if why else None
-
-
-def _above_usage(lines: Sequence[str]) -> str | None:
-    """Return which of *lines* says what was wrong with an option, where a usage stands below that says no more."""
-    at = next((at for at, words in enumerate(lines) if _USAGE.match(words)), 0)
-    if any(map(_ERROR.search, lines[at:])):
-        return None
-    above = lines[max(0, at - _ABOVE_USAGE) : at]
-    return next((words for words in reversed(above) if _WRONG_OPTION.search(words)), None)
-
-
-def _paragraphs(printed: str) -> Iterator[str]:
-    """Yield the lines of what was *printed*; of one that Open MPI puts into a box, its first paragraph as one line."""
-    box: list[str] | None = None  # the lines of the box that is being read; None outside of one
-    for line in map(str.strip, printed_lines(printed)):
-        if line != _BOX_OF_OPEN_MPI:
-            if box is None:
-                yield line
-            else:
-                box.append(line)
-        elif box is None:
-            box = []
-        else:
-            yield " ".join(takewhile(bool, dropwhile(operator.not_, box)))
-            box = None
-    yield from box or ()  # it was not closed, and perhaps is none
+    whole = "\n".join(map(str.strip, printed_lines(printed)))
+    for text in (_BOX.sub("", whole), whole):
+        lines = [line for line in text.splitlines() if re.search(r"\w", line.replace("_", ""))]
+        telling = [line for line in lines if not _ONLY_THAT_IT_FAILED.match(line)] or lines
+        if telling:
+            return _in_a_table(telling[-1])
+    return None
 
 
 def without_numbers(words: str) -> str:

@@ -21,22 +21,6 @@ _KEY_DIGITS = 32  # 128 bits of SHA-256: no two definitions of one site will eve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaseSettings:
-    """What an image of a registry says of itself, as far as it counts for a Dockerfile that begins from it.
-
-    Its words are Docker's: ``WorkingDir``, ``Shell``, ``Env``, ``User``, ``OnBuild``, ``Entrypoint`` and ``Cmd``.
-    """
-
-    directory: str = "/"
-    shell_words: tuple[str, ...] = ("/bin/sh", "-c")
-    variables: dict[str, str] = field(default_factory=dict)
-    user: str = ""
-    triggers: tuple[str, ...] = ()  # instructions, done right behind FROM
-    entrypoint: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """Everything that decides the contents of an image; definitions with the same key build interchangeable images."""
 
@@ -48,7 +32,6 @@ class Definition:
     base_size_bytes: int | None = None  # of its compressed layers
     files: Mapping[str, str] = field(default_factory=dict)  # source of %files -> SHA-256 of what it holds
     folder: str | None = None  # of the definition, where relative sources lie; None: it has no sources
-    bases: dict[str, BaseSettings] = field(default_factory=dict)  # of a Dockerfile's images, as it names them
 
     @property
     def key(self) -> str:
@@ -97,7 +80,6 @@ class ImageRecord:
     files: Mapping[str, str] = field(default_factory=dict)  # source of %files -> SHA-256 of what it held
     packages: Mapping[str, str] | None = None  # name -> version, as python:timm or deb:git; None: not known
     compression: str | None = None  # gzip, zstd ..., as the file says itself; None: not known
-    bases: dict[str, BaseSettings] = field(default_factory=dict)  # as of its definition
     imported_at: str | None = None  # where it came from another site
 
 

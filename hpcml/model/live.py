@@ -47,7 +47,7 @@ class GpuNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNow:
-    """The newest readings of one node of a run, or of this machine.
+    """The newest readings of one node of a run.
 
     `node` is its number in the job, from 0; `missed_ticks` counts samples that were skipped because the ones before
     took too long.
@@ -56,7 +56,7 @@ class NodeNow:
     node: int
     host: str
     gpus: Sequence[GpuNow]
-    cores_busy: float | None  # CPU seconds a second: of the job, or of the machine
+    cores_busy: float | None  # CPU seconds a second: of the job
     memory_mb: float | None
     load1: float | None
     sampled_at: float | None  # unix seconds, by the node's clock

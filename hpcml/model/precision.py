@@ -2,7 +2,7 @@
 
 `CAPABILITIES` is the table of what hardware supports; `decide_numerics` chooses native or emulated arithmetic when a
 run is planned, and refuses what would not be what its name says. `environment` gives the variables that the agent sets
-for the workload. What the probe in the workload measured is named by `hpcml_train.precision.formats`. docs/precision.md
+for the workload. What the probe in the workload measured is named by `hpcml_client.formats`. docs/precision.md
 has the reasons.
 """
 
@@ -305,7 +305,7 @@ def environment(name: PrecisionName) -> Mapping[str, str | None]:
     return _TF32_ON if name is PrecisionName.tf32 else _TF32_OFF
 
 
-# Words for an effective precision that is none: hpcml_train.precision.observed says when which is due.
+# Words for an effective precision that is none: hpcml_client.observed says when which is due.
 UNKNOWN, NOT_OBSERVED = "unknown", "not observed"
 EVIDENCE, PROBED_AS = "precision_evidence", "precision_probed"  # facts: how it is known, and what a probe has shown
 OBSERVED_TO, STEPS = "precision_observed_to_step", "precision_steps"  # facts: the last window's step, and how many
@@ -325,4 +325,4 @@ def contradicts(requested: str, effective: str | None) -> bool:
 
 def is_proven(effective: str | None) -> bool:
     """Tell whether the *effective* precision says in what was computed; None was neither observed nor measured."""
-    return effective not in (None, UNKNOWN, NOT_OBSERVED)
+    return effective is not None and effective != UNKNOWN and not effective.startswith(NOT_OBSERVED)

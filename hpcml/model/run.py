@@ -14,10 +14,10 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from hpcml.codec import encode, flatten
@@ -503,40 +503,14 @@ class Run:
         recorded runs stay valid. The seed counts: repeated runs with one seed share a hash, runs with different seeds
         do not.
         """
-        return _hashed(self, {})
+        relevant = {key: value for key, value in flatten(encode(self)).items() if self._counts(key)}
+        canonical = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
-
-def know_hashes(runs: Iterable[Run]) -> None:
-    """Compute the `spec_hash` of all *runs*; parts that are one object in many of them are written out once."""
-    known: _KnownParts = {}
-    for run in runs:
-        run.__dict__.setdefault("spec_hash", _hashed(run, known))  # where the cached property keeps it
-
-
-_KnownParts = dict[int, tuple[object, str]]  # by the id of a part: the part, so that nothing else gets its id, and text
-
-
-def _hashed(run: Run, known: _KnownParts) -> str:
-    said = (_identity(name, getattr(run, name), known) for name in _parts())
-    canonical = f"{{{','.join(filter(None, said))}}}"  # in the order of all keys: names of parts begin no others
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-@cache
-def _parts() -> tuple[str, ...]:
-    return tuple(sorted(field.name for field in fields(Run)))
-
-
-def _identity(name: str, part: object, known: _KnownParts) -> str:
-    """Return the members of a JSON object that say what counts of a part of a run; "" where nothing does."""
-    if id(part) not in known or known[id(part)][0] is not part:
-        relevant = {key: value for key, value in flatten(encode(part), name).items() if identifies(key)}
-        if isinstance(part, Container) and part.kind is ContainerKind.none:
-            relevant = {"container.name": part.name}  # the rest says nothing then
-        if isinstance(part, Profiling) and part.tool is ProfileTool.none:  # the same
-            relevant = {}
-        text = json.dumps(relevant, sort_keys=True, separators=(",", ":"))[1:-1]
-        if not is_dataclass(part):  # a number may be another one's object
-            return text
-        known[id(part)] = (part, text)
-    return known[id(part)][1]
+    def _counts(self, key: str) -> bool:
+        """Whether the setting *key* is part of the experiment's identity."""
+        if self.container.kind is ContainerKind.none and key.startswith("container."):
+            return key == "container.name"  # the rest says nothing then
+        if self.profile.tool is ProfileTool.none and key.startswith("profile."):
+            return False
+        return identifies(key)

@@ -7,7 +7,7 @@ from statistics import median
 
 from hpcml.model.asked_used import AskedUsed, of_run, over_runs
 from hpcml.model.records import RunRecord
-from hpcml.report.document import Section, Table, figure, number_column, text_column, words
+from hpcml.report.document import Column, Listing, Section
 from hpcml.report.text import number
 from hpcml.units import spell_walltime
 
@@ -43,27 +43,19 @@ def expected_line(each: AskedUsed) -> str:
 
 def asked_used_section(runs: Sequence[RunRecord]) -> Section | None:
     """Return what the runs of a report asked for and used; None where no run tells."""
-    rows = [
-        [
-            words(what),
-            words(_range(what, [each.asked for each in found])),
-            words(amount(what, median(each.used for each in found))),
-            words(amount(what, max(each.used for each in found))),
-            figure(100 * max(each.share for each in found)),
-            figure(len(found)),
-        ]
-        for what, found in over_runs(runs)
-    ]
+    rows = list(over_runs(runs))
     if not rows:
         return None
-    columns = [
-        *(text_column("resource"), text_column("asked"), text_column("used, median"), text_column("used, most")),
-        *(number_column("largest share / %"), number_column("runs")),
+    columns: list[Column[tuple[str, list[AskedUsed]]]] = [
+        Column("resource", "resource", lambda row: row[0]),
+        Column("asked", "asked", lambda row: _range(row[0], [each.asked for each in row[1]])),
+        Column("used_median", "used, median", lambda row: amount(row[0], median(each.used for each in row[1]))),
+        Column("used_most", "used, most", lambda row: amount(row[0], max(each.used for each in row[1]))),
+        Column("largest_share", "largest share", lambda row: 100 * max(each.share for each in row[1]), unit="%"),
+        Column("runs", "runs", lambda row: len(row[1])),
     ]
-    return Section(
-        heading="Asked and used",
-        parts=[Table(caption="What was asked of the scheduler, and what runs used of it", columns=columns, rows=rows)],
-    )
+    caption = "What was asked of the scheduler, and what runs used of it"
+    return Section(heading="Asked and used", parts=[Listing(caption=caption, columns=columns, rows=rows)])
 
 
 def _range(what: str, values: Sequence[float]) -> str:

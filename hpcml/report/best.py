@@ -1,43 +1,24 @@
-"""`hpcml runs --best`: the best runs by a metric as table, Markdown, CSV and JSON."""
+"""`hpcml runs --best`: the best runs by a metric."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich.console import Console, RenderableType
+from collections.abc import Iterator
 
 from hpcml.codec import encode
 from hpcml.model.query_results import Ranked, Ranking
-from hpcml.report.render.data import json_text
-from hpcml.report.render.rows import value_csv, value_markdown, value_table
-from hpcml.report.runs import name_heading, name_words, precision_words, short_uid
+from hpcml.report.document import Column, Document, Listing, written
+from hpcml.report.runs import name_heading, name_words, precision_words, uid_words
 from hpcml.report.text import number
 
 
-def ranking_table(ranking: Ranking, *, console: Console) -> RenderableType:
-    """Return a table with a line for each run, the best first; with groups, group by group.
+def ranking_document(ranking: Ranking) -> Document:
+    """Return a line for each run, the best first; with groups, group by group.
 
-    A narrow console leaves out columns, the value never.
-    """
-    rows = [_words(each, ranking) for each in ranking.ranked]
-    return value_table(_headings(ranking), rows, console=console, dispensable=_DISPENSABLE)
-
-
-def ranking_markdown(ranking: Ranking) -> str:
-    """Return the ranking as a Markdown table, with whole uids."""
-    rows = [_words(each, ranking, each.run.uid) for each in ranking.ranked]
-    return value_markdown(_headings(ranking), rows)
-
-
-def ranking_json(ranking: Ranking) -> str:
-    """Return the ranking as one JSON object with every field.
-
-    `ranked` has an object for each run; its `group` has the values of the settings that made the groups, by name,
-    and its `settings` those of a few that the candidates differ in.
-    `alike_mean` is the mean of the `alike_n` completed runs that differ from it in nothing but their seed: over their
-    `alike_seeds` seeds, of which each has the mean of its runs.
-    `diverged` names its losses that were no number at the last.
-    `candidates` and `without` count the runs that had a value, and those that had none.
+    In JSON `ranked` has an object for each run; its `group` has the values of the settings that made the groups, by
+    name, and its `settings` those of a few that the candidates differ in; in CSV these are ``group.KEY`` and
+    ``setting.KEY``. `alike_mean` is the mean of the `alike_n` completed runs that differ from it in nothing but their
+    seed: over their `alike_seeds` seeds, of which each has the mean of its runs. `diverged` names its losses that were
+    no number at the last. `candidates` and `without` count the runs that had a value, and those that had none.
     """
     fields = {key: encode(getattr(ranking, key)) for key in ("metric", "goal", "at", "candidates", "without")}
     listed = [
@@ -51,28 +32,58 @@ def ranking_json(ranking: Ranking) -> str:
             "alike_seeds": each.alike_seeds,
             "alike_mean": encode(each.alike_mean),
             "diverged": list(each.diverged),
-            **dict(zip(_FIELDS, map(encode, _fields(each)), strict=True)),
+            **{name: encode(getattr(each.run, name)) for name in _FIELDS},
         }
         for each in ranking.ranked
     ]
-    return json_text({**fields, "by": list(ranking.by), "ranked": listed})
+    record = {**fields, "by": list(ranking.by), "ranked": listed}
+    return Document.of(Listing(columns=list(_columns(ranking)), rows=ranking.ranked), record=record)
 
 
-def ranking_csv(ranking: Ranking) -> str:
-    """Return the ranking as CSV, one line for each run; a setting that made groups has the column ``group.KEY``.
+def _columns(ranking: Ranking) -> Iterator[Column[Ranked]]:
+    """Yield the columns, those of people and those of programs, in the order of each."""
+    runs = [each.run for each in ranking.ranked]
+    named, show_uid = name_heading(runs), uid_words(runs)
+    yield Column("place", "", lambda each: each.place)
+    yield from (_chosen(f"group.{key}", key, "group", index) for index, key in enumerate(ranking.by))
+    yield Column("", "run", lambda each: each.run.uid, lambda each: show_uid(each.run.uid))
+    yield Column("", "experiment", lambda each: each.run.experiment)
+    yield Column("", named, lambda each: name_words(each.run, named))
+    yield Column("", "precision", lambda each: precision_words(each.run))
+    yield from (_chosen(f"setting.{key}", key, "settings", index) for index, key in enumerate(ranking.differ))
+    yield Column("", "seed", lambda each: each.run.seed)
+    yield Column("", "state", lambda each: each.run.state.value)
+    yield Column("metric", None, lambda _: ranking.metric)
+    yield Column("value", ranking.metric, lambda each: each.value, lambda each: number(each.value, 6))
+    yield Column("step", "at step", lambda each: each.step)
+    yield from (_field(name) for name in _FIELDS)
+    yield Column("alike_n", None, lambda each: each.alike_n)
+    averaged = _averaged(ranking)
+    yield Column(
+        "alike_mean",
+        f"its {averaged}' mean" if averaged else None,
+        lambda each: each.alike_mean,
+        lambda each: _mean_words(each, averaged),
+    )
+    yield Column("alike_seeds", None, lambda each: each.alike_seeds)
+    yield Column("diverged", "diverged", lambda each: ", ".join(each.diverged))
 
-    One that the candidates differ in has ``setting.KEY``.
-    """
-    keys = (*(f"group.{key}" for key in ranking.by), *(f"setting.{key}" for key in ranking.differ))
-    headings = ("place", *keys, "metric", "value", "step", *_FIELDS, "alike_n", "alike_mean", "alike_seeds", "diverged")
-    rows = [
-        (
-            *(each.place, *each.group, *each.settings, ranking.metric, each.value, each.step),
-            *(*_fields(each), each.alike_n, each.alike_mean, each.alike_seeds, ", ".join(each.diverged)),
-        )
-        for each in ranking.ranked
-    ]
-    return value_csv(headings, rows)
+
+def _chosen(key: str, heading: str, name: str, index: int) -> Column[Ranked]:
+    def text(each: Ranked) -> str:
+        value = getattr(each, name)[index]
+        return f"{value:g}" if isinstance(value, float) else written(value)  # no more digits than typed
+
+    return Column(key, heading, lambda each: getattr(each, name)[index], text)
+
+
+def _field(name: str) -> Column[Ranked]:
+    return Column(name, None, lambda each: getattr(each.run, name))
+
+
+def _mean_words(each: Ranked, averaged: str | None) -> str:
+    n = each.alike_n if averaged == "repeats" else each.alike_seeds
+    return f"{number(each.alike_mean)} of {n}" if n else ""
 
 
 def ranking_remark(ranking: Ranking) -> str:
@@ -102,34 +113,4 @@ def _averaged(ranking: Ranking) -> str | None:
     return "repeats" if any(each.alike_n > 1 for each in ranking.ranked) else None
 
 
-_DISPENSABLE = ("experiment", "name", "model", "at step", "state", "seed")
 _FIELDS = ("uid", "experiment", "name", "precision", "seed", "state")
-
-
-def _fields(each: Ranked) -> list[object]:
-    return [getattr(each.run, name) for name in _FIELDS]
-
-
-def _headings(ranking: Ranking) -> list[str]:
-    named = name_heading(each.run for each in ranking.ranked)
-    told = ["run", "experiment", named, "precision", *ranking.differ, "seed", "state", ranking.metric, "at step"]
-    averaged = _averaged(ranking)
-    mean = [f"its {averaged}' mean"] if averaged else []
-    return ["", *ranking.by, *told, *mean, *(["diverged"] if _any_diverged(ranking) else [])]
-
-
-def _any_diverged(ranking: Ranking) -> bool:
-    return any(each.diverged for each in ranking.ranked)
-
-
-def _words(each: Ranked, ranking: Ranking, uid: str | None = None) -> Sequence[object]:
-    run, averaged = each.run, _averaged(ranking)
-    named = name_heading(other.run for other in ranking.ranked)
-    who = (uid or short_uid(run.uid), run.experiment, name_words(run, named), precision_words(run))
-    settings = (
-        f"{value:g}" if isinstance(value, float) else value for value in each.settings
-    )  # no more digits than typed
-    n = each.alike_n if averaged == "repeats" else each.alike_seeds
-    mean = [f"{number(each.alike_mean)} of {n}" if n else ""] if averaged else []
-    ended = [", ".join(each.diverged)] if _any_diverged(ranking) else []
-    return (each.place, *each.group, *who, *settings, run.seed, run.state.value, each.value, each.step, *mean, *ended)

@@ -1,38 +1,71 @@
-"""Charts of a report (plotly): axes, bars and dots with their intervals, colours; all text is escaped.
+"""Charts of a report, drawn by plotly: bars and dots with their intervals, the style of each level, and the axes.
 
-Levels are told apart by colour, dash and marker, never by colour alone. The dictionaries that are built here are traces
-and layouts as https://plotly.com/javascript/reference/ describes them.
+Levels are told apart by colour, dash and marker, never by colour alone. Each chart is a function that returns a
+`plotly.graph_objects.Figure`; plotly is loaded where one is drawn, since that takes its time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from hpcml.codec import Json
 from hpcml.model.records import Point
-from hpcml.report.document import Chart, LevelStyle, Table, Trace, View, figure, number_column, text_column, words
+from hpcml.report.document import Column, Figure, Listing
 from hpcml.report.text import safe
 
-ONLY = "x"  # the view of a chart whose axis can stand for one thing alone
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as Plot
+
 _INERT = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;"}
 _LINE_PX, _AROUND_PX = 36, 96
+_BELOW_PX = 60  # what an axis and its title take
 _LONGEST_NAME = 32  # characters beside an axis: a longer one would leave no room for what is drawn
 
 # M. Okabe, K. Ito, Color Universal Design (2008), without its black and its yellow, which vanish on one background
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")  # 7: with 6 colours, 42 pairs
-NEUTRAL = "#808080"  # of what belongs to no level; visible on white and on black
+NEUTRAL = "#808080"  # of what belongs to no level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelStyle:
+    """The colour (``#rrggbb``), line and marker of a level in all charts of a report, as plotly names them."""
+
+    colour: str
+    dash: str
+    marker: str
+
+    def faint(self, opacity: float) -> str:
+        """Return the colour with *opacity* between 0 and 1, as CSS's ``rgba()``."""
+        red, green, blue = (int(self.colour[index : index + 2], 16) for index in (1, 3, 5))
+        return f"rgba({red},{green},{blue},{opacity:g})"
+
+
+Styles = Mapping[str, LevelStyle]
+
+
+def level_styles(levels: Sequence[str]) -> Styles:
+    """Return a style for each of *levels*, which may repeat; 42 levels differ in colour or marker at least.
+
+    The colours are those of Okabe and Ito, which people with colour blindness can tell apart.
+    """
+    return {
+        level: LevelStyle(
+            colour=_COLOURS[index % len(_COLOURS)],
+            dash=_DASHES[index % len(_DASHES)],
+            marker=_MARKERS[index % len(_MARKERS)],
+        )
+        for index, level in enumerate(dict.fromkeys(levels))
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelValue:
-    """A level's value, with the ends of its interval; None where there is none.
-
-    All three are in the unit of the chart.
-    """
+    """A level's value in the unit of the chart, with the ends of its interval; None where there is none."""
 
     level: str
     value: float
@@ -49,50 +82,86 @@ def drawn_text(text: object) -> str:
     return "".join(_INERT.get(character, character) for character in safe(text))
 
 
-def titled(text: str, **more: Json) -> dict[str, Json]:
+def plot(*, x: Mapping[str, Any], y: Mapping[str, Any], height_px: int = 340, **layout: Any) -> Plot:  # noqa: ANN401
+    """Return an empty plot with these axes, as plotly names their properties; a legend stands below it."""
+    from plotly.graph_objects import Figure as Plot  # noqa: PLC0415 - takes its time
+
+    axis = {"automargin": True, "gridcolor": "#d5dae0", "linecolor": "#d5dae0", "zerolinecolor": "#a7b0ba"}
+    return Plot(
+        layout={
+            "template": "none",
+            "height": height_px,
+            "margin": {"l": 48, "r": 16, "t": 12, "b": 44},
+            "font": {"size": 12, "color": "#1b1f24"},
+            "legend": {"orientation": "h", "y": -_BELOW_PX / (height_px - _BELOW_PX), "yanchor": "top"},
+            "hovermode": "closest",
+            "xaxis": {**axis, **x},
+            "yaxis": {**axis, **y},
+            **layout,
+        }
+    )
+
+
+def titled(text: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plotly's values
     """Return a plotly axis with a title; *more* are further properties of the axis, as plotly names them."""
-    return {"title": {"text": drawn_text(text)}, "automargin": True, **more}
+    return {"title": {"text": drawn_text(text)}, **more}
 
 
-def named_axis(names: Sequence[str]) -> dict[str, Json]:
-    """Return a vertical plotly axis with *names* from top to bottom; long ones lose their middle, and are not lost.
+def named_axis(names: Sequence[str]) -> dict[str, Any]:
+    """Return a vertical plotly axis with *names* from top to bottom; of long ones the middle is left out.
 
     "category": names that are numbers, or look like dates, are names all the same.
     """
-    axis: dict[str, Json] = {"type": "category", "autorange": "reversed", "automargin": True}
-    if all(len(name) <= _LONGEST_NAME for name in names):
-        return axis
     half = _LONGEST_NAME // 2
     short = [name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}...{name[2 - half :]}" for name in names]
-    drawn = {drawn_text(name): drawn_text(cut) for name, cut in zip(names, short, strict=True)}
-    return {**axis, "tickmode": "array", "tickvals": list(drawn), "ticktext": list(drawn.values())}
+    return {
+        "type": "category",
+        "autorange": "reversed",
+        "tickmode": "array",
+        "tickvals": [drawn_text(name) for name in names],
+        "ticktext": [drawn_text(name) for name in short],
+    }
 
 
-def bars(
-    title: str, unit: str, whiskers: str, measured: Sequence[LevelValue], styles: Mapping[str, LevelStyle]
-) -> Chart:
-    """Return horizontal bars from zero; *whiskers* says in words what the intervals are.
+def choices(buttons: Sequence[tuple[str, str, Sequence[Any]]], *, x: float) -> dict[str, Any]:
+    """Return a row of buttons for `updatemenus` of a plot, each a label, plotly's method and its arguments."""
+    return {
+        "type": "buttons",
+        "direction": "right",
+        "showactive": True,
+        "x": x,
+        "xanchor": "left",
+        "y": 1.02,
+        "yanchor": "bottom",
+        "pad": {"t": 0, "b": 4},
+        "buttons": [
+            {"label": drawn_text(label), "method": method, "args": list(arguments)}
+            for label, method, arguments in buttons
+        ],
+    }
 
-    There is a bar for each of *measured*, from top to bottom, in the colour of its level in *styles*. The values are in
-    *unit*, which may be "".
-    """
-    traces = [
-        Trace(
-            level=each.level,
-            drawn={
-                "type": "bar",
-                "orientation": "h",
-                "y": [drawn_text(each.level)],
-                "error_x": _whisker(each),
-                "marker": {"color": styles[each.level].colour},
-                "hovertemplate": f"%{{x:.4g}} {drawn_text(unit)}",
-                "name": drawn_text(each.level),
-            },
-            xs={ONLY: [each.value]},
+
+LOG_AXIS = (("linear", "relayout", [{"yaxis.type": "linear"}]), ("log", "relayout", [{"yaxis.type": "log"}]))
+
+
+def bars(title: str, unit: str, whiskers: str, measured: Sequence[LevelValue], styles: Styles) -> Figure:
+    """Return horizontal bars from zero, one for each of *measured*; *whiskers* says what the intervals are."""
+    return _levelled(title, unit, whiskers, measured, partial(_bars, title, unit, measured, styles))
+
+
+def _bars(title: str, unit: str, measured: Sequence[LevelValue], styles: Styles) -> Plot:
+    drawn = _level_plot(title, unit, measured, rangemode="tozero")
+    for each in measured:
+        drawn.add_bar(
+            orientation="h",
+            x=[each.value],
+            y=[drawn_text(each.level)],
+            error_x={**_whisker(each), "color": "gray"},
+            marker={"color": styles[each.level].colour},
+            hovertemplate=f"%{{x:.4g}} {drawn_text(unit)}",
+            name="",
         )
-        for each in measured
-    ]
-    return _levelled(title, unit, whiskers, measured, traces, {"rangemode": "tozero"})
+    return drawn
 
 
 def dots(
@@ -100,89 +169,85 @@ def dots(
     unit: str,
     whiskers: str,
     measured: Sequence[LevelValue],
-    styles: Mapping[str, LevelStyle],
+    styles: Styles,
     *,
     line_at: float,
     within: tuple[float, float] | None = None,
-) -> Chart:
+) -> Figure:
     """Return dots with intervals beside a line at *line_at*; the range *within* is shaded.
 
-    For differences the line is at 0, for ratios at 1. *measured* must not be empty; values, line and range are in
-    *unit*, which may be "".
+    For differences the line is at 0, for ratios at 1. *measured* must not be empty.
     """
-    traces = [
-        Trace(
-            level=each.level,
-            drawn={
-                "type": "scatter",
-                "mode": "markers",
-                "y": [drawn_text(each.level)],
-                "error_x": {**_whisker(each), "color": styles[each.level].colour, "thickness": 2.5, "width": 7},
-                "marker": {"color": styles[each.level].colour, "symbol": styles[each.level].marker, "size": 12},
-                "hovertemplate": f"%{{x:.4g}} {drawn_text(unit)}",
-                "name": drawn_text(each.level),
-            },
-            xs={ONLY: [each.value]},
+    draw = partial(_dots, title, unit, measured, styles, line_at=line_at, within=within)
+    return _levelled(title, unit, whiskers, measured, draw)
+
+
+def _dots(
+    title: str,
+    unit: str,
+    measured: Sequence[LevelValue],
+    styles: Styles,
+    *,
+    line_at: float,
+    within: tuple[float, float] | None,
+) -> Plot:
+    drawn = _level_plot(title, unit, measured)
+    for each in measured:
+        style = styles[each.level]
+        drawn.add_scatter(
+            mode="markers",
+            x=[each.value],
+            y=[drawn_text(each.level)],
+            error_x={**_whisker(each), "color": style.colour, "thickness": 2.5, "width": 7},
+            marker={"color": style.colour, "symbol": style.marker, "size": 12},
+            hovertemplate=f"%{{x:.4g}} {drawn_text(unit)}",
+            name="",
         )
-        for each in measured
-    ]
-    shapes: list[Json] = [_upright(line_at, line_at, line={"width": 1.5, "dash": "dash", "color": "gray"})]
+    drawn.add_vline(x=line_at, line={"width": 1.5, "dash": "dash", "color": "gray"}, layer="below")
     if within is not None:
-        shapes.append(_upright(*within, line={"width": 0}, fillcolor="gray", opacity=0.15))
-    chart = _levelled(title, unit, whiskers, measured, traces, {})
-    # A shape does not make room for itself: the ends of what is shaded are drawn as points that nobody sees
-    unseen = {"type": "scatter", "mode": "markers", "marker": {"opacity": 0}, "hoverinfo": "skip"}
+        drawn.add_vrect(*within, fillcolor="gray", opacity=0.15, line={"width": 0}, layer="below")
+    # a shape makes no room for itself: its ends are drawn as points that nobody sees
     ends = [line_at, *(within or ())]
-    first = drawn_text(measured[0].level)
-    room = Trace(level=None, drawn={**unseen, "y": [first] * len(ends)}, xs={ONLY: ends})
-    return Chart(
-        title=chart.title,
-        described=chart.described,
-        traces=[*chart.traces, room],
-        views=chart.views,
-        layout={**chart.layout, "shapes": shapes},
-        numbers=chart.numbers,
-        height_px=chart.height_px,
-        is_wide=False,
-        repeats_a_table=True,
+    drawn.add_scatter(
+        mode="markers",
+        x=ends,
+        y=[drawn_text(measured[0].level)] * len(ends),
+        marker={"opacity": 0},
+        hoverinfo="skip",
+    )
+    return drawn
+
+
+def _level_plot(title: str, unit: str, measured: Sequence[LevelValue], **axis: Any) -> Plot:  # noqa: ANN401
+    return plot(
+        x=titled(unit or title, **axis),
+        y=named_axis([each.level for each in measured]),
+        height_px=_AROUND_PX + _LINE_PX * len(measured),
+        showlegend=False,
     )
 
 
-def _levelled(
-    title: str,
-    unit: str,
-    whiskers: str,
-    measured: Sequence[LevelValue],
-    traces: Sequence[Trace],
-    axis: Mapping[str, Json],
-) -> Chart:
-    """Return a chart with a line for each level, described in words and with its numbers as a table."""
+def _levelled(title: str, unit: str, whiskers: str, measured: Sequence[LevelValue], draw: Callable[[], Plot]) -> Figure:
+    """Return a figure with a line for each level, described in words and with its numbers as a table."""
     has_whiskers = any(each.low is not None for each in measured)
     with_unit = f" in {unit}" if unit else ""
     what = f"{title}{with_unit}{f'; whiskers: {whiskers}' if has_whiskers else ''}"
-    columns = [text_column("level"), number_column("value", unit)]
-    rows = [[words(each.level), figure(each.value)] for each in measured]
-    if has_whiskers:
-        columns += [number_column("low", unit), number_column("high", unit)]
-        rows = [[*row, figure(each.low), figure(each.high)] for row, each in zip(rows, measured, strict=True)]
-    return Chart(
+    columns: list[Column[LevelValue]] = [
+        Column("level", "level", lambda each: each.level),
+        Column("value", "value", lambda each: each.value, unit=unit),
+        Column("low", "low", lambda each: each.low, unit=unit),
+        Column("high", "high", lambda each: each.high, unit=unit),
+    ]
+    return Figure(
         title=title,
-        described=f"{what}. {'; '.join(_spoken(each) for each in measured)}.",
-        traces=traces,
-        views=[View(key=ONLY, label=title, title=unit)],
-        layout={
-            "xaxis": {"automargin": True, **axis},
-            "yaxis": named_axis([each.level for each in measured]),
-            "barmode": "overlay",
-        },
-        numbers=Table(caption=what, columns=columns, rows=rows),
-        height_px=_AROUND_PX + _LINE_PX * len(measured),
-        is_wide=False,
+        described=f"{what}. {'; '.join(map(_spoken, measured))}.",
+        draw=draw,
+        numbers=Listing(caption=what, columns=columns, rows=measured),
         repeats_a_table=True,
     )
 
 
-def _whisker(each: LevelValue) -> dict[str, Json]:
+def _whisker(each: LevelValue) -> dict[str, Any]:
     if each.low is None or each.high is None:
         return {"visible": False}
     return {
@@ -190,46 +255,16 @@ def _whisker(each: LevelValue) -> dict[str, Json]:
         "symmetric": False,
         "array": [each.high - each.value],
         "arrayminus": [each.value - each.low],
-        "color": "gray",
     }
 
 
 def _spoken(each: LevelValue) -> str:
-    interval = "" if each.low is None or each.high is None else f" from {_said(each.low)} to {_said(each.high)}"
-    return f"{each.level}: {_said(each.value)}{interval}"
+    interval = "" if each.low is None or each.high is None else f" from {_short(each.low)} to {_short(each.high)}"
+    return f"{each.level}: {_short(each.value)}{interval}"
 
 
-def _said(value: float) -> str:
+def _short(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"
-
-
-def _upright(left: float, right: float, **how: Json) -> dict[str, Json]:
-    """Return a plotly shape: a rectangle from *left* to *right* over the whole height, a line where they are equal."""
-    return {
-        "type": "rect",
-        "xref": "x",
-        "yref": "paper",
-        "x0": left,
-        "x1": right,
-        "y0": 0,
-        "y1": 1,
-        "layer": "below",
-        **how,
-    }
-
-
-def level_styles(levels: Sequence[str]) -> Mapping[str, LevelStyle]:
-    """Return a style for each of *levels*; the first styles go to the first levels.
-
-    A level may be named several times and still has one style. With 6 colours and 7 markers, 42 levels differ in at
-    least one of them. The colours are those of Okabe and Ito, which people with colour blindness can tell apart.
-    """
-    return {
-        level: LevelStyle(
-            colour=_COLOURS[at % len(_COLOURS)], dash=_DASHES[at % len(_DASHES)], marker=_MARKERS[at % len(_MARKERS)]
-        )
-        for at, level in enumerate(dict.fromkeys(levels))
-    }
 
 
 def decimate(points: Sequence[Point], most: int) -> list[Point]:
@@ -243,11 +278,12 @@ def decimate(points: Sequence[Point], most: int) -> list[Point]:
     inner = points[1:-1]
     count = (most - 2) // 3  # stretches; a gap is the third point that one may keep
     kept: list[Point] = []
-    for at in range(count):
-        stretch = inner[at * len(inner) // count : (at + 1) * len(inner) // count]
-        finite = [at for at, point in enumerate(stretch) if math.isfinite(point.value)]
-        chosen = {next((at for at, point in enumerate(stretch) if not math.isfinite(point.value)), None)}
+    for number in range(count):
+        stretch = inner[number * len(inner) // count : (number + 1) * len(inner) // count]
+        finite = [index for index, point in enumerate(stretch) if math.isfinite(point.value)]
+        chosen = {next((index for index, point in enumerate(stretch) if not math.isfinite(point.value)), None)}
         if finite:
-            chosen |= {min(finite, key=lambda at: stretch[at].value), max(finite, key=lambda at: stretch[at].value)}
-        kept += [stretch[at] for at in sorted(at for at in chosen if at is not None)]
+            chosen |= {min(finite, key=lambda index: stretch[index].value)}
+            chosen |= {max(finite, key=lambda index: stretch[index].value)}
+        kept += [stretch[index] for index in sorted(index for index in chosen if index is not None)]
     return [points[0], *kept, points[-1]]

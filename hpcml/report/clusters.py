@@ -1,4 +1,4 @@
-"""`hpcml cluster`: cluster profiles as a table, in detail, and as JSON."""
+"""`hpcml cluster`: cluster profiles as a table and in detail."""
 
 from __future__ import annotations
 
@@ -9,54 +9,39 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from hpcml.codec import Json, encode
 from hpcml.model.cluster import Cluster, Queue, Resources, SchedulerName
-from hpcml.report.render.data import json_ready, json_text
-from hpcml.report.text import safe
+from hpcml.report.document import Column, Document, Listing, Pairs, Part, Remarks, Section, Tone
+from hpcml.report.render.data import json_ready
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 ListedCluster = tuple[Cluster, Resources, Path]  # a cluster, what is asked of it by default, and the file that says so
 
-_HEADINGS = ("name", "scheduler", "site", "status", "GPUs of a node", "cc", "queue")
-_FOLDED = ("site", "GPUs of a node")  # where long names come from; the rest keeps its line
-_STYLES = {"active": "green", "unknown": "yellow"}
+_TONES: Mapping[str, Tone] = {"active": "good", "unknown": "doubt"}
 _IN_SECTIONS = ("name", "queues", "notes", "source", "max_parallel")
 
 
-def clusters_table(listed: Sequence[ListedCluster], *, console: Console) -> Table:
+def clusters_document(listed: Sequence[ListedCluster]) -> Document:
     """Return one line for each cluster, in the given order; an empty cell means not known.
 
-    The GPUs are those of one node, the queue is the one that runs are submitted to by default.
+    The GPUs are those of one node, the queue is the one that runs are submitted to by default. JSON has the fields of
+    each profile, `resources` with its presets, and `file` with its path.
     """
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
-    for heading in _HEADINGS:
-        table.add_column(heading, overflow="fold", no_wrap=heading not in _FOLDED)
-    for cluster, resources, _ in listed:
-        words = [Text(safe(word)) for word in _words(cluster, resources)]
-        words[3].stylize(_STYLES.get(cluster.status, "dim"))
-        table.add_row(*words)
-    return table
+    columns: list[Column[ListedCluster]] = [
+        Column("name", "name", lambda row: row[0].name),
+        Column("scheduler", "scheduler", lambda row: row[0].scheduler.name),
+        Column("site", "site", lambda row: row[0].site),
+        Column("status", "status", lambda row: row[0].status, tone=lambda row: _TONES.get(row[0].status, "faint")),
+        Column("gpus", "GPUs of a node", lambda row: _gpu_words(row[0])),
+        Column("cc", "cc", lambda row: row[0].gpu_compute_capability),
+        Column("queue", "queue", lambda row: row[1].partition_or_queue or (f"qos {row[1].qos}" if row[1].qos else "")),
+    ]
+    return Document.of(Listing(columns=columns, rows=listed), record=lambda: [_as_json(*row) for row in listed])
 
 
-def clusters_json(listed: Sequence[ListedCluster]) -> str:
-    """Return a JSON list of objects as `cluster_json` makes them, in the given order."""
-    return json_text([_as_json(*one) for one in listed])
-
-
-def cluster_json(cluster: Cluster, resources: Resources, path: Path) -> str:
-    """Return one JSON object: the fields of the profile, `resources` with its presets, `file` with its path."""
-    return json_text(_as_json(cluster, resources, path))
-
-
-def cluster_details(cluster: Cluster, resources: Resources, path: Path) -> RenderableType:
+def cluster_document(cluster: Cluster, resources: Resources, path: Path) -> Document:
     """Return everything about one cluster, and how to use it.
 
     Only what the profile says is shown: fields with the schema's default are left out. *resources* is what a run asks
@@ -65,29 +50,21 @@ def cluster_details(cluster: Cluster, resources: Resources, path: Path) -> Rende
     """
     of_others = {"slurm", "lsf", "pbs"} - {cluster.scheduler.name}
     known = {name: value for name, value in _decided(cluster).items() if name not in {*_IN_SECTIONS, *of_others}}
-    asked = _decided(resources)
-    parts: list[RenderableType] = [Text(safe(cluster.name), style="bold"), _pairs({"status": cluster.status, **known})]
-    if cluster.queues:
-        parts += [_title("queues"), _pairs({name: _queue_words(queue) for name, queue in cluster.queues.items()})]
-    if asked:
-        parts += [_title("what a run asks for unless you say otherwise (resources.*)"), _pairs(asked)]
-    if cluster.notes:
-        parts += [_title("notes"), *(_hanging(note) for note in cluster.notes)]
     source = {} if cluster.source is None else {"source": cluster.source}
-    parts += [_title("where this is from"), _pairs({**source, "file": str(path)})]
-    return Group(*parts, _title("how to use it"), *(_hanging(line) for line in _usage(cluster)))
-
-
-def _words(cluster: Cluster, resources: Resources) -> list[str]:
-    return [
-        cluster.name,
-        cluster.scheduler.name,
-        cluster.site or "",
-        cluster.status,
-        _gpu_words(cluster),
-        cluster.gpu_compute_capability or "",
-        resources.partition_or_queue or (f"qos {resources.qos}" if resources.qos else ""),
+    parts: list[tuple[str, Part | None]] = [
+        (cluster.name, _pairs({"status": cluster.status, **known})),
+        ("queues", _pairs({name: _queue_words(queue) for name, queue in cluster.queues.items()})),
+        ("what a run asks for unless you say otherwise (resources.*)", _pairs(_decided(resources))),
+        ("notes", Remarks(lines=cluster.notes) if cluster.notes else None),
+        ("where this is from", _pairs({**source, "file": str(path)})),
+        ("how to use it", Remarks(lines=list(_usage(cluster)))),
     ]
+    sections = [Section(heading=heading, parts=[part]) for heading, part in parts if part is not None]
+    return Document(sections=sections, record=lambda: _as_json(cluster, resources, path))
+
+
+def _pairs(values: Mapping[str, object]) -> Pairs | None:
+    return Pairs(values={key: _value(value) for key, value in values.items()}) if values else None
 
 
 def _gpu_words(cluster: Cluster) -> str:
@@ -136,15 +113,6 @@ def _as_json(cluster: Cluster, resources: Resources, path: Path) -> Json:
     return json_ready({**encode(cluster), "resources": encode(resources), "file": str(path)})
 
 
-def _pairs(pairs: Mapping[str, object]) -> RenderableType:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(overflow="fold")
-    for key, value in pairs.items():
-        table.add_row(Text(safe(key)), Text(safe(_value(value))))
-    return Padding(table, (0, 0, 0, 2))
-
-
 def _decided(node: DataclassInstance) -> dict[str, object]:
     """Return the fields of the profile that differ from the schema's defaults."""
     said = {field.name: getattr(node, field.name) for field in fields(node)}
@@ -162,15 +130,3 @@ def _value(value: object) -> str:
         return ", ".join(map(str, value))
     word = encode(value)
     return word if isinstance(word, str) and word else json.dumps(word)
-
-
-def _hanging(text: str) -> RenderableType:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row("-", Text(safe(text)))
-    return Padding(table, (0, 0, 0, 2))
-
-
-def _title(name: str) -> Text:
-    return Text(f"\n{name}", style="bold")

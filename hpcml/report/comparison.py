@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from hpcml.codec import Json, encode
 from hpcml.model.comparison import Cell, Comparison, FlagCode, Row
 from hpcml.model.hours import Hours
 from hpcml.model.metric_goal import goal_by_name
+from hpcml.report.charts import Styles
 from hpcml.report.comparison_charts import comparison_charts
 from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
 from hpcml.report.comparison_rows import RowQuantities, flags_of_all, footnotes, row_quantities
-from hpcml.report.document import (
-    Document,
-    LevelStyle,
-    Paragraph,
-    Part,
+from hpcml.report.document import Document, Listing, Paragraph, Part, Remarks, Section, Tone
+from hpcml.report.finding import heading, of_all, sentence
+from hpcml.report.quantities import (
     Quantity,
-    Remarks,
-    Section,
-    Table,
-    Tone,
     derived,
     flat_line,
+    flat_listing,
     line_table,
     report_table,
     short_table,
     tallied,
 )
-from hpcml.report.finding import heading, of_all, sentence
 from hpcml.report.text import duration
 
 FORMAT = 2  # of JSON; grows when a key changes its meaning or goes
@@ -49,13 +45,11 @@ def comparison_document(comparison: Comparison, quantities: RowQuantities = row_
             *(Section(heading="", parts=[part]) for part in _left_out(comparison)),
         ],
         record=_record(comparison, cells),
-        lines=[flat_line(columns, row) for cell, columns in cells for row in cell.rows],
+        data=[flat_listing([flat_line(columns, row) for cell, columns in cells for row in cell.rows])],
     )
 
 
-def comparison_section(
-    comparison: Comparison, styles: Mapping[str, LevelStyle], quantities: RowQuantities = row_quantities
-) -> Section:
+def comparison_section(comparison: Comparison, styles: Styles, quantities: RowQuantities = row_quantities) -> Section:
     """Return the section of a report: for each cell tables with every number, charts, and footnotes.
 
     *styles* has the style of every level, the same as in the other charts of the report. A cell has a table for each
@@ -113,7 +107,7 @@ def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]
     found += [words] if found and (words := of_all(cell, judged)) else []
     found = found or [f"{row.level}: {sentence(comparison, cell, row)}" for row in judged]
     parts: list[Part] = [Remarks(lines=found, tones=["conclusion"] * len(found))] if found else []
-    parts.append(short_table(quantities, cell.rows, is_dense=True))
+    parts.append(short_table(quantities, cell.rows))
     parts += [below] if below is not None else []
     return Section(heading=heading(cell), parts=[*parts, _notes(comparison, cell)])
 
@@ -175,10 +169,10 @@ def _record(comparison: Comparison, cells: Sequence[tuple[Cell, Sequence[Quantit
     return {"format": FORMAT, **record}
 
 
-def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]]) -> Iterator[Table]:
+def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]]) -> Iterator[Listing[Any]]:
     """Yield a report's tables of *cell*; after the first only those that are not empty."""
 
-    def table(section: str, caption: str, rows: Sequence[Row]) -> Table:
+    def table(section: str, caption: str, rows: Sequence[Row]) -> Listing[Any]:
         chosen = [quantity for quantity in quantities if quantity.section in (NAME, section)]
         return report_table(caption, chosen, rows)
 

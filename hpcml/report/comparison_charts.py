@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from hpcml.model.comparison import Cell, Comparison, Interval, Row
-from hpcml.report.charts import LevelValue, bars, dots
-from hpcml.report.document import Chart, LevelStyle
-
-Styles = Mapping[str, LevelStyle]
+from hpcml.report.charts import LevelValue, Styles, bars, dots
+from hpcml.report.document import Figure
 
 
-def comparison_charts(comparison: Comparison, cell: Cell, styles: Styles) -> list[Chart]:
+def comparison_charts(comparison: Comparison, cell: Cell, styles: Styles) -> list[Figure]:
     """Return the charts of *cell*; what is not known of any row has none.
 
     Differences have 90 % intervals, ratios 95 %; bars of costs and loads have none.
@@ -39,7 +37,7 @@ def comparison_charts(comparison: Comparison, cell: Cell, styles: Styles) -> lis
     return [chart for chart in charts if chart is not None]
 
 
-def _differences(comparison: Comparison, cell: Cell, styles: Styles) -> Chart | None:
+def _differences(comparison: Comparison, cell: Cell, styles: Styles) -> Figure | None:
     measured = [
         _with(row.level, row.difference.value, row.difference.ci90) for row in cell.rows if row.difference is not None
     ]
@@ -59,7 +57,7 @@ def _differences(comparison: Comparison, cell: Cell, styles: Styles) -> Chart | 
 
 def _ratios(
     title: str, cell: Cell, styles: Styles, read: Callable[[Row], tuple[float | None, Interval | None] | None]
-) -> Chart | None:
+) -> Figure | None:
     found = [(row.level, read(row)) for row in cell.rows]
     measured = [_with(level, one[0], one[1]) for level, one in found if one is not None and one[0] is not None]
     return dots(title, "", "95 % interval", measured, styles, line_at=1.0) if measured else None
@@ -67,7 +65,7 @@ def _ratios(
 
 def _bars(
     title: str, unit: str, whiskers: str, cell: Cell, styles: Styles, read: Callable[[Row], LevelValue | None]
-) -> Chart | None:
+) -> Figure | None:
     measured: Sequence[LevelValue] = [one for one in map(read, cell.rows) if one is not None]
     return bars(title, unit, whiskers, measured, styles) if measured else None
 

@@ -9,19 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpcml.model.comparison import Cost, Interval, Load, Row, ToTarget
-from hpcml.report.document import (
-    NOTHING,
-    Entry,
-    Quantity,
-    Short,
-    Value,
-    between,
-    figure,
-    fixed,
-    share,
-    span,
-    words,
-)
+from hpcml.report.quantities import NOTHING, Entry, Quantity, Short, Value, between, figure, fixed, share, span, words
 from hpcml.report.text import ends, number, p_value, to_decimals
 
 OUTCOME, SPEED, COST, LOAD, TARGET = "outcome", "speed", "cost", "load", "target"  # a report's tables of a cell

@@ -13,7 +13,6 @@ from hpcml.model.comparison import NOT_AS_REQUESTED, NOT_PROVEN, Cell, Compariso
 from hpcml.model.precision import PrecisionName, contradicts
 from hpcml.report.comparison_costs import (
     NAME,
-    NBSP,
     OUTCOME,
     SPEED,
     cost_quantities,
@@ -21,7 +20,7 @@ from hpcml.report.comparison_costs import (
     load_quantities,
     to_target_quantities,
 )
-from hpcml.report.document import (
+from hpcml.report.quantities import (
     NOTHING,
     VERDICT_TONES,
     Entry,
@@ -134,7 +133,7 @@ def _counts(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
     is_asked = bool(asked) or bool(measured)
     return [
         Quantity(key="level", heading=comparison.by, kind="text", value=lambda row: row.level, section=NAME, order=-9,
-                 short=Short(terminal=comparison.by.rpartition(".")[2])),
+                 short=Short(heading=comparison.by.rpartition(".")[2])),
         Quantity(key="numerics", heading="numerics", kind="text", value=lambda row: row.numerics,
                  section=OUTCOME if is_asked else None, order=-1, short=None),
         Quantity(
@@ -152,7 +151,7 @@ def _counts(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             heading="n",
             value=lambda row: row.n_ok,
             section=OUTCOME,
-            short=Short(write=_of_selected, is_number=False, wrap="narrow"),
+            short=Short(write=_of_selected, is_number=False),
         ),
         Quantity(key="n_failed", heading="failed", value=lambda row: row.n_failed, section=OUTCOME, short=None),
         Quantity(key="n_nan", heading="not finite", value=lambda row: row.n_nan, section=OUTCOME, short=None),
@@ -208,8 +207,8 @@ def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             value=lambda row: row.mean,
             write=lambda row: fixed(row.mean, row_decimals(row, decimals)),
             section=OUTCOME,
-            short=Short(heading=f"{metric} ± 95 %", terminal=f"{metric} ±{NBSP}95{NBSP}%", is_number=False,
-                        write=partial(_mean, decimals=decimals), wrap="narrow"),
+            short=Short(heading=f"{metric} ± 95 %", is_number=False,
+                        write=partial(_mean, decimals=decimals)),
         ),
         Quantity(key="sd", heading="sd", value=lambda row: row.sd, section=OUTCOME, order=1, short=None,
                  write=lambda row: fixed(row.sd, row_decimals(row, decimals) + 1)),
@@ -225,10 +224,8 @@ def _outcome(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             order=2,
             short=Short(
                 heading=f"difference to {cell.reference} [90 %]",
-                terminal=f"vs {cell.reference} [90{NBSP}%]",
                 write=partial(_difference, decimals=of_difference),
                 is_number=False,
-                wrap="narrow",
             ),
         ),
         Quantity(
@@ -288,7 +285,7 @@ def _tests(comparison: Comparison, cell: Cell) -> list[Quantity[Row]]:
             write=partial(_verdict, notes=footnotes(cell)),
             section=OUTCOME,
             order=-3,
-            short=Short(wrap="never"),
+            short=Short(),
         ),
     ]  # fmt: skip
 
@@ -309,7 +306,7 @@ def _speed() -> list[Quantity[Row]]:
             unit="ms",
             value=of(lambda speed: speed.step_ms),
             section=SPEED,
-            short=Short(heading="step ms", write=short(lambda speed: number(speed.step_ms)), wrap="narrow"),
+            short=Short(heading="step ms", write=short(lambda speed: number(speed.step_ms))),
         ),
         Quantity(heading="5 % of steps below", unit="ms", value=of(lambda speed: speed.step_ms_p5), section=SPEED,
                  short=None),
@@ -321,7 +318,7 @@ def _speed() -> list[Quantity[Row]]:
             unit="1/s",
             value=of(lambda speed: speed.samples_per_s),
             section=SPEED,
-            short=Short(heading="samples/s", write=short(lambda speed: number(speed.samples_per_s)), wrap="narrow"),
+            short=Short(heading="samples/s", write=short(lambda speed: number(speed.samples_per_s))),
         ),
         Quantity(
             key="speedup",
@@ -329,8 +326,8 @@ def _speed() -> list[Quantity[Row]]:
             value=of(lambda speed: speed.speedup),
             write=_speedup,
             section=SPEED,
-            short=Short(heading="speed-up [95 %]", terminal=f"speed-up [95{NBSP}%]", write=_short_speedup,
-                        is_number=False, wrap="narrow"),
+            short=Short(heading="speed-up [95 %]", write=_short_speedup,
+                        is_number=False),
         ),
         Quantity(key="speedup_ci95", heading="95 % interval", kind="interval", section=SPEED, short=None,
                  value=of(lambda speed: speed.speedup_ci95)),

@@ -1,141 +1,112 @@
-"""`hpcml show --curve`: a metric of several runs as a small chart, as Markdown, CSV and JSON, and in a report."""
+"""Curves of a metric: `hpcml show --curve` as lines of characters and as points, and the chart of a report."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
-
-from hpcml.codec import Json
 from hpcml.model.choices import Numerics
 from hpcml.model.publication import GroupCurves
 from hpcml.model.query_results import Band, Curves, ReportGroup
-from hpcml.model.records import MetricSummary, Point, RunRecord
-from hpcml.report.charts import decimate, drawn_text, titled
-from hpcml.report.document import (
-    Chart,
-    Entry,
-    LevelStyle,
-    Table,
-    Trace,
-    View,
-    figure,
-    number_column,
-    text_column,
-    words,
+from hpcml.model.records import Point, RunRecord
+from hpcml.report.charts import LOG_AXIS, LevelStyle, Styles, choices, decimate, drawn_text, plot, titled
+from hpcml.report.document import Column, Document, Figure, Listing, Section
+from hpcml.report.runs import (
+    metric_words,
+    name_heading,
+    name_words,
+    precision_words,
+    title,
+    uid_words,
 )
-from hpcml.report.render.data import json_text
-from hpcml.report.render.rows import value_csv, value_markdown, value_table, width_of
-from hpcml.report.runs import metric_words, name_heading, name_words, precision_words, short_uid, title
+from hpcml.report.text import number
 from hpcml.report.text_charts import axes, sparkline
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as Plot
+
 _NONE: Mapping[str, str] = {}
-_HEADINGS = ("run", "name", "settings", "precision", "seed", "", "first", "last", "min", "max")
-_NAME, _SETTINGS, _LINE = 1, 2, 5  # the columns of names, of what tells runs apart, and of the line
-_WIDEST, _NARROWEST = 60, 12
+_WIDTH, _NARROW = 32, 12  # characters of a curve
 _SHORT = 20  # a curve over so small a part of the steps has an axis of its own
-_DIGITS = 4
-_DISPENSABLE = ("name", "model", "first", "seed")  # left out in this order where there is no room
-_DRAWN = 2  # what the table itself needs
 
 
-def curves_table(curves: Curves, *, console: Console, apart: Mapping[str, str] = _NONE) -> RenderableType:
+def curves_document(curves: Curves, *, apart: Mapping[str, str] = _NONE) -> Document:
     """Return a line for each run with its curve, all drawn to the same scale; *apart* is by uid what tells a run apart.
 
-    A curve is between 12 and 60 characters wide, as the console has room; other columns are left out first.
+    CSV has a line for each point: uid, step, t_s (seconds since the start of the run) and the metric. JSON has the
+    metric's name, and for each run its uid and its points.
     """
-    headings = _headings(curves, apart)
-    taken = width_of(headings, _rows(curves, 0, apart), digits=_DIGITS)
-    width = max(_NARROWEST, min(_WIDEST, console.width - taken - _DRAWN))
-    rows = _rows(curves, width, apart)
-    return value_table(headings, rows, console=console, dispensable=_DISPENSABLE, digits=_DIGITS)
-
-
-def curves_markdown(curves: Curves, *, apart: Mapping[str, str] = _NONE) -> str:
-    """Return the curves as a Markdown table, each curve as a line of characters; *apart* as in `curves_table`."""
-    return value_markdown(_headings(curves, apart), _rows(curves, _WIDEST // 2, apart))
-
-
-def curves_csv(curves: Curves) -> str:
-    """Return the points as CSV, one line for each: uid, step, t_s and the metric.
-
-    t_s is in seconds since the start of the run.
-    """
-    rows = [(run.uid, p.step, p.t_s, p.value) for run in curves.runs for p in curves.points[run.uid]]
-    return value_csv(("uid", "step", "t_s", curves.metric), rows)
-
-
-def curves_json(curves: Curves) -> str:
-    """Return a JSON object with the metric's name, and for each run its uid and its points.
-
-    A point has `step`, `t_s` in seconds since the start of the run, and `value`, a text where it is not finite.
-    """
+    points = [(run, point) for run in curves.runs for point in curves.points[run.uid]]
+    flat: Listing[tuple[RunRecord, Point]] = Listing(
+        columns=[
+            Column("uid", None, lambda row: row[0].uid),
+            Column("step", None, lambda row: row[1].step),
+            Column("t_s", None, lambda row: row[1].t_s),
+            Column(curves.metric, None, lambda row: row[1].value),
+        ],
+        rows=points,
+    )
     listed = [{"uid": run.uid, "points": [point._asdict() for point in curves.points[run.uid]]} for run in curves.runs]
-    return json_text({"metric": curves.metric, "curves": listed})
+    return Document(
+        sections=[Section(parts=[Listing(columns=list(_columns(curves, apart)), rows=curves.runs)])],
+        data=[flat],
+        record={"metric": curves.metric, "curves": listed},
+    )
 
 
-def _headings(curves: Curves, apart: Mapping[str, str]) -> list[str]:
-    named = {_NAME: name_heading(curves.runs), _LINE: curves.metric}
-    return [named.get(at, heading) for at, heading in enumerate(_HEADINGS) if at != _SETTINGS or apart]
-
-
-def _rows(curves: Curves, width: int, apart: Mapping[str, str]) -> list[list[object]]:
+def _columns(curves: Curves, apart: Mapping[str, str]) -> Iterator[Column[RunRecord]]:
+    named = name_heading(curves.runs)
     steps, values = axes([curves.points[run.uid] for run in curves.runs])
-    rows: list[list[object]] = []
-    for run in curves.runs:
+
+    def summary(run: RunRecord, name: str) -> float | None:
+        found = run.metrics.get(curves.metric)
+        return None if found is None else getattr(found, name)
+
+    def first(run: RunRecord) -> float | None:
         points = curves.points[run.uid]
-        line = _line(points, width, steps, values)
-        rows.append([*_who(run, curves.runs, apart), line, *_numbers(run.metrics.get(curves.metric), points)])
-    return rows
+        return points[0].value if points else summary(run, "first")
+
+    show_uid = uid_words(curves.runs)
+    yield Column("", "run", lambda run: run.uid, lambda run: show_uid(run.uid))
+    yield Column("", named, lambda run: name_words(run, named))
+    yield Column("", "settings", lambda run: apart.get(run.uid, ""))
+    yield Column("", "precision", precision_words)
+    yield Column("", "seed", lambda run: run.seed)
+    yield Column("", curves.metric, lambda run: _line(curves.points[run.uid], steps, values))
+    yield Column("", "first", first, is_short=False)
+    yield Column("", "last", lambda run: summary(run, "last_or_nan"), lambda run: _last(run, curves), is_number=True)
+    yield Column("", "min", lambda run: summary(run, "min"), is_number=True)
+    yield Column("", "max", lambda run: summary(run, "max"), is_number=True)
 
 
-def _line(points: Sequence[Point], width: int, steps: tuple[int, int], values: tuple[float, float]) -> str:
+def _last(run: RunRecord, curves: Curves) -> str:
+    """Return the last value; only the points know whether one that is not finite is nan or an infinity."""
+    summary, points = run.metrics.get(curves.metric), curves.points[run.uid]
+    if summary is not None and summary.last is None and points and points[-1].step == summary.last_step:
+        return number(points[-1].value)
+    return metric_words(None if summary is None else summary.last_or_nan)
+
+
+def _line(points: Sequence[Point], steps: tuple[int, int], values: tuple[float, float]) -> str:
     """Return the curve of a run over *steps*, or, where these are few, over its own, and says to which."""
     (first, last), _ = axes([points])
-    if width and len(points) > 1 and (last - first + 1) * _SHORT <= steps[1] - steps[0] + 1:
-        own = sparkline(points, width=min(_NARROWEST, last - first + 1), steps=(first, last), values=values)
+    if len(points) > 1 and (last - first + 1) * _SHORT <= steps[1] - steps[0] + 1:
+        own = sparkline(points, width=min(_NARROW, last - first + 1), steps=(first, last), values=values)
         return f"{own} to step {last}"
-    return sparkline(points, width=width, steps=steps, values=values)
-
-
-def _who(run: RunRecord, runs: Sequence[RunRecord], apart: Mapping[str, str]) -> list[object]:
-    """Return what names a run in the table; the whole uid where another run's ends alike."""
-    is_unique = sum(short_uid(other.uid) == short_uid(run.uid) for other in runs) == 1
-    settings = [apart.get(run.uid, "")] if apart else []
-    return [
-        short_uid(run.uid) if is_unique else run.uid,
-        name_words(run, name_heading(runs)),
-        *settings,
-        precision_words(run),
-        run.seed,
-    ]
-
-
-def _numbers(summary: MetricSummary | None, points: Sequence[Point]) -> list[object]:
-    if summary is None:
-        return [None] * 4
-    last: object = summary.last_or_nan
-    if summary.last is None and last is not None:  # only the points know whether it is nan or an infinity
-        last = points[-1].value if points and points[-1].step == summary.last_step else metric_words(math.nan)
-    return [points[0].value if points else summary.first, last, summary.min, summary.max]
+    return sparkline(points, width=_WIDTH, steps=steps, values=values)
 
 
 POINTS = 90_000  # of all curves of a report: about 2 MB of its file
 _MOST, _FEWEST = 1000, 20  # of one curve
 _MOST_CURVES = 1500  # with more, a drawing of each is a blot and no browser likes it: then means alone
 _LISTED = 10  # places of a mean that the table names
-_VIEWS = (
-    View(key="step", label="step", title="step"),
-    View(key="time", label="time", title="seconds since the start"),
-    View(key="energy", label="energy", title="kJ of all GPUs since the start"),
-)
+_VIEWS = {"step": "step", "time": "seconds since the start", "energy": "kJ of all GPUs since the start"}
 
 
-def curve_chart(
-    found: GroupCurves, group: ReportGroup, styles: Mapping[str, LevelStyle], *, curves: int
-) -> Chart | None:
+def curve_chart(found: GroupCurves, group: ReportGroup, styles: Styles, *, curves: int) -> Figure | None:
     """Return the chart of one group, or None where nothing was recorded.
 
     Its horizontal axis can show steps, seconds, and where it was measured energy. Thin lines are runs, dotted where a
@@ -144,110 +115,134 @@ def curve_chart(
     *curves* is the number of curves in the whole report: the more there are, the fewer points each of them keeps,
     `POINTS` in all. With more than 1500 only the means are drawn. *styles* has the style of each level.
     """
-    runs = {run.uid: run for run in found.curves.runs}
     points = {uid: points for uid, points in found.curves.points.items() if points}
-    levels = [level for level in group.levels if any(uid in points for uid in level.uids)]
+    levels = [level.name for level in group.levels if any(uid in points for uid in level.uids)]
     if not levels:
         return None
     most = max(_FEWEST, min(_MOST, POINTS // curves))
-    traces: list[Trace] = []
-    if curves <= _MOST_CURVES:
-        for level in levels:
-            style = styles[level.name]
-            drawn = [uid for uid in level.uids if uid in points]
-            traces += [
-                _thin(runs[uid], _Line.of(found, uid, most), level.name, style, counts=uid in level.counted)
-                for uid in drawn
-            ]
-    for level in levels:
-        for view, band in found.bands.get(level.name, {}).items():
-            traces += _thick(band, view, level.name, styles[level.name])
-    metric = found.curves.metric
+    metric, are_drawn = found.curves.metric, curves <= _MOST_CURVES
     is_cut = any(len(one) > most for one in points.values())
-    return Chart(
+    described = [
+        _described(metric, len(points), is_cut=is_cut, most=most, are_drawn=are_drawn),
+        *_without(found, found.curves.runs),
+    ]
+    return Figure(
         title=metric,
-        described=" ".join(
-            [
-                _described(metric, len(points), is_cut=is_cut, most=most, are_drawn=curves <= _MOST_CURVES),
-                *_without(found, runs.values()),
-            ]
-        ),
-        traces=traces,
-        views=_VIEWS if found.energy_kj else _VIEWS[:2],
-        layout={"xaxis": titled("step"), "yaxis": titled(metric), "hovermode": "closest"},
-        numbers=_curve_numbers(found, [level.name for level in levels]),
-        levels=[level.name for level in levels],
-        height_px=420,
+        described=" ".join(described),
+        draw=partial(_curve_plot, found, group, styles, most if are_drawn else 0),
+        numbers=_curve_numbers(found, levels),
+        is_wide=True,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
-    """The curve of one run with the energy used until each of its points."""
+class _Trace:
+    """A line of the chart: plotly's properties, and its x values for each quantity that the axis can show."""
 
-    points: Sequence[Point]
-    energy_kj: Sequence[float]  # empty: not known
-
-    @classmethod
-    def of(cls, found: GroupCurves, uid: str, most: int) -> _Line:
-        points = found.curves.points[uid]
-        kept = decimate(points, most)
-        energy = found.energy_kj.get(uid, ())
-        at_step = dict(zip((point.step for point in points), energy, strict=True)) if energy else {}
-        return cls(points=kept, energy_kj=[at_step[point.step] for point in kept] if energy else ())
+    drawn: Mapping[str, Any]
+    xs: Mapping[str, Sequence[float | None]]
 
 
-def _thin(run: RunRecord, line: _Line, level: str, style: LevelStyle, *, counts: bool) -> Trace:
-    kept = line.points
-    name = f"{run.uid} {title(run)}, {level}, seed {run.seed}{'' if counts else ', does not count'}"
+def _curve_plot(found: GroupCurves, group: ReportGroup, styles: Styles, most: int) -> Plot:
+    """Return the chart, of each run with *most* of its points (0: means alone); buttons choose the horizontal axis."""
+    views = [view for view in _VIEWS if view != "energy" or found.energy_kj]
+    traces = [*(_runs(found, group, styles, most) if most else ()), *_means(found, group, styles)]
+    drawn = plot(x=titled("step"), y=titled(found.curves.metric), height_px=420)
+    for trace in traces:
+        drawn.add_scatter(x=trace.xs.get("step"), visible="step" in trace.xs, **trace.drawn)
+    buttons = [
+        (
+            view,
+            "update",
+            [
+                {"x": [trace.xs.get(view) for trace in traces], "visible": [view in trace.xs for trace in traces]},
+                {"xaxis.title.text": _VIEWS[view], "xaxis.autorange": True},
+            ],
+        )
+        for view in views
+    ]
+    drawn.update_layout(updatemenus=[choices(buttons, x=0), choices(LOG_AXIS, x=0.5)], margin_t=48)
+    return drawn
+
+
+def _runs(found: GroupCurves, group: ReportGroup, styles: Styles, most: int) -> Iterator[_Trace]:
+    runs = {run.uid: run for run in found.curves.runs}
+    for level in group.levels:
+        style, names_level = styles[level.name], not found.bands.get(level.name)
+        for uid in level.uids:
+            if points := found.curves.points.get(uid):
+                kept, energy = decimate(points, most), found.energy_kj.get(uid, ())
+                counts = uid in level.counted
+                name = f"{uid} {title(runs[uid])}, {level.name}, seed {runs[uid].seed}"
+                yield _Trace(
+                    drawn={
+                        "mode": "lines" if len(kept) > 1 else "markers",
+                        "y": [point.value if math.isfinite(point.value) else None for point in kept],
+                        "line": {"width": 1, "color": style.faint(0.45), "dash": "solid" if counts else "dot"},
+                        "marker": {"color": style.colour, "symbol": style.marker},
+                        "hovertemplate": "%{x:.6g}: %{y:.5g}<br>%{meta}<extra></extra>",
+                        "meta": drawn_text(f"{name}{'' if counts else ', does not count'}"),
+                        "name": drawn_text(level.name),
+                        "legendgroup": drawn_text(level.name),
+                        "showlegend": names_level,
+                    },
+                    xs=_places(points, kept, energy),
+                )
+                names_level = False
+
+
+def _places(
+    points: Sequence[Point], kept: Sequence[Point], energy: Sequence[float]
+) -> Mapping[str, Sequence[float | None]]:
+    """Return where the *kept* of *points* stand on each axis; *energy* is that used until each of *points*."""
     xs: dict[str, Sequence[float | None]] = {
         "step": [point.step for point in kept],
         "time": [point.t_s for point in kept],
-        "energy": line.energy_kj,
     }
-    return Trace(
-        level=level,
-        drawn={
-            "type": "scatter",
-            "mode": "lines" if len(kept) > 1 else "markers",
-            "y": [point.value if math.isfinite(point.value) else None for point in kept],
-            "line": {"width": 1, "color": style.faint(0.45), "dash": "solid" if counts else "dot"},
-            "marker": {"color": style.colour, "symbol": style.marker},
-            "hovertemplate": "%{x:.6g}: %{y:.5g}<br>%{meta}",
-            "meta": drawn_text(name),
-            "name": "",
-        },
-        xs={view: x for view, x in xs.items() if x},
-        role="run",
-    )
+    if energy:
+        at_step = dict(zip((point.step for point in points), energy, strict=True))
+        xs["energy"] = [at_step[point.step] for point in kept]
+    return xs
 
 
-def _thick(band: Band, view: str, level: str, style: LevelStyle) -> Iterator[Trace]:
+def _means(found: GroupCurves, group: ReportGroup, styles: Styles) -> Iterator[_Trace]:
+    for level in group.levels:
+        for view, band in found.bands.get(level.name, {}).items():
+            yield from _mean(band, view, level.name, styles[level.name])
+
+
+def _mean(band: Band, view: str, level: str, style: LevelStyle) -> Iterator[_Trace]:
+    """Yield the interval around a mean, as far as there is one, and the mean."""
     sides = [
         (x, low, high) for x, low, high in zip(band.x, band.low, band.high, strict=True) if None not in (low, high)
     ]
     if len(sides) > 1:
-        around: dict[str, Json] = {
-            "type": "scatter",
-            "mode": "lines",
-            "y": [*(high for _, _, high in sides), *(low for _, low, _ in reversed(sides))],
-            "fill": "toself",
-            "fillcolor": style.faint(0.2),
-            "line": {"width": 0},
-            "hoverinfo": "skip",
-        }
-        there_and_back = [*(x for x, *_ in sides), *(x for x, *_ in reversed(sides))]
-        yield Trace(level=level, drawn=around, xs={view: there_and_back}, role="band")
-    drawn: dict[str, Json] = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "y": list(band.mean),
-        "line": {"width": 3, "color": style.colour, "dash": style.dash},
-        "marker": {"color": style.colour, "symbol": style.marker, "size": 9, "maxdisplayed": 8},
-        "hovertemplate": f"%{{x:.6g}}: %{{y:.5g}}<br>{drawn_text(level)}, mean of {band.seeds} seeds",
-        "name": "",
-    }
-    yield Trace(level=level, drawn=drawn, xs={view: band.x}, role="mean")
+        yield _Trace(
+            drawn={
+                "mode": "lines",
+                "y": [*(high for _, _, high in sides), *(low for _, low, _ in reversed(sides))],
+                "fill": "toself",
+                "fillcolor": style.faint(0.2),
+                "line": {"width": 0},
+                "hoverinfo": "skip",
+                "legendgroup": drawn_text(level),
+                "showlegend": False,
+            },
+            xs={view: [*(x for x, *_ in sides), *(x for x, *_ in reversed(sides))]},
+        )
+    yield _Trace(
+        drawn={
+            "mode": "lines+markers",
+            "y": list(band.mean),
+            "line": {"width": 3, "color": style.colour, "dash": style.dash},
+            "marker": {"color": style.colour, "symbol": style.marker, "size": 9, "maxdisplayed": 8},
+            "hovertemplate": f"%{{x:.6g}}: %{{y:.5g}}<br>{drawn_text(level)}, mean of {band.seeds} seeds"
+            "<extra></extra>",
+            "name": drawn_text(level),
+            "legendgroup": drawn_text(level),
+        },
+        xs={view: band.x},
+    )
 
 
 def _described(metric: str, count: int, *, is_cut: bool, most: int, are_drawn: bool) -> str:
@@ -264,28 +259,36 @@ def _described(metric: str, count: int, *, is_cut: bool, most: int, are_drawn: b
 
 def _without(found: GroupCurves, runs: Iterable[RunRecord]) -> Iterator[str]:
     """Yield why runs that reported the metric have no curve: times of emulated steps, which say nothing of a device."""
-    of = [run for run in runs if found.curves.metric in run.metrics and run.numerics != Numerics.native.name]
-    without = sum(not found.curves.points.get(run.uid) for run in of)
+    reported = [run for run in runs if found.curves.metric in run.metrics and run.numerics != Numerics.native.name]
+    without = sum(not found.curves.points.get(run.uid) for run in reported)
     if without:
         yield f"Left out: runs whose numerics are not native ({without}); their times say nothing about the device."
 
 
-def _curve_numbers(found: GroupCurves, levels: Sequence[str]) -> Table:
-    rows: list[list[Entry]] = []
-    for level in levels:
-        band = found.bands.get(level, {}).get("step")
-        for at in _spread(len(band.x)) if band else []:
-            assert band is not None
-            place = band.x[at]
-            shown = (int(place) if place.is_integer() else place, band.mean[at], band.low[at], band.high[at])
-            rows.append([words(level), *map(figure, shown), figure(band.seeds)])
-    columns = [text_column("level"), number_column("step"), number_column("mean")]
-    columns += [number_column("95 % from"), number_column("to"), number_column("seeds")]
-    return Table(caption=f"Mean {found.curves.metric} over seeds", columns=columns, rows=rows)
+def _curve_numbers(found: GroupCurves, levels: Sequence[str]) -> Listing[tuple[str, Band, int]]:
+    """Return the means of *levels* at a few steps, with their intervals."""
+    rows = [
+        (level, band, index)
+        for level in levels
+        if (band := found.bands.get(level, {}).get("step")) is not None
+        for index in _spread(len(band.x))
+    ]
+    return Listing(
+        caption=f"Mean {found.curves.metric} over seeds",
+        columns=[
+            Column("level", "level", lambda row: row[0]),
+            Column("step", "step", lambda row: row[1].x[row[2]], lambda row: f"{row[1].x[row[2]]:g}"),
+            Column("mean", "mean", lambda row: row[1].mean[row[2]]),
+            Column("mean_low", "95 % from", lambda row: row[1].low[row[2]]),
+            Column("mean_high", "to", lambda row: row[1].high[row[2]]),
+            Column("seeds", "seeds", lambda row: row[1].seeds),
+        ],
+        rows=rows,
+    )
 
 
 def _spread(count: int) -> list[int]:
     """Return at most `_LISTED` indices of *count* places, evenly spread, the first and the last among them."""
     if count <= _LISTED:
         return list(range(count))
-    return [at * (count - 1) // (_LISTED - 1) for at in range(_LISTED)]
+    return [index * (count - 1) // (_LISTED - 1) for index in range(_LISTED)]

@@ -34,7 +34,7 @@ class _Group:
 
 def estimate_table(estimate: Estimate, *, console: Console) -> RenderableType:
     """Return the forecasts, sums and remarks for a terminal; runs that differ in their seed only share a line."""
-    table = value_table(*_columns(estimate), console=console, standing=True)
+    table = value_table(*_columns(estimate), console=console)
     lines = [Padding(Text(safe(f"- {line}")), (0, 0, 0, 2)) for line in remarks(estimate)]
     return Group(table, Text(), *lines)
 

@@ -1,16 +1,14 @@
-"""`hpcml show --files`: what a program wrote into its working directory, in lines and as JSON."""
+"""`hpcml show --files`: what a program wrote into its working directory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpcml.codec import encode
-from hpcml.report.render.data import json_text
-from hpcml.report.text import safe, size
+from hpcml.report.document import Column, Document, Listing, Remarks, Section
+from hpcml.report.text import size
 from hpcml.runs.working_directory import WrittenFile
-
-_MOST_SHOWN = 1_000
 
 
 def written_words(count: int, size_bytes: int) -> str:
@@ -22,19 +20,18 @@ def written_words(count: int, size_bytes: int) -> str:
     return f"wrote {count} file{'s' if count != 1 else ''}, {size(size_bytes)}"
 
 
-def files_lines(work: Path, files: Sequence[WrittenFile]) -> Iterator[str]:
-    """Yield a line for each file, at most a thousand, then how many there are and where."""
-    width = max((len(size(file.size_bytes)) for file in files[:_MOST_SHOWN]), default=0)
-    for file in files[:_MOST_SHOWN]:
-        kind = "new" if file.is_new else "changed"
-        yield f"{size(file.size_bytes):>{width}}  {kind:7}  {safe(file.path)}"
-    more = f" (the first {_MOST_SHOWN} are shown: --json has all)" if len(files) > _MOST_SHOWN else ""
-    if files:
-        yield f"{written_words(len(files), sum(file.size_bytes for file in files))}{more}, below {safe(work)}"
-    else:
-        yield f"wrote no files into {safe(work)}"
-
-
-def files_json(work: Path, files: Sequence[WrittenFile]) -> str:
-    """Return the folder and all files as one JSON object; sizes are in bytes."""
-    return json_text({"directory": str(work), "files": [encode(file) for file in files]})
+def files_document(work: Path, files: Sequence[WrittenFile]) -> Document:
+    """Return a line for each file, then how many there are and where; sizes in JSON are in bytes."""
+    columns: list[Column[WrittenFile]] = [
+        Column("path", "file", lambda file: file.path),
+        Column("size_bytes", "size", lambda file: file.size_bytes, lambda file: size(file.size_bytes)),
+        Column("is_new", "", lambda file: file.is_new, lambda file: "new" if file.is_new else "changed"),
+    ]
+    written = written_words(len(files), sum(file.size_bytes for file in files))
+    line = f"{written}, below {work}" if files else f"wrote no files into {work}"
+    listing = [Listing(columns=columns, rows=files)] if files else []
+    return Document(
+        sections=[Section(parts=[*listing, Remarks(lines=[line])])],
+        record={"directory": str(work), "files": [encode(file) for file in files]},
+        data=listing,
+    )

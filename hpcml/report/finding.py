@@ -8,7 +8,8 @@ from dataclasses import replace
 from hpcml.model.comparison import Cell, Comparison, Losses, Row, Verdict
 from hpcml.model.told_apart import alike_words
 from hpcml.report.comparison_rows import difference_decimals
-from hpcml.report.document import VERDICT_TONES, Finding
+from hpcml.report.document import Finding
+from hpcml.report.quantities import VERDICT_TONES
 from hpcml.report.text import duration, ratio, to_decimals
 
 _LEAST, _ENOUGH = 3, 5  # seeds: for a verdict at all, and for one that is worth printing
@@ -133,10 +134,8 @@ def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
         verdict=row.verdict,
         tone=VERDICT_TONES.get(row.verdict, "plain"),
         about=f"{row.level} against {cell.reference}",
-        level=row.level,
         where=heading(cell),
         asked=_asked(comparison, cell, row.level),
-        asked_of_all=_asked(comparison, cell, None),
         found="; ".join([_found(comparison, cell, row), *_ratios(cell, row)]),
         sure="; ".join(filter(None, sure)),
         doubts=[str(flag) for flag in (*cell.flags, *row.flags) if flag.level != "note"],

@@ -1,4 +1,4 @@
-"""`hpcml images`: container images, their sizes and users, as table and JSON."""
+"""`hpcml images`: container images, their sizes and users."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from hpcml.codec import Json, encode
 from hpcml.model.image import ImageRecord, ImageUse
+from hpcml.report.document import Column, Document, Listing
 from hpcml.report.render.data import json_text
-from hpcml.report.text import duration, safe, size
+from hpcml.report.text import duration, size
 
-_HEADINGS = ("key", "base", "size", "built", "last used", "runs", "")
 _SHORT_KEY = 12
 
 ListedImage = tuple[
@@ -24,39 +19,32 @@ ListedImage = tuple[
 ]  # an image, the runs that use it, and whether its file is whole
 
 
-def images_table(listed: Sequence[ListedImage], *, console: Console, now: float) -> Table:
+def images_document(listed: Sequence[ListedImage], *, now: float) -> Document:
     """Return one line for each image, in the given order; *now* in unix seconds.
 
-    "built" and "last used" are times before *now*. BROKEN marks a file that is not as it was recorded.
-    """
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
-    for heading in _HEADINGS:
-        table.add_column(heading, overflow="fold", no_wrap=heading != "base")
-    for record, uses, is_whole in listed:
-        built = datetime.fromisoformat(record.built_at).timestamp()
-        used = _last_use(uses)
-        open_runs = sum(not use.has_ended for use in uses)
-        runs = f"{len(uses)} ({open_runs} open)" if open_runs else str(len(uses))
-        cells = (
-            record.key[:_SHORT_KEY],
-            record.base,
-            size(record.size_bytes),
-            f"{duration(now - built)} ago",
-            "" if used is None else f"{duration(now - used)} ago",
-            runs,
-            "" if is_whole else "BROKEN",
-        )
-        table.add_row(*(Text(safe(cell), style="red" if cell == "BROKEN" else "") for cell in cells))
-    return table
-
-
-def images_json(listed: Sequence[ListedImage]) -> str:
-    """Return a JSON list; its keys do not change between versions.
-
-    An image has the fields of its record, `log` (the file of all that its build printed; null where it is not here),
+    "built" and "last used" are times before *now*. BROKEN marks a file that is not as it was recorded. In JSON an image
+    has the fields of its record, `log` (the file of all that its build printed; null where it is not here),
     `is_whole`, `last_used_at` (ISO 8601 in UTC, or null), and the uids of its `runs` and `open_runs`.
     """
-    return json_text([_as_json(*one) for one in listed])
+
+    def ago(at: float | None) -> str:
+        return "" if at is None else f"{duration(now - at)} ago"
+
+    columns: list[Column[ListedImage]] = [
+        Column("", "key", lambda row: row[0].key[:_SHORT_KEY]),
+        Column("", "base", lambda row: row[0].base),
+        Column("", "size", lambda row: row[0].size_bytes, lambda row: size(row[0].size_bytes), is_number=False),
+        Column("", "built", lambda row: ago(datetime.fromisoformat(row[0].built_at).timestamp())),
+        Column("", "last used", lambda row: ago(_last_use(row[1]))),
+        Column("", "runs", lambda row: _runs(row[1])),
+        Column("", "", lambda row: "" if row[2] else "BROKEN", tone=lambda _: "bad"),
+    ]
+    return Document.of(Listing(columns=columns, rows=listed), record=lambda: [_as_json(*row) for row in listed])
+
+
+def _runs(uses: Sequence[ImageUse]) -> str:
+    open_runs = sum(not use.has_ended for use in uses)
+    return f"{len(uses)} ({open_runs} open)" if open_runs else str(len(uses))
 
 
 def image_json(record: ImageRecord) -> str:

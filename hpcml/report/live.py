@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from hpcml.model.live import RunNow
+from hpcml.model.live import GpuNow, NodeNow, RunNow
 from hpcml.model.publication import LiveLook, Publication
-from hpcml.report.document import (
-    Paragraph,
-    Part,
-    Remarks,
-    Section,
-    Table,
-    TableColumn,
-    number_column,
-    text_column,
-    without_empty_columns,
-    words,
-)
+from hpcml.report.document import Column, Listing, Paragraph, Part, Remarks, Section
 from hpcml.report.runs import short_uid
-from hpcml.report.text import safe
-from hpcml.report.top import GPU_CELLS, run_cells, value
-
-_LEVEL = "level"
-_RUN_TEXTS = ("run", "name", _LEVEL, "state", "attempt", "step", "left", "metric", "trouble", "what is missing")
-_RUN_NUMBERS = ("/s", "GPUs", "util %", "W", "GiB max", "°C max")
-_RUN_COLUMNS = (*_RUN_TEXTS[:6], "/s", "left", "metric", *_RUN_NUMBERS[1:], *_RUN_TEXTS[8:])
-_GPU_TEXTS = ("model", "use", "GiB", "W", "draw", "MHz", "throttled", "trouble")
+from hpcml.report.top import GPU_COLUMNS, run_columns
 
 
 def so_far(live: LiveLook, n_runs: int) -> Iterator[Part]:
@@ -65,48 +48,37 @@ def _caption(what: str, shown: Sequence[RunNow], of: int) -> str:
     return f"{what}: {of} runs, of which {len(shown)} are shown" if of > len(shown) else f"{what}: {of}"
 
 
-def _runs(caption: str, runs: Sequence[RunNow], levels: Mapping[str, str]) -> Table:
-    lines = [{**run_cells(run, 0.0), _LEVEL: levels.get(run.uid, "")} for run in runs]
-    columns = [_column(name, _RUN_NUMBERS) for name in _RUN_COLUMNS]
-    rows = [[words(line[name] or None) for name in _RUN_COLUMNS] for line in lines]
-    return without_empty_columns(Table(caption=caption, columns=columns, rows=rows))
+def _runs(caption: str, runs: Sequence[RunNow], levels: Mapping[str, str]) -> Listing[RunNow]:
+    level: Column[RunNow] = Column("", "level", lambda run: levels.get(run.uid, ""))
+    name, *others = run_columns(now=None)
+    return Listing(caption=caption, columns=[name, level, *others], rows=runs)
 
 
-def _nodes(runs: Sequence[RunNow]) -> Iterator[Table]:
+def _nodes(runs: Sequence[RunNow]) -> Iterator[Listing[Any]]:
     """Yield a table of the nodes of *runs*, and one of their GPUs; nothing of what was not sampled."""
     nodes = [(run, node) for run in runs for node in run.nodes if node.sampled_at is not None]
-    if nodes:
-        columns = [text_column("run"), text_column("node"), number_column("cores busy"), number_column("memory", "GiB")]
-        columns += [number_column("load"), text_column("what is missing")]
-        rows = [
-            [
-                words(short_uid(run.uid)),
-                words(node.host),
-                words(value(node.cores_busy, 1) or None),
-                words(value(None if node.memory_mb is None else node.memory_mb / 1024, 2) or None),
-                words(value(node.load1, 1) or None),
-                words(safe("; ".join(filter(None, [node.ended, node.doubt if node.gpus else None]))) or None),
-            ]
-            for run, node in nodes
-        ]
-        yield without_empty_columns(Table(caption="Their nodes", columns=columns, rows=rows))
-    gpus = [
-        (run, node.host, {name: cell(gpu) for name, cell in GPU_CELLS.items()})
-        for run, node in nodes
-        for gpu in node.gpus
+    columns: list[Column[tuple[RunNow, NodeNow]]] = [
+        Column("", "run", lambda row: short_uid(row[0].uid)),
+        Column("", "node", lambda row: row[1].host),
+        Column("", "cores busy", lambda row: row[1].cores_busy),
+        Column("", "memory", lambda row: None if row[1].memory_mb is None else row[1].memory_mb / 1024, unit="GiB"),
+        Column("", "load", lambda row: row[1].load1),
+        Column("", "what is missing", lambda row: "; ".join(filter(None, _doubts(row[1])))),
     ]
+    if nodes:
+        yield Listing(caption="Their nodes", columns=columns, rows=nodes)
+    gpus = [(run, node, gpu) for run, node in nodes for gpu in node.gpus]
     if gpus:
-        columns = [text_column("run"), text_column("node"), *(_column(name, _gpu_numbers()) for name in GPU_CELLS)]
-        rows = [
-            [words(short_uid(run.uid)), words(host), *(words(cells[name] or None) for name in GPU_CELLS)]
-            for run, host, cells in gpus
+        where: list[Column[tuple[RunNow, NodeNow, GpuNow]]] = [
+            Column("", "run", lambda row: short_uid(row[0].uid)),
+            Column("", "node", lambda row: row[1].host),
         ]
-        yield without_empty_columns(Table(caption="Their GPUs", columns=columns, rows=rows))
+        yield Listing(caption="Their GPUs", columns=[*where, *map(_of_gpu, GPU_COLUMNS)], rows=gpus)
 
 
-def _gpu_numbers() -> Sequence[str]:
-    return [name for name in GPU_CELLS if name not in _GPU_TEXTS]
+def _of_gpu(column: Column[GpuNow]) -> Column[tuple[RunNow, NodeNow, GpuNow]]:
+    return Column("", column.heading, lambda row: column.value(row[2]), lambda row: column.written(row[2]))
 
 
-def _column(name: str, numbers: Sequence[str]) -> TableColumn:
-    return number_column(name) if name in numbers else text_column(name)
+def _doubts(node: NodeNow) -> list[str | None]:
+    return [node.ended, node.doubt if node.gpus else None]

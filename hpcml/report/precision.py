@@ -9,8 +9,14 @@ from hpcml.model.precision import EVIDENCE, NOT_OBSERVED, OBSERVED, PROBED_AS, U
 from hpcml.model.records import RunRecord, StoredEvent
 from hpcml.report.runs import is_native
 from hpcml.units import spell_percent
-from hpcml_train.precision.observed import Share, Window, read_window, shares
+from hpcml_client.observed import COMPILED, Share, Window, read_window, shares
 
+_NOTHING_SEEN = {
+    NOT_OBSERVED: "nothing: no observer was there (python -I, a cleared environment, or a program without PyTorch)",
+    f"{NOT_OBSERVED}: {COMPILED}": (
+        "nothing: torch.compile compiled the program, and to observe it would change what it computes"
+    ),
+}
 _LISTED_STEPS = 6
 _LISTED_LAYERS = 4
 
@@ -68,8 +74,8 @@ def _precision(
 
 def _evidence(run: RunRecord, windows: Sequence[Window], none_seen: str, *, is_probed_too: bool) -> str | None:
     """Return in words what tells the effective precision of *run*, and how far."""
-    if run.precision_effective == NOT_OBSERVED:
-        return "nothing: no observer was there (python -I, a cleared environment, or a program without PyTorch)"
+    if run.precision_effective in _NOTHING_SEEN:
+        return _NOTHING_SEEN[run.precision_effective]
     if run.precision_effective == UNKNOWN:
         if not windows:
             return f"nothing: {none_seen}"

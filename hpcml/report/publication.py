@@ -8,46 +8,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hpcml.model.comparison import Cell, Comparison
-from hpcml.model.publication import Publication
+from hpcml.model.publication import Origin, Publication
 from hpcml.model.query_results import ReportGroup
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.model.told_apart import alike_words
 from hpcml.report.asked_used import asked_used_section
-from hpcml.report.charts import level_styles
+from hpcml.report.charts import Styles, level_styles
 from hpcml.report.comparison import closing, comparison_section, hours_section, introduction
 from hpcml.report.comparison_rows import RowQuantities, row_quantities
 from hpcml.report.curves import curve_chart
 from hpcml.report.document import (
-    NOTHING,
+    Column,
     Commands,
     Document,
-    Entry,
     Findings,
-    LevelStyle,
+    Listing,
     Paragraph,
     Part,
     Remarks,
     Section,
-    Table,
-    TableColumn,
     Tone,
-    figure,
-    number_column,
-    span,
-    text_column,
-    without_empty_columns,
-    words,
 )
 from hpcml.report.finding import findings_of, heading
 from hpcml.report.live import live_section, so_far
+from hpcml.report.quantities import tallied
 from hpcml.report.runs import cause_words, key_metric, metric_beside_objectives, metric_words, objective_of
 from hpcml.report.scaling import scaling_section
 from hpcml.report.telemetry import telemetry_section
-from hpcml.report.text import safe
+from hpcml.report.text import duration, safe
 from hpcml.report.utilization import utilization_section
-
-Styles = Mapping[str, LevelStyle]
 
 
 def publication_document(publication: Publication, quantities: RowQuantities = row_quantities) -> Document:
@@ -76,7 +66,6 @@ def publication_document(publication: Publication, quantities: RowQuantities = r
         title=publication.title,
         introduction=f"{_counted(publication)} · by {publication.by} · {publication.made_at}",
         sections=[section for section in sections if section is not None],
-        styles=styles,
         made_by=publication.hpcml_version,
     )
 
@@ -101,8 +90,10 @@ def _runs(n: int) -> str:
 def _summary(publication: Publication) -> Section:
     parts: list[Part] = []
     if publication.comparison is not None:
-        found = findings_of(publication.comparison, so_far=publication.live is not None)
-        parts.append(Findings(of=list(found)))
+        found = list(findings_of(publication.comparison, so_far=publication.live is not None))
+        if verdicts := tallied([(each.verdict, each.about) for each in found]):
+            parts.append(Remarks(lines=[f"{verdict}: {which}" for verdict, which in verdicts]))
+        parts.append(Findings(findings=found))
     if publication.live is not None:
         parts += so_far(publication.live, len(publication.runs))
     if publication.not_compared is not None:
@@ -151,99 +142,84 @@ def runs_section(publication: Publication) -> Section:
     return Section(heading="Runs", parts=[*parts, _all_runs(publication, levels)])
 
 
-def _left_out(publication: Publication, levels: Mapping[str, str]) -> Table:
+def _left_out(publication: Publication, levels: Mapping[str, str]) -> Listing[tuple[RunRecord, str]]:
     found = publication.comparison
     without = (found.excluded, *(cell.excluded for cell in found.cells)) if found else ()
-    why = {each.uid: each.reason for of in without for each in of}
+    why = {each.uid: each.reason for excluded in without for each in excluded}
     for run in publication.runs:
         if run.state is not State.COMPLETED:
             why.setdefault(run.uid, run.reason or run.state.value)
         elif run.incomplete is not None:
             why.setdefault(run.uid, f"incomplete: {run.incomplete}")
     runs = {run.uid: run for run in publication.runs}
-    rows = [
-        [
-            words(uid),
-            words(runs[uid].name),
-            words(levels.get(uid)),
-            words(runs[uid].state.value, _tone(runs[uid])),
-            words(cause_words(runs[uid]) or None),
-            figure(runs[uid].exit_code),
-            words(reason),
-        ]
-        for uid, reason in sorted(why.items())
-        if uid in runs
+    columns: list[Column[tuple[RunRecord, str]]] = [
+        Column("run", "run", lambda row: row[0].uid),
+        Column("name", "name", lambda row: row[0].name),
+        Column("level", publication.by, lambda row: levels.get(row[0].uid)),
+        Column("state", "state", lambda row: row[0].state.value, tone=lambda row: _tone(row[0])),
+        Column("cause", "cause", lambda row: cause_words(row[0])),
+        Column("exit_code", "exit code", lambda row: row[0].exit_code),
+        Column("why", "why it does not count", lambda row: row[1]),
     ]
-    columns: list[TableColumn] = [*map(text_column, ("run", "name", publication.by, "state", "cause"))]
-    columns += [number_column("exit code"), text_column("why it does not count")]
-    return Table(caption="Runs that do not count", columns=columns, rows=rows)
+    rows = [(runs[uid], reason) for uid, reason in sorted(why.items()) if uid in runs]
+    return Listing(caption="Runs that do not count", columns=columns, rows=rows)
 
 
-def _all_runs(publication: Publication, levels: Mapping[str, str]) -> Table:
+def _all_runs(publication: Publication, levels: Mapping[str, str]) -> Listing[RunRecord]:
     metric = publication.comparison.metric if publication.comparison else None
     if metric is None:
         named = {objective_of(run) for run in publication.runs}
         metric = metric_beside_objectives(publication.runs) or (named.pop() if len(named) == 1 else None)
-    columns = [
-        text_column("run"),
-        text_column("name"),
-        text_column("experiment"),
-        text_column(publication.by),
-        number_column("seed"),
-        text_column("requested precision"),
-        text_column("effective precision"),
-        text_column("numerics"),
-        text_column("state"),
-        number_column(metric or "objective"),
-        number_column("wall time"),
-        number_column("attempt"),
-        number_column("energy", "kJ"),
-        number_column("mean power", "W"),
-        text_column("tags"),
-        text_column("git"),
+    columns: list[Column[RunRecord]] = [
+        Column("run", "run", lambda run: run.uid),
+        Column("name", "name", lambda run: run.name),
+        Column("experiment", "experiment", lambda run: run.experiment),
+        Column("level", publication.by, lambda run: levels.get(run.uid)),
+        Column("seed", "seed", lambda run: run.seed),
+        *([] if publication.by == "precision" else [_requested()]),
+        Column("effective", "effective precision", lambda run: run.precision_effective or "not proven"),
+        Column("numerics", "numerics", lambda run: run.numerics),
+        Column("state", "state", lambda run: run.state.value, tone=_tone),
+        Column(
+            "metric",
+            metric or "objective",
+            lambda run: key_metric(run, metric)[1],
+            lambda run: metric_words(key_metric(run, metric)[1]),
+        ),
+        Column("wall_s", "wall time", lambda run: run.wall_s, lambda run: duration(run.wall_s)),
+        Column("attempt", "attempt", lambda run: run.attempt),
+        Column("energy_kj", "energy", _energy_kj, unit="kJ"),
+        Column("power_w", "mean power", lambda run: run.usage and run.usage.mean_power_w, unit="W"),
+        Column("tags", "tags", lambda run: list(run.tags)),
+        Column("git", "git", _commit),
     ]
-    rows = [
-        [
-            words(run.uid),
-            words(run.name),
-            words(run.experiment),
-            words(levels.get(run.uid)),
-            figure(run.seed),
-            NOTHING if publication.by == "precision" else words(run.precision),
-            words(run.precision_effective or "not proven"),
-            words(run.numerics),
-            words(run.state.value, _tone(run)),
-            _metric(run, metric),
-            span(run.wall_s),
-            figure(run.attempt),
-            figure(None if run.usage is None or run.usage.energy_j is None else run.usage.energy_j / 1000),
-            figure(None if run.usage is None else run.usage.mean_power_w),
-            words(", ".join(run.tags)),
-            words(None if run.git_commit is None else f"{run.git_commit[:10]}{' + changes' * bool(run.git_dirty)}"),
-        ]
-        for run in publication.runs
-    ]
-    caption = "The only run" if len(rows) == 1 else f"All {len(rows)} runs"
-    table = without_empty_columns(Table(caption=caption, columns=columns, rows=rows))
-    return table if len(rows) <= _MANY else _said_once(table)
+    caption = "The only run" if len(publication.runs) == 1 else f"All {len(publication.runs)} runs"
+    listing = Listing(caption=caption, columns=columns, rows=publication.runs)
+    return listing if len(publication.runs) <= _MANY else _stated_once(listing)
 
 
-def _said_once(table: Table) -> Table:
-    """Return *table* without the columns that say the same in each row: its caption says that."""
-    alike = [at for at in range(1, len(table.columns)) if len({row[at].text for row in table.rows}) == 1]
-    told = [f"{table.columns[at].title} {table.rows[0][at].text}" for at in alike]
-    shown = [at for at in range(len(table.columns)) if at not in alike]
+def _requested() -> Column[RunRecord]:
+    return Column("precision", "requested precision", lambda run: run.precision)
+
+
+def _energy_kj(run: RunRecord) -> float | None:
+    return None if run.usage is None or run.usage.energy_j is None else run.usage.energy_j / 1000
+
+
+def _commit(run: RunRecord) -> str | None:
+    return None if run.git_commit is None else f"{run.git_commit[:10]}{' + changes' * bool(run.git_dirty)}"
+
+
+def _stated_once(listing: Listing[RunRecord]) -> Listing[RunRecord]:
+    """Return *listing* without the columns that say the same in each row: its caption says that."""
+    name, *others = listing.shown()
+    alike = [column for column in others if len({column.written(run) for run in listing.rows}) == 1]
+    words = ", ".join(f"{column.title} {column.written(listing.rows[0])}" for column in alike)
     return replace(
-        table,
-        caption=f"{table.caption}; in all: {', '.join(told)}" if told else table.caption,
-        columns=[table.columns[at] for at in shown],
-        rows=[[row[at] for at in shown] for row in table.rows],
+        listing,
+        caption=f"{listing.caption}; in all: {words}" if alike else listing.caption,
+        columns=[name, *(column for column in others if column not in alike)],
     )
-
-
-def _metric(run: RunRecord, metric: str | None) -> Entry:
-    value = key_metric(run, metric)[1]
-    return NOTHING if value is None else Entry(text=metric_words(value), order=figure(value).order)
 
 
 def _tone(run: RunRecord) -> Tone:
@@ -277,18 +253,23 @@ def _cells(publication: Publication) -> Sequence[Cell]:
     return publication.comparison.cells if publication.comparison else ()
 
 
-def _facts(runs: Sequence[RunRecord]) -> Table:
+def _facts(runs: Sequence[RunRecord]) -> Listing[tuple[str, Counter[str]]]:
     counted: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for run in runs:
         for key, value in run.facts.items():
             counted[key]["none" if value is None else safe(value)] += 1
-    rows = []
-    for key, values in sorted(counted.items()):
-        listed = [f"{value} ({n})" if len(values) > 1 else value for value, n in values.most_common(_LISTED)]
-        more = f" and {len(values) - _LISTED} more values" if len(values) > _LISTED else ""
-        rows.append([words(key), words("; ".join(listed) + more), figure(values.total())])
-    columns = [text_column("fact"), text_column("value (runs)"), number_column("runs that recorded it")]
-    return Table(caption="What the runs recorded of where they ran and with what", columns=columns, rows=rows)
+
+    def values(row: tuple[str, Counter[str]]) -> str:
+        listed = [f"{value} ({n})" if len(row[1]) > 1 else value for value, n in row[1].most_common(_LISTED)]
+        return "; ".join(listed) + (f" and {len(row[1]) - _LISTED} more values" if len(row[1]) > _LISTED else "")
+
+    columns: list[Column[tuple[str, Counter[str]]]] = [
+        Column("fact", "fact", lambda row: row[0]),
+        Column("values", "value (runs)", values),
+        Column("runs", "runs that recorded it", lambda row: row[1].total()),
+    ]
+    caption = "What the runs recorded of where they ran and with what"
+    return Listing(caption=caption, columns=columns, rows=sorted(counted.items()))
 
 
 def methods_section(publication: Publication) -> Section:
@@ -384,26 +365,19 @@ def reproduction_section(publication: Publication) -> Section:
     if origins:
         parts.append(Paragraph(text="The runs were submitted by:"))
         parts.append(Commands(lines=[shlex.join(origin.command_line) for origin in origins]))
-        columns = [
-            text_column("command"),
-            number_column("runs"),
-            text_column("in the folder"),
-            text_column("git commit"),
-            text_column("hpcml"),
+        columns: list[Column[Origin]] = [
+            Column("command", "command", lambda origin: shlex.join(origin.command_line)),
+            Column("runs", "runs", lambda origin: origin.n_runs),
+            Column("folder", "in the folder", lambda origin: origin.cwd),
+            Column(
+                "git_commit",
+                "git commit",
+                lambda origin: origin.git_commit and f"{origin.git_commit}{' + changes' * bool(origin.git_dirty)}",
+            ),
+            Column("hpcml", "hpcml", lambda origin: origin.hpcml_version),
         ]
-        rows = [
-            [
-                words(shlex.join(origin.command_line)),
-                figure(origin.n_runs),
-                words(origin.cwd),
-                words(
-                    None if origin.git_commit is None else f"{origin.git_commit}{' + changes' * bool(origin.git_dirty)}"
-                ),
-                words(origin.hpcml_version),
-            ]
-            for origin in origins
-        ]
-        parts.append(Table(caption="Where each command was typed, and with which code", columns=columns, rows=rows))
+        caption = "Where each command was typed, and with which code"
+        parts.append(Listing(caption=caption, columns=columns, rows=origins))
     if publication.without_origin:
         lines = [f"{_runs(n)}: {why}" for why, n in sorted(publication.without_origin.items())]
         parts += [Paragraph(text="Of these runs the command is not known:"), Remarks(lines=lines)]

@@ -1,110 +1,100 @@
-"""`hpcml recipes`: recipes, their options, and which precision each device can compute in, in every format."""
+"""`hpcml recipes`: recipes, their options, and which precision each device can compute in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
-from rich.console import Console, Group, RenderableType
-from rich.text import Text
+from collections.abc import Callable, Iterator, Sequence
 
 from hpcml.codec import encode
 from hpcml.model.recipe import ListedRecipe, Option, PrecisionOutcome, Recipe
 from hpcml.model.run import Model
-from hpcml.report.render.data import json_text
-from hpcml.report.render.rows import value_csv, value_json, value_markdown, value_table
-from hpcml.report.text import safe
+from hpcml.report.document import Column, Document, Listing, Pairs, Section
 
-_HEADINGS = ("recipe", "models", "frameworks", "strategies", "data", "summary")
-_DISPENSABLE = ("summary", "strategies", "data", "frameworks")  # where the terminal is too narrow
-_OPTION_HEADINGS = ("model.options.", "type", "allowed", "default", "help")
-_OUTCOME_HEADINGS = ("recipe", "framework", "precision", "device", "outcome", "reason")
 _REFUSED = "refused"
 
 
-def recipes_table(listed: Sequence[ListedRecipe], *, console: Console) -> RenderableType:
-    """Return one line for each recipe; a narrow console leaves out columns. "(yours)" marks the user's own."""
-    return value_table(_HEADINGS, _rows(listed), console=console, dispensable=_DISPENSABLE)
+def recipes_document(listed: Sequence[ListedRecipe]) -> Document:
+    """Return one line for each recipe, "(yours)" marks the user's own.
 
-
-def recipes_markdown(listed: Sequence[ListedRecipe]) -> str:
-    """Return the recipes as a Markdown table."""
-    return value_markdown(_HEADINGS, _rows(listed))
-
-
-def recipes_csv(listed: Sequence[ListedRecipe]) -> str:
-    """Return the recipes as CSV."""
-    return value_csv(_HEADINGS, _rows(listed))
-
-
-def recipes_json(listed: Sequence[ListedRecipe]) -> str:
-    """Return a JSON list with the content of each recipe.toml and the models that choose the recipe."""
-    return json_text([_as_json(item) for item in listed])
-
-
-def recipe_details(item: ListedRecipe, *, console: Console) -> RenderableType:
-    """Return everything about one recipe, and a table of its options with their defaults in each model."""
-    lines = [Text(f"{safe(key):12}{safe(value)}") for key, value in _words(item).items() if value]
-    if not item.recipe.options:
-        return Group(*lines)
-    return Group(*lines, Text(), value_table(_OPTION_HEADINGS, list(_options(item)), console=console))
-
-
-def recipe_markdown(item: ListedRecipe) -> str:
-    """Return everything about one recipe as Markdown."""
-    facts = value_markdown(("", item.recipe.name), [(key, value) for key, value in _words(item).items() if value])
-    return f"{facts}\n{recipe_options(item)}" if item.recipe.options else facts
-
-
-def recipe_options(item: ListedRecipe) -> str:
-    """Return the options of one recipe as a Markdown table."""
-    return value_markdown(_OPTION_HEADINGS, list(_options(item)))
-
-
-def recipe_csv(item: ListedRecipe) -> str:
-    """Return the options of one recipe as CSV."""
-    return value_csv(_OPTION_HEADINGS, list(_options(item)))
-
-
-def matrix_table(outcomes: Sequence[PrecisionOutcome], *, console: Console) -> RenderableType:
-    """Return one line for each recipe, framework and precision, with a column for each device; reasons stand below.
-
-    A cell says native, emulated, or "refused 2", where 2 is the number of the reason.
+    JSON has the content of each recipe.toml and the models that choose the recipe.
     """
-    headings, rows, reasons = _matrix(outcomes)
-    return Group(value_table(headings, rows, console=console), *(Text(safe(line)) for line in ("", *reasons)))
+    columns: list[Column[ListedRecipe]] = [
+        Column("recipe", "recipe", lambda item: f"{item.recipe.name}{' (yours)' * item.is_own}"),
+        Column("models", "models", lambda item: ", ".join(model.name for model in item.models)),
+        Column("frameworks", "frameworks", lambda item: ", ".join(item.recipe.frameworks)),
+        Column("strategies", "strategies", lambda item: ", ".join(item.recipe.strategies), is_short=False),
+        Column("data", "data", lambda item: ", ".join(item.recipe.data) or "any", is_short=False),
+        Column("summary", "summary", lambda item: item.recipe.summary),
+    ]
+    return Document.of(Listing(columns=columns, rows=listed), record=[_as_json(item) for item in listed])
 
 
-def matrix_markdown(outcomes: Sequence[PrecisionOutcome]) -> str:
-    """Return the same table as Markdown."""
-    headings, rows, reasons = _matrix(outcomes)
-    return "\n".join([value_markdown(headings, rows), *(f"- {line}" for line in reasons), ""])
+def recipe_document(item: ListedRecipe) -> Document:
+    """Return everything about one recipe, and a table of its options with their defaults in each model."""
+    options = Listing(columns=_option_columns(item), rows=list(item.recipe.options.items()))
+    return Document(
+        sections=[Section(parts=[Pairs(values=_facts(item))]), *([Section(parts=[options])] if options.rows else [])],
+        record=[_as_json(item)],
+        data=[options],
+    )
 
 
-def matrix_csv(outcomes: Sequence[PrecisionOutcome]) -> str:
-    """Return one line for each recipe, framework, precision and device; the reason is empty where it is not refused."""
-    return value_csv(_OUTCOME_HEADINGS, [_outcome(item) for item in outcomes])
+def options_document(item: ListedRecipe) -> Document:
+    """Return the options of one recipe."""
+    return Document.of(Listing(columns=_option_columns(item), rows=list(item.recipe.options.items())))
 
 
-def matrix_json(outcomes: Sequence[PrecisionOutcome]) -> str:
-    """Return a JSON list with an object for each recipe, framework, precision and device."""
-    return value_json(_OUTCOME_HEADINGS, [_outcome(item) for item in outcomes])
-
-
-def _rows(listed: Sequence[ListedRecipe]) -> list[tuple[str, ...]]:
+def _option_columns(item: ListedRecipe) -> list[Column[tuple[str, Option]]]:
     return [
-        (
-            f"{item.recipe.name} (yours)" if item.is_own else item.recipe.name,
-            ", ".join(model.name for model in item.models),
-            ", ".join(item.recipe.frameworks),
-            ", ".join(item.recipe.strategies),
-            ", ".join(item.recipe.data) or "any",
-            item.recipe.summary,
-        )
-        for item in listed
+        Column("model.options.", "model.options.", lambda row: row[0]),
+        Column("type", "type", lambda row: row[1].type),
+        Column("allowed", "allowed", lambda row: _allowed(row[1])),
+        Column("default", "default", lambda row: _defaults(item, row[0])),
+        Column("help", "help", lambda row: row[1].help),
     ]
 
 
-def _words(item: ListedRecipe) -> dict[str, str]:
+def matrix_document(outcomes: Sequence[PrecisionOutcome]) -> Document:
+    """Return one line for each recipe, framework and precision, with a column for each device; reasons stand below.
+
+    A cell says native, emulated, or "refused 2", where 2 is the number of the reason. CSV and JSON have an object for
+    each recipe, framework, precision and device; the reason is empty where it is not refused.
+    """
+    reasons = list(dict.fromkeys(item.reason for item in outcomes if item.reason is not None))
+    cells = {(item.recipe, item.framework, item.precision.name, item.device): item for item in outcomes}
+    rows = list(dict.fromkeys((item.recipe, item.framework, item.precision.name) for item in outcomes))
+
+    def cell(row: tuple[str, str, str], device: str) -> str:
+        item = cells[(*row, device)]
+        return _outcome(item) if item.reason is None else f"{_REFUSED} {reasons.index(item.reason) + 1}"
+
+    columns: list[Column[tuple[str, str, str]]] = [
+        Column("", "recipe", lambda row: row[0]),
+        Column("", "framework", lambda row: row[1]),
+        Column("", "precision", lambda row: row[2]),
+        *(_of_device(device, cell) for device in dict.fromkeys(item.device for item in outcomes)),
+    ]
+    flat: list[Column[PrecisionOutcome]] = [
+        Column("recipe", None, lambda item: item.recipe),
+        Column("framework", None, lambda item: item.framework),
+        Column("precision", None, lambda item: item.precision.name),
+        Column("device", None, lambda item: item.device),
+        Column("outcome", None, _outcome),
+        Column("reason", None, lambda item: item.reason),
+    ]
+    notes = [f"{_REFUSED} {number}: {reason}" for number, reason in enumerate(reasons, start=1)]
+    table = Listing(columns=columns, rows=rows, notes=notes)
+    return Document.of(table, data=[Listing(columns=flat, rows=outcomes)])
+
+
+def _of_device(device: str, cell: Callable[[tuple[str, str, str], str], str]) -> Column[tuple[str, str, str]]:
+    return Column("", device, lambda row: cell(row, device))
+
+
+def _outcome(item: PrecisionOutcome) -> str:
+    return _REFUSED if item.numerics is None else item.numerics.name
+
+
+def _facts(item: ListedRecipe) -> dict[str, str]:
     recipe = item.recipe
     return {
         "recipe": recipe.name,
@@ -136,11 +126,6 @@ def _needs(recipe: Recipe) -> Iterator[str]:
         yield f"data={name}: {read_from}"
 
 
-def _options(item: ListedRecipe) -> Iterator[tuple[str, str, str, str, str]]:
-    for name, option in item.recipe.options.items():
-        yield name, option.type, _allowed(option), _defaults(item, name), option.help
-
-
 def _allowed(option: Option) -> str:
     if option.choices:
         return ", ".join(option.choices)
@@ -163,31 +148,6 @@ def _typed(value: object) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(_typed, value))}]"
     return "null" if value is None else str(value)
-
-
-def _matrix(outcomes: Sequence[PrecisionOutcome]) -> tuple[list[str], list[tuple[str, ...]], list[str]]:
-    """Return headings, rows and numbered reasons, in the order in which rows refer to them."""
-    devices = list(dict.fromkeys(item.device for item in outcomes))
-    numbers: dict[str, int] = {}
-    cells: dict[tuple[str, str, str], dict[str, str]] = {}
-    for item in outcomes:
-        key = (item.recipe, item.framework, item.precision.name)
-        if item.reason is not None:
-            numbers.setdefault(item.reason, len(numbers) + 1)
-            cells.setdefault(key, {})[item.device] = f"{_REFUSED} {numbers[item.reason]}"
-        else:
-            cells.setdefault(key, {})[item.device] = str(_word(item))
-    rows = [(*key, *(row[device] for device in devices)) for key, row in cells.items()]
-    reasons = [f"{_REFUSED} {number}: {reason}" for reason, number in numbers.items()]
-    return ["recipe", "framework", "precision", *devices], rows, reasons
-
-
-def _outcome(item: PrecisionOutcome) -> tuple[str | None, ...]:
-    return item.recipe, item.framework, item.precision.name, item.device, _word(item), item.reason
-
-
-def _word(item: PrecisionOutcome) -> str:
-    return _REFUSED if item.numerics is None else item.numerics.name
 
 
 def _as_json(item: ListedRecipe) -> dict[str, object]:

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hpcml.codec import encode
 from hpcml.model.comparison import Interval
 from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
 from hpcml.model.told_apart import alike_words
-from hpcml.report.charts import NEUTRAL, level_styles, titled
-from hpcml.report.document import (
-    Chart,
-    Document,
+from hpcml.report.charts import NEUTRAL, level_styles, plot, titled
+from hpcml.report.document import Column, Document, Figure, Listing, Remarks, Section, Tone
+from hpcml.report.quantities import (
     Entry,
     Quantity,
-    Remarks,
-    Section,
     Short,
-    Table,
-    Tone,
-    Trace,
     Value,
-    View,
     between,
     derived,
     fixed,
     flat_line,
+    flat_listing,
     report_table,
     share,
     short_table,
@@ -35,6 +30,9 @@ from hpcml.report.document import (
 from hpcml.report.text import number, ratio, ratio_decimals
 from hpcml.report.text_charts import bar
 from hpcml.units import one_or_many
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as Plot
 
 FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
 _REPORT = "report"
@@ -67,7 +65,7 @@ def scaling_document(scaling: Scaling) -> Document:
             *([Section(heading="", parts=[Remarks(lines=said, tones=[*strong, *plain])])] if said else []),
         ],
         record={"format": FORMAT, **record},
-        lines=[flat_line(its, point) for cell, its in told for point in cell.points],
+        data=[flat_listing([flat_line(its, point) for cell, its in told for point in cell.points])],
     )
 
 
@@ -149,7 +147,7 @@ def _counts(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
                  short=None),
         _hidden("n_unfinished", lambda point: point.n_unfinished),
         Quantity(key="batch_size", heading="batch size", value=lambda point: point.batch_size, section=_REPORT,
-                 order=4, short=Short(heading="batch", spare=4)),
+                 order=4, short=Short(heading="batch")),
     ]  # fmt: skip
 
 
@@ -202,7 +200,7 @@ def _efficiencies(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
             ),
         ),
         Quantity(key="efficiency_ci95", kind="interval", value=lambda point: point.efficiency_ci95, short=None),
-        Quantity(heading="used", kind="bar", short=Short(write=used, spare=8)),
+        Quantity(heading="used", kind="bar", short=Short(write=used)),
         Quantity(
             key="gain",
             heading="gain over the next smaller",
@@ -212,7 +210,7 @@ def _efficiencies(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
             section=_REPORT,
             order=3,
             short=Short(
-                heading="gain [95 %]", write=lambda point: words(_change(point.gain, point.gain_ci95)), spare=7
+                heading="gain [95 %]", write=lambda point: words(_change(point.gain, point.gain_ci95))
             ),
         ),
         _interval("gain_ci95", lambda point: point.gain_ci95, order=3),
@@ -224,7 +222,7 @@ def _efficiencies(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
             write=lambda point: fixed(point.cost, 2),
             section=_REPORT,
             order=5,
-            short=Short(heading="cost", write=_against(cell, "1", lambda point: _estimate(point.cost, None)), spare=5),
+            short=Short(heading="cost", write=_against(cell, "1", lambda point: _estimate(point.cost, None))),
         ),
     ]  # fmt: skip
 
@@ -232,14 +230,12 @@ def _efficiencies(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
 def _costs() -> list[Quantity[ScalingPoint]]:
     return [
         Quantity(key="gpu_hours", heading="GPU-hours", value=lambda point: point.gpu_hours, section=_REPORT, order=5,
-                 short=Short(heading="GPU-h", write=lambda point: words(number(point.gpu_hours, 3)), order=2,
-                             spare=1)),
+                 short=Short(heading="GPU-h", write=lambda point: words(number(point.gpu_hours, 3)), order=2)),
         Quantity(key="energy_kj", heading="energy", unit="kJ", value=lambda point: point.energy_kj, section=_REPORT,
-                 order=5, short=Short(heading="kJ", write=lambda point: words(number(point.energy_kj, 3)), order=2,
-                                      spare=2)),
+                 order=5, short=Short(heading="kJ", write=lambda point: words(number(point.energy_kj, 3)), order=2)),
         Quantity(key="energy_per_sample_j", value=lambda point: point.energy_per_sample_j,
                  short=Short(heading="J/sample", write=lambda point: words(number(point.energy_per_sample_j, 3)),
-                             order=2, spare=3)),
+                             order=2)),
         Quantity(
             key="communication_share",
             heading="communication",
@@ -249,7 +245,7 @@ def _costs() -> list[Quantity[ScalingPoint]]:
             section=_REPORT,
             order=6,
             short=Short(
-                heading="comm.", write=lambda point: words(_percent(point.communication_share, None)), order=1, spare=6
+                heading="comm.", write=lambda point: words(_percent(point.communication_share, None)), order=1
             ),
         ),
     ]  # fmt: skip
@@ -296,49 +292,55 @@ def _cell(cell: ScalingCell) -> Section:
     lines = [*cell.sentences, *cell.remarks, *(f"CONFOUNDED by {each.kind} {each}" for each in cell.confounders)]
     chosen = [each for each in _quantities(cell, []) if each.section == _REPORT]
     table = report_table(f"{cell.kind} scaling over {cell.over}", chosen, cell.points, keeps_empty=True)
-    charts = [_speedup(cell, table)] if sum(point.speedup is not None for point in cell.points) > 1 else []
+    charts = [_speedup(cell)] if sum(point.speedup is not None for point in cell.points) > 1 else []
     return Section(heading=f"{cell.kind} scaling · {where}", parts=[Remarks(lines=lines), *charts, table])
 
 
-def _speedup(cell: ScalingCell, table: Table) -> Chart:
-    measured = [(point.devices, point.speedup, point) for point in cell.points if point.speedup is not None]
-    devices, base = [at for at, _, _ in measured], cell.reference or measured[0][0]
-    colour = level_styles(["measured"])["measured"].colour
-    ends = [point.speedup_ci95 for _, _, point in measured]
-    whiskers = {
-        "type": "data",
-        "symmetric": False,
-        "array": [0 if ci is None else ci.high - value for (_, value, _), ci in zip(measured, ends, strict=True)],
-        "arrayminus": [0 if ci is None else value - ci.low for (_, value, _), ci in zip(measured, ends, strict=True)],
-        "color": colour,
-    }
-    ideal = {
-        "type": "scatter",
-        "mode": "lines",
-        "y": [at / base for at in devices],
-        "line": {"dash": "dash", "color": NEUTRAL},
-        "hovertemplate": "ideal: %{y:.3g}",
-        "name": "",
-    }
-    line = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "y": [value for _, value, _ in measured],
-        "error_y": whiskers,
-        "line": {"color": colour, "width": 2},
-        "marker": {"size": 10, "color": colour},
-        "hovertemplate": f"%{{x}} {cell.over}: %{{y:.3g}}",
-        "name": "",
-    }
-    ticks = {"type": "log", "tickvals": devices, "ticktext": [str(at) for at in devices]}
-    few = one_or_many(base, cell.over)
-    return Chart(
+def _speedup(cell: ScalingCell) -> Figure:
+    measured = [point for point in cell.points if point.speedup is not None]
+    base = cell.reference or measured[0].devices
+    spoken = "; ".join(f"{point.devices}: {point.speedup:.3g}" for point in measured)
+    columns: list[Column[ScalingPoint]] = [
+        Column("devices", cell.over, lambda point: point.devices),
+        Column("speedup", "speed-up", lambda point: point.speedup),
+        Column("speedup_ci95", "95 % interval", lambda point: point.speedup_ci95),
+    ]
+    return Figure(
         title="Speed-up",
-        described=f"Speed-up against {base} {few} with 95 % intervals; dashed: as many times as fast as there "
-        f"are {cell.over}. {'; '.join(f'{at}: {value:.3g}' for at, value, _ in measured)}.",
-        traces=[Trace(level=None, drawn=ideal, xs={"x": devices}), Trace(level=None, drawn=line, xs={"x": devices})],
-        views=[View(key="x", label=cell.over, title=cell.over)],
-        layout={"xaxis": titled(cell.over, **ticks), "yaxis": titled("speed-up", **ticks)},
-        numbers=Table(caption=table.caption, columns=table.columns[:5], rows=[row[:5] for row in table.rows]),
+        described=f"Speed-up against {base} {one_or_many(base, cell.over)} with 95 % intervals; dashed: as many times "
+        f"as fast as there are {cell.over}. {spoken}.",
+        draw=partial(_speedup_plot, measured, base, cell.over),
+        numbers=Listing(caption="Speed-up", columns=columns, rows=measured),
         repeats_a_table=True,
     )
+
+
+def _speedup_plot(measured: Sequence[ScalingPoint], base: int, over: str) -> Plot:
+    devices, values = [point.devices for point in measured], [point.speedup or 0.0 for point in measured]
+    ends = [(point.speedup_ci95, value) for point, value in zip(measured, values, strict=True)]
+    colour = level_styles(["measured"])["measured"].colour
+    ticks = {"type": "log", "tickvals": devices, "ticktext": list(map(str, devices))}
+    drawn = plot(x=titled(over, **ticks), y=titled("speed-up", **ticks), showlegend=False)
+    drawn.add_scatter(
+        mode="lines",
+        x=devices,
+        y=[number / base for number in devices],
+        line={"dash": "dash", "color": NEUTRAL},
+        hovertemplate="ideal: %{y:.3g}<extra></extra>",
+    )
+    drawn.add_scatter(
+        mode="lines+markers",
+        x=devices,
+        y=values,
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [0 if ci is None else ci.high - value for ci, value in ends],
+            "arrayminus": [0 if ci is None else value - ci.low for ci, value in ends],
+            "color": colour,
+        },
+        line={"color": colour, "width": 2},
+        marker={"size": 10, "color": colour},
+        hovertemplate=f"%{{x}} {over}: %{{y:.3g}}<extra></extra>",
+    )
+    return drawn

@@ -7,25 +7,21 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
-from hpcml.codec import encode
+from hpcml.codec import Json, encode
 from hpcml.model.divergence import divergence_words
 from hpcml.model.metric_goal import shown_metric
 from hpcml.model.own_program import CHANGED_OUTSIDE, says_nothing
 from hpcml.model.query_results import Timeline
 from hpcml.model.record_keys import unix_time
-from hpcml.model.records import Known, Note, RunRecord, StoredEvent, spell_job
+from hpcml.model.records import Known, MetricSummary, Note, RunRecord, StoredEvent, spell_job
 from hpcml.model.state import State
 from hpcml.report.asked_used import used_line
+from hpcml.report.document import Column, Document, Listing, Pairs, Remarks, Section, written
 from hpcml.report.files import written_words
 from hpcml.report.precision import precision_words
-from hpcml.report.render.data import json_ready, json_text
-from hpcml.report.render.terminal import bare_table, that_fit
+from hpcml.report.render.data import json_ready
 from hpcml.report.runs import (
     job_words,
     key_metric,
@@ -35,67 +31,10 @@ from hpcml.report.runs import (
     short_uid,
     title,
 )
-from hpcml.report.telemetry import cores_busy, timelines_table, usage_words, work_words
-from hpcml.report.text import duration, number, safe, shortened
+from hpcml.report.telemetry import cores_busy, timelines_listing, usage_words, work_words
+from hpcml.report.text import duration, shortened
 from hpcml.runs.event_words import counted, left_words
 from hpcml.runs.state import AttemptFold, EventName, RunFold, told_by
-
-_METRIC_COLUMNS = ("metric", "last", "at step", "min", "at step", "max", "at step", "n", "not finite")
-_SPARE = ("at step", "at step", "n", "max", "min")  # of them, where a terminal is narrow
-_INDENT = 2  # of a section's lines
-
-
-def run_details(
-    run: RunRecord,
-    events: Sequence[StoredEvent],
-    *,
-    console: Console,
-    zone: tzinfo | None = None,
-    word: tuple[Known, float] | None = None,
-    timelines: Sequence[Timeline] = (),
-    asked: Asked | None = None,
-    is_all: bool = False,
-) -> RenderableType:
-    """Return what was asked of *run*, its result and its end; with *is_all* also its settings, facts and events.
-
-    Times are shown in *zone*, by default this machine's. *word* is the scheduler's last report of the job and its time
-    (unix seconds), *timelines* the telemetry of its GPUs. Attempts are read from *events*. Sections of which nothing is
-    known are left out. Settings are shown also where what was typed is not known, without those that only recipes read
-    where the program is the user's own and nobody chose them.
-    """
-    asked = asked or Asked(overrides=None)
-    typed = asked.words
-    parts: list[RenderableType] = [Text(safe(f"{run.uid}  {title(run)}".rstrip()), style="bold")]
-    head = {"asked": typed, "command": asked.command, "image": asked.image, **dict(_result(run))}
-    place = {
-        "code": asked.code,
-        **_files(run, events),
-        "scheduler said": _said(word, zone),
-    }
-    parts += [_pairs({**head, **dict(_outcome(run)), **place})]
-    if run.notes:
-        parts += [_title("notes"), _indent(_notes(run.notes, zone))]
-    counting = _that_count(events)
-    parts += _section("missing", {**dict(_missing(run)), **_unread(counting)})
-    parts += _section("precision", dict(precision_words(run, counting)))
-    parts += _section("times", {**dict(_times(run, zone)), "stood still": _stood_still(counting)})
-    attempts = attempts_of(events)
-    if any(attempt.number for attempt in attempts) or any(attempt.checkpoints for attempt in attempts):
-        parts += [_title("attempts"), _indent(_attempts(attempts, console))]
-    if run.metrics:
-        parts += [_title("metrics"), _indent(_metrics(run, console))]
-    parts += _used(run, timelines)
-    if is_all:
-        parts += _section("facts", dict(sorted(run.facts.items())))
-    if is_all or asked.overrides is None:
-        is_told = {key: is_all or not says_nothing(run.params, key) for key in run.params}
-        parts += _section("settings", {key: value for key, value in sorted(run.params.items()) if is_told[key]})
-    if is_all and events:
-        parts += [_title("events"), _indent(_events(events))]
-    if not is_all:
-        more = f"hpcml show --all {short_uid(run.uid)}: settings with their defaults, facts, events"
-        parts += [Text(f"\n{safe(more)}", style="dim")]
-    return Group(*parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,41 +60,95 @@ class Asked:
         return None if self.argv is None else shlex.join(self.argv)
 
 
-def run_details_json(
-    run: RunRecord,
-    events: Sequence[StoredEvent],
-    *,
-    word: tuple[Known, float] | None = None,
-    code: str | None = None,
-    timelines: Sequence[Timeline] = (),
-) -> str:
-    """Return the run, its attempts, its timelines and its events as one JSON object.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRun:
+    """A run with what is known of it besides its record.
 
-    It has the fields of `RunRecord`, and `code`, `scheduler_said`, `attempts`, `timelines` and `events`. The time of
-    the scheduler's report, `said_at`, is in unix seconds.
+    `word` is the scheduler's last report of the job and its time (unix seconds), `timelines` the telemetry of its GPUs.
     """
-    listed = [json_ready({**encode(event), "details": encode(dict(event.details))}) for event in events]
+
+    run: RunRecord
+    events: Sequence[StoredEvent] = ()
+    word: tuple[Known, float] | None = None
+    timelines: Sequence[Timeline] = ()
+    asked: Asked
+
+
+def run_document(shown: ShownRun, *, zone: tzinfo | None = None, is_all: bool = False) -> Document:
+    """Return what was asked of a run, its result and its end; with *is_all* also its settings, facts and events.
+
+    Times are shown in *zone*, by default this machine's. Sections of which nothing is known are left out. Settings are
+    shown also where what was typed is not known, without those that only recipes read where the program is the user's
+    own and nobody chose them. JSON has everything.
+    """
+    run, asked, events = shown.run, shown.asked, shown.events
+    head = {
+        "asked": asked.words,
+        "command": asked.command,
+        "image": asked.image,
+        **dict(_result(run)),
+        **dict(_outcome(run)),
+        "code": asked.code,
+        **_files(run, events),
+        "scheduler said": _said(shown.word, zone),
+    }
+    sections = [Section(heading=f"{run.uid}  {title(run)}".rstrip(), parts=[Pairs(values=head)])]
+    more = f"hpcml show --all {short_uid(run.uid)}: settings with their defaults, facts, events"
+    for heading, part in _parts(shown, zone, is_all=is_all):
+        is_empty = not (part.known if isinstance(part, Pairs) else part.rows)
+        if not is_empty:
+            sections.append(Section(heading=heading, parts=[part]))
+    if not is_all:
+        sections.append(Section(parts=[Remarks(lines=[more], tones=["faint"])]))
+    return Document(sections=sections, record=lambda: _record(shown))
+
+
+def _parts(shown: ShownRun, zone: tzinfo | None, *, is_all: bool) -> Iterator[tuple[str, Pairs | Listing[Any]]]:
+    run, events = shown.run, shown.events
+    counting = _that_count(events)
+    yield "notes", _notes(run.notes, zone)
+    yield "missing", Pairs(values={**dict(_missing(run)), **_unread(counting)})
+    yield "precision", Pairs(values=dict(precision_words(run, counting)))
+    yield "times", Pairs(values={**dict(_times(run, zone)), "stood still": _stood_still(counting)})
+    attempts = attempts_of(events)
+    if any(attempt.number or attempt.checkpoints for attempt in attempts):
+        yield "attempts", _attempts(attempts)
+    yield "metrics", _metrics(run)
+    if run.usage is not None:
+        yield "usage", Pairs(values=dict(usage_words(run.usage, cores_busy(shown.timelines))))
+    if (drawn := timelines_listing(shown.timelines)) is not None:
+        yield "timelines", drawn
+    if run.work is not None:
+        yield "work", Pairs(values=dict(work_words(run.work)))
+    if is_all:
+        yield "facts", Pairs(values=dict(sorted(run.facts.items())))
+    if is_all or shown.asked.overrides is None:
+        chosen = [key for key in sorted(run.params) if is_all or not says_nothing(run.params, key)]
+        yield "settings", Pairs(values={key: _as_typed(run.params[key]) for key in chosen})
+    if is_all:
+        yield "events", _events(events)
+
+
+def _as_typed(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(encode(value), default=str)
+
+
+def _record(shown: ShownRun) -> Json:
+    """Return the fields of `RunRecord`, and `code`, `scheduler_said`, `attempts`, `timelines` and `events`.
+
+    The time of the scheduler's report, `said_at`, is in unix seconds.
+    """
+    listed = [json_ready({**encode(event), "details": encode(dict(event.details))}) for event in shown.events]
     attempts = [
         json_ready({**encode(one), "hosts": list(one.hosts), "checkpoints": list(one.checkpoints)})
-        for one in attempts_of(events)
+        for one in attempts_of(shown.events)
     ]
-    said = None if word is None else {**encode(word[0]), "said_at": word[1]}
+    said = None if shown.word is None else {**encode(shown.word[0]), "said_at": shown.word[1]}
     if said is not None:
         del said["used"]  # which the event of the end tells
-    sampled = [encode(timeline) for timeline in timelines]
-    more = {"code": code, "scheduler_said": said, "attempts": attempts, "timelines": sampled, "events": listed}
-    return json_text({**record_json(run), **more})
-
-
-def _used(run: RunRecord, timelines: Sequence[Timeline]) -> Iterator[RenderableType]:
-    drawn = timelines_table(timelines)
-    if run.usage is not None or drawn is not None:
-        told = dict(usage_words(run.usage, cores_busy(timelines))) if run.usage is not None else {}
-        yield from _section("usage", told) or [_title("usage")]
-    if drawn is not None:
-        yield _indent(drawn)
-    if run.work is not None:
-        yield from _section("work", dict(work_words(run.work)))
+    sampled = [encode(timeline) for timeline in shown.timelines]
+    more = {"code": shown.asked.code, "scheduler_said": said, "attempts": attempts, "timelines": sampled}
+    return {**record_json(shown.run), **more, "events": listed}
 
 
 def _result(run: RunRecord) -> Iterator[tuple[str, object]]:
@@ -251,92 +244,64 @@ def _moment(at: float, zone: tzinfo | None) -> str:
     return moment.isoformat(sep=" ", timespec="seconds")
 
 
-def _attempts(attempts: Sequence[Attempt], console: Console) -> Table:
-    table = bare_table(console)
-    for heading in ("attempt", "began", "lasted", "host", "job", "state", "checkpoints", "why"):
-        table.add_column(heading, overflow="fold")
-    for one in attempts:
-        lasted = None if one.began_s is None or one.ended_s is None else one.ended_s - one.began_s
+def _attempts(attempts: Sequence[Attempt]) -> Listing[Attempt]:
+    def lasted(one: Attempt) -> str:
+        return duration(None if one.began_s is None or one.ended_s is None else one.ended_s - one.began_s)
+
+    def checkpoints(one: Attempt) -> str:
         steps = list(map(str, one.checkpoints))
-        shown = [*steps[:1], "...", *steps[-1:]] if len(steps) > 3 else steps
-        cells = (
-            str(one.number),
-            "" if one.began_s is None else f"{one.began_s:.1f}s",
-            duration(lasted),
-            ", ".join(one.hosts),
-            one.job or "",
-            one.state.value,
-            " ".join(shown),
-            "; ".join(filter(None, [one.queued, one.why])),
-        )
-        table.add_row(*(Text(safe(cell)) for cell in cells))
-    return table
+        return " ".join([*steps[:1], "...", *steps[-1:]] if len(steps) > 3 else steps)
+
+    columns: list[Column[Attempt]] = [
+        Column("", "attempt", lambda one: str(one.number)),
+        Column("", "began", lambda one: "" if one.began_s is None else f"{one.began_s:.1f}s"),
+        Column("", "lasted", lasted),
+        Column("", "host", lambda one: ", ".join(one.hosts)),
+        Column("", "job", lambda one: one.job),
+        Column("", "state", lambda one: one.state.value),
+        Column("", "checkpoints", checkpoints),
+        Column("", "why", lambda one: "; ".join(filter(None, [one.queued, one.why]))),
+    ]
+    return Listing(columns=columns, rows=attempts)
 
 
-def _metrics(run: RunRecord, console: Console) -> Table:
-    lines: list[list[str]] = []
-    for name, summary in sorted(run.metrics.items()):
-        words = [shortened(safe(name)), metric_words(summary.last_or_nan), summary.last_step, number(summary.min)]
-        words += [summary.min_step, number(summary.max), summary.max_step, summary.n, summary.n_nonfinite or None]
-        lines.append(["" if word is None else str(word) for word in words])
-    is_finite = not any(line[-1] for line in lines)
-    spare = [*_METRIC_COLUMNS[-1:], *_SPARE] if is_finite else _SPARE
-    table = bare_table(console)
-    shown = that_fit(_METRIC_COLUMNS, lines, width=console.width - _INDENT, dispensable=spare)
-    for at in shown:
-        table.add_column(_METRIC_COLUMNS[at], justify="right" if at else "left", overflow="fold")
-    for line in lines:
-        table.add_row(*(Text(line[at]) for at in shown))
-    return table
+def _metrics(run: RunRecord) -> Listing[tuple[str, MetricSummary]]:
+    columns: list[Column[tuple[str, MetricSummary]]] = [
+        Column("", "metric", lambda row: shortened(row[0])),
+        Column(
+            "", "last", lambda row: row[1].last_or_nan, lambda row: metric_words(row[1].last_or_nan), is_number=True
+        ),
+        Column("", "at step", lambda row: row[1].last_step),
+        Column("", "min", lambda row: row[1].min),
+        Column("", "at step", lambda row: row[1].min_step, is_short=False),
+        Column("", "max", lambda row: row[1].max),
+        Column("", "at step", lambda row: row[1].max_step, is_short=False),
+        Column("", "n", lambda row: row[1].n),
+        Column("", "not finite", lambda row: row[1].n_nonfinite or None),
+    ]
+    return Listing(columns=columns, rows=sorted(run.metrics.items()))
 
 
-def _events(events: Sequence[StoredEvent]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold")
-    for event in sorted(events, key=lambda event: event.t_s):
-        details = ", ".join(f"{key}={_value(value)}" for key, value in event.details.items())
-        when = f"{event.t_s:.1f}s"
-        table.add_row(*(Text(safe(word)) for word in (when, f"{event.attempt}/{event.writer}", event.name, details)))
-    return table
+def _events(events: Sequence[StoredEvent]) -> Listing[StoredEvent]:
+    def details(event: StoredEvent) -> str:
+        return ", ".join(f"{key}={written(value)}" for key, value in event.details.items())
+
+    columns: list[Column[StoredEvent]] = [
+        Column("", "at", lambda event: event.t_s, lambda event: f"{event.t_s:.1f}s"),
+        Column("", "attempt/writer", lambda event: f"{event.attempt}/{event.writer}"),
+        Column("", "event", lambda event: event.name),
+        Column("", "details", details),
+    ]
+    return Listing(columns=columns, rows=sorted(events, key=lambda event: event.t_s))
 
 
-def _notes(notes: Sequence[Note], zone: tzinfo | None) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(overflow="fold", style="dim")
-    table.add_column(overflow="fold")
-    for note in notes:
-        table.add_row(*(Text(safe(word)) for word in (_moment(note.at, zone), note.author, note.text)))
-    return table
-
-
-def _section(name: str, pairs: Mapping[str, object]) -> list[RenderableType]:
-    return [_title(name), _pairs(pairs)] if any(value is not None for value in pairs.values()) else []
-
-
-def _pairs(pairs: Mapping[str, object]) -> RenderableType:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(overflow="fold")
-    for key, value in pairs.items():
-        if value is not None:
-            table.add_row(Text(safe(key)), Text(safe(_value(value))))
-    return _indent(table)
-
-
-def _value(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(encode(value), default=str)
-
-
-def _title(name: str) -> Text:
-    return Text(f"\n{name}", style="bold")
-
-
-def _indent(renderable: RenderableType) -> Padding:
-    return Padding(renderable, (0, 0, 0, _INDENT))
+def _notes(notes: Sequence[Note], zone: tzinfo | None) -> Listing[Note]:
+    columns: list[Column[Note]] = [
+        Column("", "at", lambda note: _moment(note.at, zone)),
+        Column("", "by", lambda note: note.author),
+        Column("", "note", lambda note: note.text),
+    ]
+    return Listing(columns=columns, rows=notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,26 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rich import box
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
-from hpcml.report.render.data import json_text
-from hpcml.report.runs import STATE_STYLES, job_words, name_heading, name_words, short_uid, title
+from hpcml.report.document import Column, Document, Listing
+from hpcml.report.runs import job_words, name_heading, name_words, short_uid, state_tone, title
 from hpcml.report.text import duration, safe
 
 _FRESH_S = 5.0  # an answer so young was given just now
-_HEADINGS = (
-    *("run", "experiment", "name", "precision", "seed", "state", "attempt", "job", "scheduler says", "cause", "why"),
-)
-_NAME, _STATE = _HEADINGS.index("name"), _HEADINGS.index("state")
-_MAY_BE_EMPTY = frozenset({"name", "attempt", "scheduler says", "cause", "why"})  # left out where there is nothing
-
-
 _ONCE = "what its scheduler says counts once it is said again, since it may be of an earlier start"
 
 
@@ -39,51 +26,33 @@ class StandingRow:
     said_at: float | None
 
 
-def standing_table(rows: Sequence[StandingRow], *, console: Console, now: float) -> Table:
+def standing_document(rows: Sequence[StandingRow], *, now: float) -> Document:
     """Return a table of *rows* in their order; *now* is in unix seconds.
 
     "?" behind a state means that the run was ended by a signal and its scheduler has not said why. The age of the
-    scheduler's answer is told where it is older than five seconds.
+    scheduler's answer is told where it is older than five seconds. In JSON a key is null where the scheduler reported
+    nothing; `scheduler_said_at` is ISO 8601 in UTC, `scheduler_state` the scheduler's own word.
     """
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, show_edge=False)
-    headings = _headings(rows)
-    lines = [_cells(row, now, headings[_NAME]) for row in rows]
-    columns = _columns(lines)
-    for at in columns:
-        table.add_column(headings[at], overflow="fold", no_wrap=headings[at] in ("run", "state"))
-    for row, line in zip(rows, lines, strict=True):
-        style = STATE_STYLES.get(row.record.state, "red")
-        table.add_row(*(Text(safe(line[at]), style=style if at == _STATE else "") for at in columns))
-    return table
+    return Document.of(Listing(columns=_columns(rows, now), rows=rows), record=lambda: [_entry(row) for row in rows])
 
 
-def standing_text(rows: Sequence[StandingRow], *, now: float) -> str:
-    """Return the table as plain text, for a pipe; ten times as fast for a thousand runs.
-
-    Nothing is cut or wrapped.
-    """
-    headings = _headings(rows)
-    lines = [_cells(row, now, headings[_NAME]) for row in rows]
-    columns = _columns(lines)
-    table = [headings, *([safe(cell) for cell in line] for line in lines)]
-    widths = {at: max(cell_len(line[at]) for line in table) for at in columns}
-    padded = ("  ".join(set_cell_size(line[at], widths[at]) for at in columns).rstrip() for line in table)
-    return "".join(f"{line}\n" for line in padded)
-
-
-def standing_json(rows: Sequence[StandingRow]) -> str:
-    """Return a JSON list; a key is null where the scheduler reported nothing.
-
-    `scheduler_said_at` is ISO 8601 in UTC, `scheduler_state` the scheduler's own word.
-    """
-    return json_text([_entry(row) for row in rows])
-
-
-def standing_line(record: RunRecord, word: Known | None) -> str:
-    """Return one line on the state of one run and its job."""
-    attempt = f"attempt {record.attempt}" if record.attempt else ""
-    words = (record.uid, _state_words(record), attempt, job_words(record), why_words(record, word))
-    return safe("  ".join(filter(None, words)))
+def _columns(rows: Sequence[StandingRow], now: float) -> list[Column[StandingRow]]:
+    named = name_heading(row.record for row in rows)
+    return [
+        Column("", "run", lambda row: short_uid(row.record.uid)),
+        Column("", "experiment", lambda row: row.record.experiment),
+        Column("", named, lambda row: name_words(row.record, named)),
+        Column("", "precision", lambda row: row.record.precision),
+        Column("", "seed", lambda row: row.record.seed, is_number=False),
+        Column("", "state", lambda row: _state_words(row.record), tone=lambda row: state_tone(row.record)),
+        Column("", "attempt", lambda row: row.record.attempt or None, is_number=False),
+        Column("", "job", lambda row: job_words(row.record)),
+        Column(
+            "", "scheduler says", lambda row: f"{row.word.raw}{_age(row.said_at, now)}" if row.word is not None else ""
+        ),
+        Column("", "cause", lambda row: row.record.cause),
+        Column("", "why", lambda row: why_words(row.record, row.word)),
+    ]
 
 
 def end_line(record: RunRecord) -> str:
@@ -96,34 +65,6 @@ def open_line(record: RunRecord) -> str:
     """Return one line that identifies a run, for a question to the user."""
     words = (record.uid, record.experiment, title(record), _state_words(record), job_words(record))
     return safe("  ".join(filter(None, words)))
-
-
-def _columns(lines: Sequence[Sequence[str]]) -> list[int]:
-    """Return the indices of the columns to show: one that may be empty only where some line has a value in it."""
-    return [
-        at for at, heading in enumerate(_HEADINGS) if heading not in _MAY_BE_EMPTY or any(line[at] for line in lines)
-    ]
-
-
-def _headings(rows: Sequence[StandingRow]) -> list[str]:
-    return [*_HEADINGS[:_NAME], name_heading(row.record for row in rows), *_HEADINGS[_NAME + 1 :]]
-
-
-def _cells(row: StandingRow, now: float, named: str) -> list[str]:
-    record, word = row.record, row.word
-    return [
-        short_uid(record.uid),
-        record.experiment,
-        name_words(record, named),
-        record.precision,
-        str(record.seed),
-        _state_words(record),
-        str(record.attempt) if record.attempt else "",
-        job_words(record),
-        f"{word.raw}{_age(row.said_at, now)}" if word else "",
-        record.cause or "",
-        why_words(record, word),
-    ]
 
 
 def _entry(row: StandingRow) -> dict[str, object]:

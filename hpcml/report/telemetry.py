@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from hpcml.model.query_results import TelemetrySpan, Timeline
-from hpcml.model.records import Point, Usage, Work
-from hpcml.report.charts import decimate, drawn_text, titled
-from hpcml.report.document import (
-    Chart,
-    Entry,
-    LevelStyle,
-    Paragraph,
-    Section,
-    Table,
-    TableColumn,
-    Trace,
-    View,
-    figure,
-    number_column,
-    share,
-    text_column,
-    without_empty_columns,
-    words,
-)
+from hpcml.model.records import Point, RunRecord, Usage, Work
+from hpcml.report.charts import Styles, decimate, drawn_text, plot, titled
+from hpcml.report.document import Column, Figure, Listing, Paragraph, Section, percent
 from hpcml.report.runs import short_uid
-from hpcml.report.text import number, safe
+from hpcml.report.text import number
 from hpcml.report.text_charts import sparkline
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as Plot
+
     from hpcml.model.publication import Publication
 
 _SCOPES = {
@@ -110,29 +95,32 @@ def work_words(work: Work) -> Iterator[tuple[str, object]]:
     yield "peak memory", _joined(*words, "on the fullest device" if any(words) else None)
 
 
-def timelines_table(timelines: Sequence[Timeline]) -> RichTable | None:
+def timelines_listing(timelines: Sequence[Timeline]) -> Listing[Timeline] | None:
     """Return power and utilization of each GPU as small curves over time; None where there are too few spans.
 
     All curves have the same axes: time from the first to the last sample, power from 0 to the highest, utilization to
-    100 %. At most `_SHOWN` GPUs are drawn; the last line counts the others.
+    100 %. At most `_SHOWN` GPUs are drawn; a note counts the others.
     """
-    gpus = [line for line in timelines if line.device != "host" and len(line.spans) > 1]
+    gpus = [line for line in timelines if line.device != _HOST and len(line.spans) > 1]
     if not gpus:
         return None
     spans = [span for line in gpus for span in line.spans]
     ends = (min(span.t_s for span in spans), max(span.end_s for span in spans))
     most_w = max((span.mean_power_w for span in spans if span.mean_power_w is not None), default=0.0)
-    table = RichTable(box=None, pad_edge=False, show_edge=False)
-    for heading in ("GPU", f"power, to {number(most_w, 3)} W", "utilisation, to 100 %"):
-        table.add_column(heading, no_wrap=True)
-    for line in gpus[:_SHOWN]:
-        power = _curve(line.spans, [span.mean_power_w for span in line.spans], ends, most_w)
-        busy = _curve(line.spans, [span.util_percent for span in line.spans], ends, 100.0)
-        name = f"{line.device} of {line.host}, attempt {line.attempt}"
-        table.add_row(*(Text(safe(word)) for word in (name, power, busy)))
-    if len(gpus) > _SHOWN:
-        table.add_row(Text(f"... and {len(gpus) - _SHOWN} more"), Text(""), Text(""))
-    return table
+
+    def power(line: Timeline) -> str:
+        return _curve(line.spans, [span.mean_power_w for span in line.spans], ends, most_w)
+
+    def busy(line: Timeline) -> str:
+        return _curve(line.spans, [span.util_percent for span in line.spans], ends, 100.0)
+
+    columns: list[Column[Timeline]] = [
+        Column("", "GPU", lambda line: f"{line.device} of {line.host}, attempt {line.attempt}"),
+        Column("", f"power, to {number(most_w, 3)} W", power),
+        Column("", "utilisation, to 100 %", busy),
+    ]
+    more = len(gpus) - _SHOWN
+    return Listing(columns=columns, rows=gpus[:_SHOWN], notes=[f"... and {more} more"] if more > 0 else [])
 
 
 _HARDLY = 0.05  # of a character's time: a span that covers no more of it is not drawn there
@@ -189,12 +177,10 @@ def _joined(*words: str | None, by: str = ", ") -> str | None:
 RUNS = 12  # that are drawn: more lines than that nobody tells apart
 _POINTS = 400  # of one line
 _HOST = "host"
-_VIEW = (View(key="time", label="time", title="seconds since the start"),)
-
 Line = tuple[str, str, Timeline]  # uid, level
 
 
-def telemetry_section(publication: Publication, styles: Mapping[str, LevelStyle]) -> Section | None:
+def telemetry_section(publication: Publication, styles: Styles) -> Section | None:
     """Return the timelines of at most `RUNS` runs, taken from the levels in turn; None where there are none.
 
     *styles* has the style of each level. There is a chart for each measurement that any device gave, and a table of
@@ -213,8 +199,8 @@ def telemetry_section(publication: Publication, styles: Mapping[str, LevelStyle]
     chosen = f", {RUNS} of them drawn, taken from the levels in turn" if len(turns) > RUNS else ""
     text = f"{len(turns)} runs were sampled{chosen}. Values are those of about ten seconds each, counted from the "
     text += "start of the run; what a device does not tell is not drawn."
-    table = _table(publication, turns)
-    return Section(heading="Telemetry", parts=[Paragraph(text=text), *(c for c in charts if c is not None), table])
+    listing = _usage(publication, turns)
+    return Section(heading="Telemetry", parts=[Paragraph(text=text), *(c for c in charts if c is not None), listing])
 
 
 _DRAWN: Sequence[tuple[str, str, Callable[[TelemetrySpan], float | None]]] = (
@@ -228,108 +214,102 @@ _DRAWN: Sequence[tuple[str, str, Callable[[TelemetrySpan], float | None]]] = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """One measurement of one device of a run: the spans that have it, each with its value."""
+
+    uid: str
+    level: str
+    line: Timeline
+    spans: Sequence[tuple[TelemetrySpan, float]]
+
+    @property
+    def values(self) -> list[float]:
+        return [value for _, value in self.spans]
+
+    @property
+    def mean(self) -> float:
+        """The mean over the time that the spans cover."""
+        lasting_s = sum(span.covered_s for span, _ in self.spans)
+        return sum(value * span.covered_s for span, value in self.spans) / lasting_s if lasting_s else self.values[0]
+
+
 def _chart(
-    title: str,
-    unit: str,
-    read: Callable[[TelemetrySpan], float | None],
-    lines: Sequence[Line],
-    styles: Mapping[str, LevelStyle],
-) -> Chart | None:
+    title: str, unit: str, read: Callable[[TelemetrySpan], float | None], lines: Sequence[Line], styles: Styles
+) -> Figure | None:
     """Return the chart of one measurement, or None where no device gave it."""
-    traces, rows, levels = [], [], []
-    for uid, level, line in lines:
-        known = [(one, value) for one in line.spans if (value := read(one)) is not None]
-        if not known:
-            continue
-        name = f"{uid} {level}, {line.host} {line.device}, attempt {line.attempt}"
-        traces.append(_trace(level, name, known, styles[level]))
-        values = [value for _, value in known]
-        lasting_s = sum(one.covered_s for one, _ in known)
-        mean = sum(value * one.covered_s for one, value in known) / lasting_s if lasting_s else values[0]
-        levels.append(level)
-        rows.append([*_who(uid, level, line), figure(min(values)), figure(mean), figure(max(values))])
-    if not traces:
+    found = [
+        _Measured(uid=uid, level=level, line=line, spans=spans)
+        for uid, level, line in lines
+        if (spans := [(span, value) for span in line.spans if (value := read(span)) is not None])
+    ]
+    if not found:
         return None
-    columns = [*_WHO, *(number_column(word, unit) for word in ("smallest", "mean", "largest"))]
-    return Chart(
+    columns: list[Column[_Measured]] = [
+        Column("run", "run", lambda one: short_uid(one.uid)),
+        Column("level", "level", lambda one: one.level),
+        Column("host", "host", lambda one: one.line.host),
+        Column("device", "device", lambda one: one.line.device),
+        Column("smallest", "smallest", lambda one: min(one.values), unit=unit),
+        Column("mean", "mean", lambda one: one.mean, unit=unit),
+        Column("largest", "largest", lambda one: max(one.values), unit=unit),
+    ]
+    return Figure(
         title=title,
         described=f"{title} in {unit} over time, a line for each device of a run.",
-        traces=traces,
-        views=_VIEW,
-        layout={
-            "xaxis": titled(_VIEW[0].title, rangemode="tozero"),
-            "yaxis": titled(f"{title} ({unit})", rangemode="tozero"),
-        },
-        numbers=Table(caption=f"{title} in {unit}", columns=columns, rows=rows),
-        levels=list(dict.fromkeys(levels)),
+        draw=partial(_plot, f"{title} ({unit})", found, styles),
+        numbers=Listing(caption=f"{title} in {unit}", columns=columns, rows=found),
+    )
+
+
+def _plot(title: str, found: Sequence[_Measured], styles: Styles) -> Plot:
+    """Return lines with a tread for each span: a value is that of the whole span, and the line ends where it ends."""
+    drawn = plot(
+        x=titled("seconds since the start", rangemode="tozero"),
+        y=titled(title, rangemode="tozero"),
         height_px=280,
-        is_wide=False,
+        showlegend=True,
     )
+    in_legend = set[str]()
+    for one in found:
+        points = [Point(step=index, t_s=span.t_s, value=value) for index, (span, value) in enumerate(one.spans)]
+        kept = [one.spans[point.step] for point in decimate(points, _POINTS)]
+        style = styles[one.level]
+        name = f"{one.uid} {one.level}, {one.line.host} {one.line.device}, attempt {one.line.attempt}"
+        drawn.add_scatter(
+            mode="lines" if any(span.covered_s for span, _ in kept) else "markers",
+            x=[at_s for span, _ in kept for at_s in (span.t_s, span.end_s)],
+            y=[value for _, value in kept for _ in range(2)],
+            line={"width": 1.5, "color": style.faint(0.8), "dash": style.dash},
+            marker={"color": style.colour, "symbol": style.marker},
+            hovertemplate=f"%{{x:.5g}} s: %{{y:.4g}}<br>{drawn_text(name)}<extra></extra>",
+            name=drawn_text(one.level),
+            legendgroup=drawn_text(one.level),
+            showlegend=one.level not in in_legend,
+        )
+        in_legend.add(one.level)
+    return drawn
 
 
-def _trace(level: str, name: str, known: Sequence[tuple[TelemetrySpan, float]], style: LevelStyle) -> Trace:
-    """Return a line with a tread for each span: a value is that of the whole span, and the line ends where it ends."""
-    points = [Point(step=at, t_s=one.t_s, value=value) for at, (one, value) in enumerate(known)]
-    kept = [known[point.step] for point in decimate(points, _POINTS)]
-    is_line = any(one.covered_s for one, _ in kept)
-    return Trace(
-        level=level,
-        drawn={
-            "type": "scatter",
-            "mode": "lines" if is_line else "markers",
-            "y": [value for _, value in kept for _ in range(2)],
-            "line": {"width": 1.5, "color": style.faint(0.8), "dash": style.dash},
-            "marker": {"color": style.colour, "symbol": style.marker},
-            "hovertemplate": f"%{{x:.5g}} s: %{{y:.4g}}<br>{drawn_text(name)}",
-            "name": "",
-        },
-        xs={"time": [at_s for one, _ in kept for at_s in (one.t_s, one.end_s)]},
-    )
-
-
-_WHO: Sequence[TableColumn] = tuple(text_column(word) for word in ("run", "level", "host", "device"))
-
-
-def _who(uid: str, level: str, line: Timeline) -> list[Entry]:
-    return [words(short_uid(uid)), words(level), words(line.host), words(line.device)]
-
-
-def _table(publication: Publication, turns: Sequence[tuple[str, str]]) -> Table:
+def _usage(publication: Publication, turns: Sequence[tuple[str, str]]) -> Listing[tuple[RunRecord, str, Usage]]:
     """Return what each sampled run used: the numbers that `hpcml show` prints of it."""
     runs = {run.uid: run for run in publication.runs}
-    columns = [
-        text_column("run"),
-        text_column("level"),
-        number_column("seed"),
-        number_column("GPUs"),
-        number_column("energy", "kJ"),
-        number_column("mean power", "W"),
-        number_column("GPU memory", "MiB"),
-        number_column("hottest", "°C"),
-        number_column("throttled, power", "%"),
-        number_column("throttled, heat", "%"),
-        number_column("CPU time", "s"),
-        number_column("cores busy"),
-        number_column("memory", "MiB"),
+    columns: list[Column[tuple[RunRecord, str, Usage]]] = [
+        Column("run", "run", lambda row: short_uid(row[0].uid)),
+        Column("level", "level", lambda row: row[1]),
+        Column("seed", "seed", lambda row: row[0].seed),
+        Column("gpus", "GPUs", lambda row: row[2].gpus or None),
+        Column(
+            "energy_j", "energy", lambda row: None if row[2].energy_j is None else row[2].energy_j / 1000, unit="kJ"
+        ),
+        Column("mean_power_w", "mean power", lambda row: row[2].mean_power_w, unit="W"),
+        Column("max_memory_mb", "GPU memory", lambda row: row[2].max_memory_mb, unit="MiB"),
+        Column("max_temperature_c", "hottest", lambda row: row[2].max_temperature_c, unit="°C"),
+        Column("throttled_power", "throttled, power", lambda row: percent(row[2].throttled_power_share), unit="%"),
+        Column("throttled_heat", "throttled, heat", lambda row: percent(row[2].throttled_thermal_share), unit="%"),
+        Column("cpu_s", "CPU time", lambda row: row[2].cpu_s, unit="s"),
+        Column("cores_busy", "cores busy", lambda row: cores_busy(publication.timelines[row[0].uid])),
+        Column("max_host_memory_mb", "memory", lambda row: row[2].max_host_memory_mb, unit="MiB"),
     ]
-    listed = sorted(turns, key=lambda turn: turn[0])
-    used = [(runs[uid], level, runs[uid].usage or Usage()) for uid, level in listed]
-    rows = [
-        [
-            words(short_uid(run.uid)),
-            words(level),
-            figure(run.seed),
-            figure(usage.gpus or None),
-            figure(None if usage.energy_j is None else usage.energy_j / 1000),
-            figure(usage.mean_power_w),
-            figure(usage.max_memory_mb),
-            figure(usage.max_temperature_c),
-            share(usage.throttled_power_share),
-            share(usage.throttled_thermal_share),
-            figure(usage.cpu_s),
-            figure(cores_busy(publication.timelines[run.uid])),
-            figure(usage.max_host_memory_mb),
-        ]
-        for run, level, usage in used
-    ]
-    return without_empty_columns(Table(caption="What was sampled, in all", columns=columns, rows=rows))
+    rows = [(runs[uid], level, runs[uid].usage or Usage()) for uid, level in sorted(turns)]
+    return Listing(caption="What was sampled, in all", columns=columns, rows=rows)

@@ -1,50 +1,40 @@
-"""`hpcml top`: the lines of its screen for a machine or for runs, and the same as JSON."""
+"""`hpcml top`: the screen, and the same as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from statistics import mean
 
-from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from hpcml.codec import encode
 from hpcml.model.live import GpuNow, NodeNow, RunNow
 from hpcml.model.metric_goal import shown_metric, training_loss
 from hpcml.model.records import Point
+from hpcml.model.state import State
+from hpcml.report.document import Column, Listing, Tone
 from hpcml.report.render.data import json_text
-from hpcml.report.render.terminal import that_fit
-from hpcml.report.runs import STATE_STYLES, short_uid
+from hpcml.report.render.terminal import listing_renderable
+from hpcml.report.runs import STATE_TONES, short_uid
 from hpcml.report.text import duration, number, safe
 from hpcml.report.text_charts import sparkline
 
 _CURVE = 20  # characters
-_LEFT = frozenset({"GPU", "model", "throttled", "trouble", "run", "name", "state", "use", "draw", "what is missing"})
-_RED = frozenset({"throttled", "trouble"})
-_GPU_DISPENSABLE = (
-    *("mem MHz", "mem %", "use", "DRAM %", "draw", "SM %", "model", "kJ", "MHz", "tensor %", "°C", "throttled", "GiB"),
-)
-_RUN_DISPENSABLE = ("what is missing", "name", "attempt", "°C max", "GiB max", "/s", "throttled", "W", "age", "left")
+_MIB_IN_GIB = 1024
 
 
-def gpu_lines(gpus: Sequence[GpuNow], *, width: int) -> list[Text]:
-    """Return a heading and one line for each GPU; a column that is empty for all is left out.
-
-    *width* is in characters: columns that do not fit are left out, too. *gpus* must not be empty.
-    """
-    rows = [{heading: cell(gpu) for heading, cell in GPU_CELLS.items()} for gpu in gpus]
-    return _table(rows, width, _GPU_DISPENSABLE, keep=("GPU", "util %", "W"))
+def gpu_table(gpus: Sequence[GpuNow], *, console: Console) -> RenderableType:
+    """Return a line for each GPU; a column that is empty for all is left out."""
+    return listing_renderable(Listing(columns=GPU_COLUMNS, rows=gpus), console=console)
 
 
-def run_lines(runs: Sequence[RunNow], *, now: float, width: int) -> list[Text]:
-    """Return a heading and one line for each run; *now* in unix seconds. *runs* must not be empty.
+def run_table(runs: Sequence[RunNow], *, now: float, console: Console) -> RenderableType:
+    """Return a line for each run; *now* in unix seconds.
 
     Power is the sum over the run's GPUs, utilization their mean, memory and temperature their highest.
     """
-    rows = [run_cells(run, now) for run in runs]
-    lines = _table(rows, width, _RUN_DISPENSABLE, keep=("run", "state", "step"))
-    for run, line in zip(runs, lines[1:], strict=True):
-        line.highlight_words([run.state.value], STATE_STYLES.get(run.state, "red"))
-    return lines
+    return listing_renderable(Listing(columns=run_columns(now=now), rows=runs), console=console)
 
 
 def curve(points: Sequence[Point], top: float | None = None) -> str:
@@ -113,102 +103,107 @@ def _trouble(gpu: GpuNow) -> str:
     return "; ".join(filter(None, [f"LOST: {gpu.lost}" if gpu.lost else "", xids]))
 
 
-GPU_CELLS: Mapping[str, Callable[[GpuNow], str]] = {
-    "GPU": lambda gpu: gpu.gpu.removeprefix("gpu"),
-    "model": lambda gpu: gpu.model or "",
-    "util %": percent_of("util_percent"),
-    "use": lambda gpu: curve(gpu.util_percent, 100.0),
-    "SM %": percent_of("sm_active_percent"),
-    "tensor %": percent_of("tensor_percent"),
-    "DRAM %": percent_of("dram_percent"),
-    "mem %": percent_of("memory_util_percent"),
-    "GiB": _memory,
-    "W": _of_limit,
-    "draw": lambda gpu: curve(gpu.power_w, gpu.power_limit_w),
-    "MHz": _clock,
-    "mem MHz": lambda gpu: value(gpu.values.get("mem_mhz")),
-    "°C": lambda gpu: value(gpu.values.get("temperature_c")),
-    "kJ": lambda gpu: "" if gpu.energy_j is None else number(gpu.energy_j / 1000),
-    "throttled": lambda gpu: ", ".join(reason.replace("_", " ") for reason in gpu.throttled),
-    "trouble": _trouble,
-}
+def _bad(_: object) -> Tone:
+    return "bad"
 
 
-def run_cells(run: RunNow, now: float) -> dict[str, str]:
-    """Return the line of *run* by heading; *now* in unix seconds. What is not known is ""."""
-    gpus = run.gpus
-    utils = [gpu.values["util_percent"] for gpu in gpus if "util_percent" in gpu.values]
-    powers = [gpu.values["power_w"] for gpu in gpus if "power_w" in gpu.values]
-    metric, newest = key_metric(run), newest_at(run)
-    return {
-        "run": short_uid(run.uid),
-        "name": run.name or "",
-        "state": run.state.value if run.is_settled else f"{run.state.value}?",
-        "attempt": str(run.attempt) if run.attempt else "",
-        "step": step_words(run),
-        "/s": number(run.steps_per_s, 3),
-        "left": duration(run.left_s),
-        "metric": f"{metric[0]} {number(metric[1])}" if metric else "",
-        "GPUs": str(len(gpus)) if gpus else "",
-        "util %": value(sum(utils) / len(utils)) if utils else "",
-        "W": value(sum(powers)) if powers else "",
-        "GiB max": value(max((gpu.values.get("memory_mb", 0.0) for gpu in gpus), default=0.0) / 1024 or None, 1),
-        "°C max": value(max((gpu.values.get("temperature_c", 0.0) for gpu in gpus), default=0.0) or None),
-        "throttled": ", ".join(sorted({reason for gpu in gpus for reason in gpu.throttled})),
-        "trouble": "; ".join(f"{gpu.gpu} {_trouble(gpu)}" for gpu in gpus if _trouble(gpu)),
-        "age": duration(now - newest) if newest is not None and not run.state.is_final else "",
-        "what is missing": run.reason if run.reason and run.state.is_final else "; ".join(run.notes),
-    }
+GPU_COLUMNS: Sequence[Column[GpuNow]] = (
+    Column("", "GPU", lambda gpu: gpu.gpu.removeprefix("gpu")),
+    Column("", "model", lambda gpu: gpu.model, is_short=False),
+    Column("", "util %", percent_of("util_percent"), is_number=True),
+    Column("", "use", lambda gpu: curve(gpu.util_percent, 100.0)),
+    Column("", "SM %", percent_of("sm_active_percent"), is_number=True),
+    Column("", "tensor %", percent_of("tensor_percent"), is_number=True),
+    Column("", "DRAM %", percent_of("dram_percent"), is_number=True, is_short=False),
+    Column("", "mem %", percent_of("memory_util_percent"), is_number=True, is_short=False),
+    Column("", "GiB", _memory, is_number=True),
+    Column("", "W", _of_limit, is_number=True),
+    Column("", "draw", lambda gpu: curve(gpu.power_w, gpu.power_limit_w), is_short=False),
+    Column("", "MHz", _clock, is_number=True),
+    Column("", "mem MHz", lambda gpu: value(gpu.values.get("mem_mhz")), is_number=True, is_short=False),
+    Column("", "°C", lambda gpu: value(gpu.values.get("temperature_c")), is_number=True),
+    Column("", "kJ", lambda gpu: None if gpu.energy_j is None else gpu.energy_j / 1000, is_number=True),
+    Column("", "throttled", lambda gpu: ", ".join(reason.replace("_", " ") for reason in gpu.throttled), tone=_bad),
+    Column("", "trouble", _trouble, tone=_bad),
+)
 
 
-def _table(
-    rows: Sequence[Mapping[str, str]], width: int, dispensable: Sequence[str], *, keep: Sequence[str]
-) -> list[Text]:
-    """Return the lines of a table with its heading; columns of *keep* stay even if they are empty in all rows."""
-    headings = [one for one in rows[0] if one in keep or any(row[one] for row in rows)]
-    words = [[safe(row[heading]) for heading in headings] for row in rows]
-    shown = that_fit(headings, words, width=width, dispensable=dispensable)
-    widths = {at: max(cell_len(line[at]) for line in [headings, *words]) for at in shown}
-    lines = []
-    for row, line in enumerate([headings, *words]):
-        text = Text(no_wrap=True, overflow="ellipsis", style="bold" if row == 0 else "")
-        for at in shown:
-            cell, heading = line[at], headings[at]
-            padding = " " * (widths[at] - cell_len(cell))
-            padded = set_cell_size(cell, widths[at]) if heading in _LEFT else f"{padding}{cell}"
-            text.append(padded, style="red" if row and heading in _RED else "")
-            text.append("  ")
-        text.rstrip()
-        lines.append(text)
-    return lines
+def run_columns(*, now: float | None) -> list[Column[RunNow]]:
+    """Return what is shown of a run; *now* in unix seconds, None where its age is not told."""
+    return [
+        Column("", "run", lambda run: short_uid(run.uid)),
+        Column("", "name", lambda run: run.name),
+        Column("", "state", _state, tone=lambda run: STATE_TONES.get(run.state, "bad")),
+        Column("", "attempt", lambda run: str(run.attempt) if run.attempt else ""),
+        Column("", "step", step_words),
+        Column("", "/s", lambda run: number(run.steps_per_s, 3), is_number=True),
+        Column("", "left", lambda run: duration(run.left_s), is_number=True),
+        Column("", "metric", lambda run: f"{metric[0]} {number(metric[1])}" if (metric := key_metric(run)) else ""),
+        Column("", "GPUs", lambda run: len(run.gpus) or None),
+        Column("", "util %", lambda run: _over_gpus(run, "util_percent", mean), is_number=True),
+        Column("", "W", lambda run: _over_gpus(run, "power_w", sum), is_number=True),
+        Column("", "GiB max", lambda run: _over_gpus(run, "memory_mb", _most_gib, 1), is_number=True),
+        Column("", "°C max", lambda run: _over_gpus(run, "temperature_c", max), is_number=True),
+        Column("", "throttled", lambda run: ", ".join(sorted({why for gpu in run.gpus for why in gpu.throttled}))),
+        Column("", "trouble", _troubles, tone=_bad),
+        Column("", "age", lambda run: "" if now is None else _age(run, now), is_number=True),
+        Column("", "what is missing", _missing),
+    ]
+
+
+def _state(run: RunNow) -> str:
+    return run.state.value if run.is_settled else f"{run.state.value}?"
+
+
+def _over_gpus(run: RunNow, name: str, of: Callable[[Sequence[float]], float], digits: int = 0) -> str:
+    values = [gpu.values[name] for gpu in run.gpus if name in gpu.values]
+    return value(of(values), digits) if values else ""
+
+
+def _most_gib(values: Sequence[float]) -> float:
+    return max(values) / _MIB_IN_GIB
+
+
+def _troubles(run: RunNow) -> str:
+    return "; ".join(f"{gpu.gpu} {trouble}" for gpu in run.gpus if (trouble := _trouble(gpu)))
+
+
+def _age(run: RunNow, now: float) -> str:
+    newest = newest_at(run)
+    return "" if newest is None or run.state.is_final else duration(now - newest)
+
+
+def _missing(run: RunNow) -> str:
+    return run.reason if run.reason and run.state.is_final else "; ".join(run.notes)
 
 
 _MOST_METRICS = 8  # of one run; --json has all
 _OLD_S = 5.0  # a sample that is later than its interval by so much deserves a look
 
 
-def runs_frame(runs: Sequence[RunNow], *, now: float, width: int) -> list[Text]:
-    """Return the screen for *runs*: details for one run, a line each for several; *now* in unix seconds.
-
-    *width* is in characters. Lines that are longer end in an ellipsis.
-    """
+def runs_frame(runs: Sequence[RunNow], *, now: float, console: Console) -> RenderableType:
+    """Return the screen for *runs*: details for one run, a line each for several; *now* in unix seconds."""
     if len(runs) != 1:
-        return run_lines(runs, now=now, width=width)
+        return run_table(runs, now=now, console=console)
     (run,) = runs
-    lines = [_title(run, now), *_progress(run), *_metrics(run, now)]
+    parts: list[RenderableType] = [_title(run, now), *_progress(run), *_metrics(run, now)]
     for node in run.nodes:
-        lines += [Text(), *_node(node, now=now, width=width)]
-    return [*lines, Text(), *map(_as_note, run.notes)] if run.notes else lines
+        parts += [Text(), _node(node, now=now, console=console)]
+    return Group(*parts, *([Text(), *map(_as_note, run.notes)] if run.notes else []))
 
 
-def machine_frame(node: NodeNow, *, now: float, width: int) -> list[Text]:
-    """Return the screen for one machine; *now* in unix seconds."""
-    return _node(node, now=now, width=width)
-
-
-def plain(lines: Sequence[Text]) -> str:
-    """Return *lines* as plain text, without colours."""
-    return "".join(f"{line.plain.rstrip()}\n" for line in lines)
+def run_line(run: RunNow) -> str:
+    """Return a line on one run, for where nothing can be drawn anew."""
+    metric = key_metric(run)
+    value = f"{metric[0]} {number(metric[1])}" if metric else ""
+    if run.state.is_final:
+        words = ["; ".join(filter(None, [" ".join(filter(None, [run.state.value, value])), run.reason]))]
+    elif run.state is State.PENDING:
+        words = list(run.notes)
+    else:
+        step = "" if run.step is None else f"step {step_words(run)}"
+        words = ["running", step, value, *_pace(run)]
+    return safe("  ".join(filter(None, [run.uid, run.name, *words])))
 
 
 def runs_json(runs: Sequence[RunNow]) -> str:
@@ -216,15 +211,10 @@ def runs_json(runs: Sequence[RunNow]) -> str:
     return json_text([encode(run) for run in runs])
 
 
-def machine_json(node: NodeNow) -> str:
-    """Return every field as a JSON object."""
-    return json_text(encode(node))
-
-
 def _title(run: RunNow, now: float) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{run.uid}  ", style="bold")
-    line.append(run.state.value if run.is_settled else f"{run.state.value}?", style=STATE_STYLES.get(run.state, "red"))
+    line.append(_state(run), style="red" if STATE_TONES.get(run.state, "bad") == "bad" else "cyan")
     words = [f"{run.experiment}/{run.name}" if run.name else run.experiment, run.job or ""]
     words += [f"attempt {run.attempt}" if run.attempt else "", _time_words(run, now)]
     words.append(run.reason or "" if run.state.is_final else "")
@@ -242,9 +232,12 @@ def _progress(run: RunNow) -> list[Text]:
     if run.step is None:
         return []
     share = f" ({100 * run.step / run.steps:.0f} %)" if run.steps else ""
+    return [Text("  ".join(filter(None, [f"step {step_words(run)}{share}", *_pace(run)])))]
+
+
+def _pace(run: RunNow) -> tuple[str, str]:
     pace = f"{number(run.steps_per_s, 3)} steps/s" if run.steps_per_s is not None else ""
-    left = f"{duration(run.left_s)} left" if run.left_s is not None else ""
-    return [Text("  ".join(filter(None, [f"step {step_words(run)}{share}", pace, left])))]
+    return pace, f"{duration(run.left_s)} left" if run.left_s is not None else ""
 
 
 def _metrics(run: RunNow, now: float) -> list[Text]:
@@ -264,7 +257,7 @@ def _metrics(run: RunNow, now: float) -> list[Text]:
     return lines
 
 
-def _node(node: NodeNow, *, now: float, width: int) -> list[Text]:
+def _node(node: NodeNow, *, now: float, console: Console) -> RenderableType:
     cores = f"{value(node.cores_busy, 1)} cores busy" if node.cores_busy is not None else ""
     gib = None if node.memory_mb is None else node.memory_mb / 1024
     memory = f"{value(gib, 1 if gib >= 1 else 2)} GiB" if gib is not None else ""
@@ -279,16 +272,14 @@ def _node(node: NodeNow, *, now: float, width: int) -> list[Text]:
     if age_s is not None:
         is_old = node.ended is None and age_s > (node.interval_s or 0.0) + _OLD_S
         heading.append(f"  sample {duration(age_s)} old", style="yellow" if is_old else "dim")
-    lines = [heading]
-    if node.gpus:
-        lines += gpu_lines(node.gpus, width=width)
+    gpus = [gpu_table(node.gpus, console=console)] if node.gpus else []
     stale = [gpu for gpu in node.gpus if _is_stale(gpu.sampled_at, node)]
-    lines += [
+    notes = [
         _as_note(f"GPU {gpu.gpu.removeprefix('gpu')}: no sample for {duration(now - (gpu.sampled_at or now))}")
         for gpu in stale
         if gpu.lost is None
     ]
-    return [*lines, _as_note(node.doubt)] if node.doubt else lines
+    return Group(heading, *gpus, *notes, *([_as_note(node.doubt)] if node.doubt else []))
 
 
 def _is_stale(sampled_at: float | None, node: NodeNow) -> bool:

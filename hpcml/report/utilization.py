@@ -9,18 +9,15 @@ from itertools import groupby
 from hpcml.codec import encode
 from hpcml.model.told_apart import alike_words
 from hpcml.model.utilization import Attained, Attainment, Published
-from hpcml.report.document import (
-    Document,
+from hpcml.report.document import Document, Paragraph, Part, Remarks, Section
+from hpcml.report.quantities import (
     Entry,
-    Paragraph,
-    Part,
     Quantity,
-    Remarks,
-    Section,
     Short,
     Value,
     derived,
     flat_line,
+    flat_listing,
     report_table,
     share,
     short_table,
@@ -67,8 +64,12 @@ def utilization_document(attainment: Attainment) -> Document:
         else "",
         sections=sections,
         record={"format": FORMAT, **record},
-        lines=[flat_line(quantities, row) for row in attainment.attained]
-        or [flat_line(figures, each) for each in attainment.published],
+        data=[
+            flat_listing(
+                [flat_line(quantities, row) for row in attainment.attained]
+                or [flat_line(figures, each) for each in attainment.published]
+            )
+        ],
     )
 
 
@@ -133,7 +134,7 @@ def _quantities(wheres: Sequence[str]) -> list[Quantity[Attained]]:
                  short=None),
         Quantity(key="devices", heading="devices", value=lambda row: row.devices, section=_REPORT, short=Short()),
         Quantity(key="n", heading="seeds", value=lambda row: row.n, section=_REPORT,
-                 short=Short(heading="n", order=-1, spare=8)),
+                 short=Short(heading="n", order=-1)),
         *_rates(),
         *_roofs(),
         _hidden("data_share", lambda row: row.data_share),
@@ -152,11 +153,11 @@ def _rates() -> list[Quantity[Attained]]:
 
     return [
         Quantity(key="step_ms", heading="step", unit="ms", value=lambda row: row.step_ms, section=_REPORT,
-                 short=Short(heading="step ms", spare=4)),
+                 short=Short(heading="step ms")),
         Quantity(key="samples_per_s", heading="samples", unit="1/s", value=lambda row: row.samples_per_s,
                  section=_REPORT, short=Short(heading="samples/s")),
         Quantity(key="tokens_per_s", heading="tokens", unit="1/s", value=lambda row: row.tokens_per_s,
-                 section=_REPORT, short=Short(heading="tokens/s", spare=7)),
+                 section=_REPORT, short=Short(heading="tokens/s")),
         Quantity(key="model_gflops_per_step", heading="model work of a step", unit="GFLOP",
                  value=lambda row: row.model_gflops_per_step, section=_REPORT, short=None),
         Quantity(key="achieved_tflops", heading="achieved", unit="TFLOP/s", value=lambda row: row.achieved_tflops,
@@ -181,7 +182,7 @@ def _rates() -> list[Quantity[Attained]]:
             heading="of peak",
             kind="bar",
             short=Short(
-                write=lambda row: Entry(text=bar(row.mfu, width=_BAR_WIDTH, is_plain=False), order=row.mfu), spare=6
+                write=lambda row: Entry(text=bar(row.mfu, width=_BAR_WIDTH, is_plain=False), order=row.mfu)
             ),
         ),
         Quantity(key="why_no_mfu", heading="no MFU because", kind="text", value=lambda row: row.why_no_mfu,
@@ -198,13 +199,13 @@ def _roofs() -> list[Quantity[Attained]]:
                  value=lambda row: row.bandwidth_gbs, section=_REPORT, short=None),
         _hidden("ridge_flop_per_byte", lambda row: row.ridge_flop_per_byte),
         Quantity(key="util_percent", value=lambda row: row.util_percent,
-                 short=Short(heading="GPU %", write=percent(lambda row: row.util_percent), spare=3)),
+                 short=Short(heading="GPU %", write=percent(lambda row: row.util_percent))),
         Quantity(key="sm_active_percent", value=lambda row: row.sm_active_percent,
-                 short=Short(heading="SM %", write=percent(lambda row: row.sm_active_percent), spare=2)),
+                 short=Short(heading="SM %", write=percent(lambda row: row.sm_active_percent))),
         Quantity(key="tensor_percent", value=lambda row: row.tensor_percent,
-                 short=Short(heading="tensor %", write=percent(lambda row: row.tensor_percent), spare=5)),
+                 short=Short(heading="tensor %", write=percent(lambda row: row.tensor_percent))),
         Quantity(key="dram_percent", heading="memory busy", unit="%", value=lambda row: row.dram_percent,
-                 section=_REPORT, short=Short(heading="DRAM %", write=percent(lambda row: row.dram_percent), spare=1)),
+                 section=_REPORT, short=Short(heading="DRAM %", write=percent(lambda row: row.dram_percent))),
         Quantity(key="intensity_flop_per_byte", heading="intensity", unit="FLOP/byte",
                  value=lambda row: row.intensity_flop_per_byte, section=_REPORT, short=None),
         Quantity(key="roof_tflops", heading="lower roof", unit="TFLOP/s", value=lambda row: row.roof_tflops,

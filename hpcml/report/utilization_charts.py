@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-from hpcml.codec import Json
 from hpcml.model.record_keys import ARGUMENTS
 from hpcml.model.utilization import Attained
-from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, named_axis, titled
-from hpcml.report.document import (
-    Chart,
-    LevelStyle,
-    Table,
-    Trace,
-    View,
-    figure,
-    number_column,
-    text_column,
-    words,
-)
+from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, named_axis, plot, titled
+from hpcml.report.document import Column, Figure, Listing
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as Plot
 
 _MARGIN = 4.0  # of a chart of roofs: times further than the outermost point or ridge
 _AXIS = "FLOP for each byte of memory traffic"
@@ -47,7 +41,10 @@ def attained_names(attained: Sequence[Attained]) -> list[str]:
     ]
 
 
-def achieved_chart(attained: Sequence[Attained]) -> Chart | None:
+Named = tuple[str, Attained]
+
+
+def achieved_chart(attained: Sequence[Attained]) -> Figure | None:
     """Return achieved rate and peak in TFLOP/s of one device, of the cells that have both; None where there is none.
 
     The peak is the outlined bar, the achieved rate the filled one in it.
@@ -59,49 +56,49 @@ def achieved_chart(attained: Sequence[Attained]) -> Chart | None:
     ]
     if not both:
         return None
-    known, names = [each for _, each in both], [drawn_text(name) for name, _ in both]
-    styles = level_styles([each.precision for each in known])
-    peak = {
-        "type": "bar",
-        "orientation": "h",
-        "y": names,
-        "width": 0.8,
-        "marker": {"color": "rgba(128,128,128,0.15)", "line": {"color": NEUTRAL, "width": 1.5}},
-        "hovertemplate": "peak: %{x:.4g} TFLOP/s",
-        "name": "",
-    }
-    achieved = {
-        "type": "bar",
-        "orientation": "h",
-        "y": names,
-        "width": 0.5,
-        "marker": {"color": [styles[each.precision].colour for each in known]},
-        "hovertemplate": "achieved: %{x:.4g} TFLOP/s",
-        "name": "",
-    }
-    table = Table(
-        caption="TFLOP/s of one device",
-        columns=[text_column("runs"), number_column("achieved", "TFLOP/s"), number_column("peak", "TFLOP/s")],
-        rows=[[words(name), figure(each.achieved_tflops), figure(each.peak_tflops)] for name, each in both],
-    )
+    columns: list[Column[Named]] = [
+        Column("runs", "runs", lambda row: row[0]),
+        Column("achieved_tflops", "achieved", lambda row: row[1].achieved_tflops, unit="TFLOP/s"),
+        Column("peak_tflops", "peak", lambda row: row[1].peak_tflops, unit="TFLOP/s"),
+    ]
     spoken = "; ".join(f"{name}: {each.achieved_tflops:.3g} of {each.peak_tflops:.4g}" for name, each in both)
-    return Chart(
+    return Figure(
         title="Achieved and peak",
         described=f"TFLOP/s of one device: filled what was achieved, outlined the peak of that precision. {spoken}.",
-        traces=[
-            Trace(level=None, drawn=peak, xs={"x": [each.peak_tflops for each in known]}),
-            Trace(level=None, drawn=achieved, xs={"x": [each.achieved_tflops for each in known]}),
-        ],
-        views=[View(key="x", label="TFLOP/s", title="TFLOP/s of one device")],
-        layout={
-            "barmode": "overlay",
-            "xaxis": titled("TFLOP/s of one device", rangemode="tozero"),
-            "yaxis": named_axis([name for name, _ in both]),
-        },
-        numbers=table,
-        height_px=110 + 44 * len(known),
+        draw=partial(_achieved_plot, both),
+        numbers=Listing(caption="TFLOP/s of one device", columns=columns, rows=both),
+        is_wide=True,
         repeats_a_table=True,
     )
+
+
+def _achieved_plot(both: Sequence[Named]) -> Plot:
+    names = [drawn_text(name) for name, _ in both]
+    styles = level_styles([each.precision for _, each in both])
+    drawn = plot(
+        x=titled("TFLOP/s of one device", rangemode="tozero"),
+        y=named_axis([name for name, _ in both]),
+        height_px=110 + 44 * len(both),
+        barmode="overlay",
+        showlegend=False,
+    )
+    drawn.add_bar(
+        orientation="h",
+        x=[each.peak_tflops for _, each in both],
+        y=names,
+        width=0.8,
+        marker={"color": "rgba(128,128,128,0.15)", "line": {"color": NEUTRAL, "width": 1.5}},
+        hovertemplate="peak: %{x:.4g} TFLOP/s<extra></extra>",
+    )
+    drawn.add_bar(
+        orientation="h",
+        x=[each.achieved_tflops for _, each in both],
+        y=names,
+        width=0.5,
+        marker={"color": [styles[each.precision].colour for _, each in both]},
+        hovertemplate="achieved: %{x:.4g} TFLOP/s<extra></extra>",
+    )
+    return drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +123,7 @@ class _BelowRoofs:
         return min(self.peak_tflops, self.intensity * self.bandwidth_gbs / 1000)
 
 
-def roofline_chart(attained: Sequence[Attained]) -> Chart | None:
+def roofline_chart(attained: Sequence[Attained]) -> Figure | None:
     """Return the roofline (S. Williams et al., Commun. ACM 52, 2009) of the cells with measured memory traffic.
 
     Both axes are logarithmic: FLOP for each byte of memory traffic, and TFLOP/s of one device. Each device and
@@ -136,27 +133,54 @@ def roofline_chart(attained: Sequence[Attained]) -> Chart | None:
     points = [point for point in map(_point, attained_names(attained), attained) if point is not None]
     if not points:
         return None
-    where = [x for point in points for x in (point.intensity, point.ridge)]
-    ends = (min(where) / _MARGIN, max(where) * _MARGIN)
-    roofs = {(point.peak_tflops, point.bandwidth_gbs): point for point in points}
-    styles = level_styles([point.precision for point in points])
     spoken = [f"{p.name}: {p.achieved_tflops:.3g} TFLOP/s at {p.intensity:.3g} FLOP/byte" for p in points]
-    columns = [text_column("runs"), number_column("intensity", "FLOP/byte")]
-    columns += [number_column("achieved", "TFLOP/s"), number_column("lower roof", "TFLOP/s")]
-    rows = [[words(p.name), *map(figure, (p.intensity, p.achieved_tflops, p.roof_tflops))] for p in points]
-    return Chart(
+    columns: list[Column[_BelowRoofs]] = [
+        Column("runs", "runs", lambda point: point.name),
+        Column("intensity", "intensity", lambda point: point.intensity, unit="FLOP/byte"),
+        Column("achieved_tflops", "achieved", lambda point: point.achieved_tflops, unit="TFLOP/s"),
+        Column("roof_tflops", "lower roof", lambda point: point.roof_tflops, unit="TFLOP/s"),
+    ]
+    return Figure(
         title="Roofs",
         described="The lower roof, of memory or of arithmetic, of each device and precision, and the runs below it. "
         f"{'; '.join(spoken)}.",
-        traces=[*(_roof(point, ends) for point in roofs.values()), *(_dot(p, styles[p.precision]) for p in points)],
-        views=[View(key="x", label=_AXIS, title=_AXIS)],
-        layout={
-            "xaxis": titled(_AXIS, type="log", dtick=1),
-            "yaxis": titled("TFLOP/s of one device", type="log", dtick=1),
-        },
-        numbers=Table(caption="Memory traffic and rate of one device", columns=columns, rows=rows),
+        draw=partial(_roofline_plot, points),
+        numbers=Listing(caption="Memory traffic and rate of one device", columns=columns, rows=points),
+        is_wide=True,
         repeats_a_table=True,
     )
+
+
+def _roofline_plot(points: Sequence[_BelowRoofs]) -> Plot:
+    """Return the roofs, which rise with the bandwidth up to the ridge and are flat from there on, and the points."""
+    where = [x for point in points for x in (point.intensity, point.ridge)]
+    first, last = min(where) / _MARGIN, max(where) * _MARGIN
+    styles = level_styles([point.precision for point in points])
+    drawn = plot(
+        x=titled(_AXIS, type="log", dtick=1),
+        y=titled("TFLOP/s of one device", type="log", dtick=1),
+        showlegend=False,
+    )
+    for point in {(point.peak_tflops, point.bandwidth_gbs): point for point in points}.values():
+        drawn.add_scatter(
+            mode="lines",
+            x=[first, point.ridge, last],
+            y=[first * point.bandwidth_gbs / 1000, point.peak_tflops, point.peak_tflops],
+            line={"color": NEUTRAL, "width": 2},
+            hovertemplate=f"roof: {point.peak_tflops:g} TFLOP/s, {point.bandwidth_gbs:g} GB/s<extra></extra>",
+        )
+    for point in points:
+        style = styles[point.precision]
+        drawn.add_scatter(
+            mode="markers+text",
+            text=[drawn_text(point.name)],
+            textposition="bottom center",
+            x=[point.intensity],
+            y=[point.achieved_tflops],
+            marker={"color": style.colour, "symbol": style.marker, "size": 12},
+            hovertemplate=f"{drawn_text(point.name)}: %{{y:.4g}} TFLOP/s<extra></extra>",
+        )
+    return drawn
 
 
 def _point(name: str, each: Attained) -> _BelowRoofs | None:
@@ -172,30 +196,3 @@ def _point(name: str, each: Attained) -> _BelowRoofs | None:
         peak_tflops=each.peak_tflops,
         bandwidth_gbs=each.bandwidth_gbs,
     )
-
-
-def _dot(point: _BelowRoofs, style: LevelStyle) -> Trace:
-    drawn: dict[str, Json] = {
-        "type": "scatter",
-        "mode": "markers+text",
-        "text": [drawn_text(point.name)],
-        "textposition": "bottom center",
-        "y": [point.achieved_tflops],
-        "marker": {"color": style.colour, "symbol": style.marker, "size": 12},
-        "hovertemplate": f"{drawn_text(point.name)}: %{{y:.4g}} TFLOP/s",
-        "name": "",
-    }
-    return Trace(level=None, drawn=drawn, xs={"x": [point.intensity]})
-
-
-def _roof(point: _BelowRoofs, ends: tuple[float, float]) -> Trace:
-    """Return the line of a roof: it rises with the bandwidth up to the ridge, and is flat from there on."""
-    drawn: dict[str, Json] = {
-        "type": "scatter",
-        "mode": "lines",
-        "y": [ends[0] * point.bandwidth_gbs / 1000, point.peak_tflops, point.peak_tflops],
-        "line": {"color": NEUTRAL, "width": 2},
-        "hovertemplate": f"roof: {point.peak_tflops:g} TFLOP/s, {point.bandwidth_gbs:g} GB/s",
-        "name": "",
-    }
-    return Trace(level=None, drawn=drawn, xs={"x": [ends[0], point.ridge, ends[1]]})

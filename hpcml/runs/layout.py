@@ -14,7 +14,6 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 
 _UID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/i/l: these are read aloud and typed; in sorting order
@@ -22,11 +21,10 @@ _ORDER_DIGITS = 3
 _PLACES_A_SECOND = len(_UID_ALPHABET) ** _ORDER_DIGITS  # a place is 34 us, in which no run is submitted
 _CHANCE_DIGITS = 5
 _PLACES = range(_CHANCE_DIGITS)
-_SOME = 100  # entries of a folder, by which it is known
 _UID = re.compile(rf"\d{{8}}-\d{{6}}-[{_UID_ALPHABET}]{{1,20}}")
 NEWEST = re.compile(r"@(-?)([1-9]\d{0,8})")  # in place of an id: @1 the newest run, @-1 the last submission
 REMOVED = ".removed-"  # before the name of a run that is being removed
-QUEUE_LOG = "queue.log"  # in a run's directory what its agents print below this machine's queue, in a batch's the queue
+QUEUE_LOG = "queue.log"  # in a run's directory: what its agents print below the queue of this machine
 _BY_ATTEMPT = re.compile(r"(\d+)-.*\.jsonl")
 _BY_RANK = re.compile(r"-rank\d+(-\d+)?\.jsonl$")
 _NO_FOLDER = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
@@ -255,7 +253,7 @@ def home_of(path: Path) -> Path:
 
 
 def queues_of(submissions: Path) -> Path:
-    """Return the folder of the locks, one for each queue of *submissions* that is at work or was killed, by token."""
+    """Return the folder of the batches of *submissions* that wait or run on this machine, or another that sees it."""
     return submissions / "queues"
 
 
@@ -331,25 +329,6 @@ def is_run(folder: str) -> bool:
         is_told = error.errno in _NO_FOLDER
         return _has_journals(folder) or (not is_told and _UID.fullmatch(folder.rpartition("/")[2]) is not None)
     return True
-
-
-def is_home(folder: str) -> bool:
-    """Tell whether *folder* is an HPCML_HOME, of whomever, as far as its first entries show a run that it holds.
-
-    Some are looked at: folders that other programs call ``runs`` may hold many.
-    """
-    experiments = _some_folders(f"{folder}/runs")
-    return any(
-        _UID.fullmatch(run.name) and is_run(run.path) for each in experiments for run in _some_folders(each.path)
-    )
-
-
-def _some_folders(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in islice(entries, _SOME) if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
 
 
 def is_removed(folder: str) -> bool:

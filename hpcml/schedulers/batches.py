@@ -58,12 +58,17 @@ def name_of(label: str, token: str) -> str:
     return f"{label[:40]}.{token}"
 
 
-def plain_name_of(batch: Batch) -> str:
-    """Return the job's name of letters, digits and ``_.+-`` alone, for schedulers that read more into others.
+def plain_label(label: str) -> str:
+    """Return *label* of letters, digits and ``_.+-`` alone, for schedulers that read more into others.
 
     Brackets would make an array of LSF's, and braces be filled in by Flux.
     """
-    return name_of(_OTHERS.sub("_", label_of(batch)), batch.token)
+    return _OTHERS.sub("_", label)
+
+
+def plain_name_of(batch: Batch) -> str:
+    """Return the job's name with a `plain_label`."""
+    return name_of(plain_label(label_of(batch)), batch.token)
 
 
 def own_batch(job: Job) -> Batch:

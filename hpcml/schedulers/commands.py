@@ -45,9 +45,13 @@ class Answer:
     stderr: str
 
     @property
-    def was_killed(self) -> bool:
-        """Whether the program, or the one that it is a wrapper of, was ended from outside: it did not say all."""
-        return self.returncode < 0 or self.returncode == _OF_TIMEOUT or self.returncode in _OF_A_SHELL
+    def was_cut_short(self) -> bool:
+        """Whether the program, or the one that it is a wrapper of, was ended from outside: it did not say all.
+
+        A status like a shell's of a signal may be an error of its own, of which it says something (PBS has many).
+        """
+        is_like_a_signal = self.returncode == _OF_TIMEOUT or self.returncode in _OF_A_SHELL
+        return self.returncode < 0 or (is_like_a_signal and not self.stderr.strip())
 
     def own_words(self, program: str) -> list[str]:
         r"""Return what *program* said on standard error, by lines and without its name; a wrapper's words are left out.

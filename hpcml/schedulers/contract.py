@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from hpcml.model.records import JobUsage, Known, spell_job
 from hpcml.runs.layout import RunDir
-from hpcml.runs.liveness import ProcessIdentity
 
 if TYPE_CHECKING:
     from hpcml.model.cluster import SchedulerName
@@ -40,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """What the scheduler calls the job of a submitted run: Slurm's 4711, PBS's 4711.server, this machine's pid-start.
+    """What the scheduler calls the job of a submitted run: Slurm's 4711, PBS's 4711.server, here the batch's token.
 
     Tickets are keys of what `Submitter.query` answers; the runs of one pack have equal ones.
     """
@@ -52,7 +51,6 @@ class Ticket:
     # Slurm: which of the site's clusters it was sent to; empty: the submitting machine's own; None: not known
     job_cluster: str | None = None
     is_shared: bool = False  # the job runs others too: to end it would end them
-    queue: ProcessIdentity | None = field(default=None, compare=False)  # on this machine: the process that starts it
 
     @property
     def spelled(self) -> str:

@@ -1,4 +1,4 @@
-"""A cluster described by its own scheduler: what `site.py` of a backend learned, made into a profile.
+"""A cluster described by its own scheduler: what `sites` learned, made into a profile.
 
 `hpcml cluster new` calls `ask_scheduler` and writes the result with `hpcml.config.profiles`. What no scheduler tells,
 the profile leaves to be filled in.
@@ -16,8 +16,10 @@ from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.cluster import Cluster, Queue, Resources
 from hpcml.schedulers.commands import Answer, NoAnswerError, call
 from hpcml.schedulers.contract import NodeKind, QueueFacts, Site
-from hpcml.schedulers.registry import BACKENDS, Backend, backend_of
-from hpcml.schedulers.slurm.query import reading_environ
+from hpcml.schedulers.description import Backend
+from hpcml.schedulers.registry import backend_of
+from hpcml.schedulers.sites import LOOKS
+from hpcml.schedulers.slurm import reading_environ
 from hpcml.units import format_walltime
 
 _TIMEOUT_S = 60.0  # sinfo waits 9 s for a controller that is down; a big site answers in seconds
@@ -52,13 +54,12 @@ def ask_scheduler(
 
     Raises `ConfigError` where there is no scheduler, and `NoAnswerError` where it does not answer. *today* is noted in
     the profile. *ask* starts a program and *find* looks for one on PATH; both are parameters for tests. Schedulers are
-    asked in the order of `registry.BACKENDS` until one answers. Raises `SubmissionError` where a program cannot be
+    asked in the order of `sites.LOOKS` until one answers. Raises `SubmissionError` where a program cannot be
     started.
     """
-    looked_for = {backend.site_programs: backend.look_at_site for backend in BACKENDS.values() if backend.look_at_site}
-    here = [look for programs, look in looked_for.items() if all(find(program) for program in programs)]
+    here = [look for programs, look in LOOKS.values() if all(find(program) for program in programs)]
     if not here:
-        absent = " nor ".join(" and ".join(programs) for programs in looked_for)
+        absent = " nor ".join(" and ".join(programs) for programs, _ in LOOKS.values())
         raise ConfigError(
             f"no scheduler here: neither {absent} are on PATH; ask on a login node, "
             "or fill in what --scheduler slurm (pbs, lsf, flux) writes"

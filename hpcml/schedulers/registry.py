@@ -1,9 +1,8 @@
-"""The schedulers that hpcml knows: one entry each, and what is on this machine of their programs.
+"""The schedulers that hpcml knows, and what is on this machine of their programs.
 
-One of our own is a folder beside `slurm/` and `pbs/` with the same files, its name in
+One of our own is a module beside `slurm` and `pbs` with its `Scheduler`, its name in
 `hpcml.model.cluster.SchedulerName`, and one entry of `BACKENDS`; a package adds another by an entry point in the group
-``hpcml.schedulers`` that is a `Backend` (CONTRIBUTING.md). Nobody else asks which scheduler it is: what differs from
-one to the other is a field of `Backend`.
+``hpcml.schedulers`` that is a `Scheduler` (CONTRIBUTING.md). Nobody else asks which scheduler it is.
 
 >>> sorted(name for name in BACKENDS)
 ['flux', 'local', 'lsf', 'pbs', 'slurm']
@@ -11,147 +10,24 @@ one to the other is a field of `Backend`.
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 from hpcml import plugins
 from hpcml.errors import SubmissionError
-from hpcml.schedulers.commands import Answer
-from hpcml.schedulers.contract import Job, Site, Submitter, Ticket
-from hpcml.schedulers.flux import query as flux_query
-from hpcml.schedulers.flux import script as flux_script
-from hpcml.schedulers.flux import site as flux_site
-from hpcml.schedulers.flux.submitter import FluxSubmitter
-from hpcml.schedulers.flux.submitter import put_back as put_back_flux
-from hpcml.schedulers.local.queue import put_back as put_back_local
-from hpcml.schedulers.lsf import query as lsf_query
-from hpcml.schedulers.lsf import script as lsf_script
-from hpcml.schedulers.lsf import site as lsf_site
-from hpcml.schedulers.lsf.submitter import LsfSubmitter
-from hpcml.schedulers.lsf.submitter import put_back as put_back_lsf
-from hpcml.schedulers.pbs import rehearsal as pbs_rehearsal
-from hpcml.schedulers.pbs import script as pbs_script
-from hpcml.schedulers.pbs import site as pbs_site
-from hpcml.schedulers.pbs import submission as pbs_submission
-from hpcml.schedulers.pbs.submitter import PbsSubmitter
-from hpcml.schedulers.pbs.submitter import put_back as put_back_pbs
-from hpcml.schedulers.rehearsal import Rehearse
-from hpcml.schedulers.slurm import query as slurm_query
-from hpcml.schedulers.slurm import rehearsal as slurm_rehearsal
-from hpcml.schedulers.slurm import script as slurm_script
-from hpcml.schedulers.slurm import site as slurm_site
-from hpcml.schedulers.slurm.submitter import SlurmSubmitter
-from hpcml.schedulers.slurm.submitter import put_back as put_back_slurm
+from hpcml.schedulers.description import Backend, Scheduler
+from hpcml.schedulers.driver import Driver
+from hpcml.schedulers.flux import FLUX
+from hpcml.schedulers.lsf import LSF
+from hpcml.schedulers.names import THIS_MACHINE
+from hpcml.schedulers.pbs.scheduler import PBS
+from hpcml.schedulers.slurm import SLURM
 
-
-class OpenSubmitter(Protocol):
-    """The class of a backend's submitter, called with the folder of the submissions, which the nodes see."""
-
-    def __call__(self, *, submissions: Path) -> Submitter:
-        """Return the submitter; nothing is asked or written yet."""
-        ...
-
-
-class PutBack(Protocol):
-    """What puts a run back into the queue from inside its job."""
-
-    def __call__(self, job: Job, environ: Mapping[str, str], *, is_alone: bool) -> Ticket | None:
-        """Return the ticket of the job that carries on, or None where it is this job.
-
-        *environ* is the job's; *is_alone*: the job runs others too, which have to go on. Raises `HpcmlError` outside of
-        a job, and `SubmissionError` where the scheduler refuses.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
-    """A kind of scheduler: who submits to it and puts runs back, and what others need to know of it.
-
-    `docs/clusters.md` says what users see of it; CONTRIBUTING.md walks through adding one.
-    """
-
-    title: str  # as people call it
-    programs: Sequence[str]  # that hpcml calls to submit, ask and cancel
-    put_back: PutBack
-    # of the job with these variables, now, and how much of it is left, at most, where a suspension does not count
-    time_limit: Callable[[Mapping[str, str]], tuple[int | None, int | None]] | None = None
-    submitter: OpenSubmitter | None = None  # None: this machine, whose submitter needs more than a folder
-    site_programs: tuple[str, ...] = ()  # that tell what the site is
-    look_at_site: Callable[[Callable[[Sequence[str]], Answer]], Site] | None = None
-    gpu_request: str | None = None  # how GPUs are asked for: a template of `Cluster.gpu_request`
-    typed_gpu_request: str | None = None  # the same with their type; None: it has no word for it
-    rehearse: Rehearse | None = None  # what is asked before a submission; None: nothing
-    avoids_nodes: bool = False  # whether it can be told where a job must not run
-    limits_arrays: bool = True  # whether it can be told how many jobs of an array may run at once
-    job: re.Pattern[str] | None = None  # an id as resources.dependency may name it
-    waits_for_elements: bool = True  # whether a job can wait for one element of an array
-    alternatives: str | None = None  # what parts of a dependency of which one is enough: Slurm's ?
-    contract: int | None = None  # a package's: the version of hpcml's contract (plugins.CONTRACT) that it keeps
-
-
-# In the order in which a machine is searched for them: Slurm brings a qstat and a pbsnodes of its own (slurm-torque)
 BACKENDS: Mapping[str, Backend] = {
-    "local": Backend(title="this machine", programs=(), put_back=put_back_local),
-    "slurm": Backend(
-        title="Slurm",
-        programs=("sbatch", "squeue", "sacct", "scancel"),
-        put_back=put_back_slurm,
-        time_limit=slurm_query.time_limit,
-        submitter=SlurmSubmitter,
-        site_programs=("sinfo",),
-        look_at_site=slurm_site.look,
-        gpu_request=slurm_script.GPU_REQUEST,
-        typed_gpu_request=slurm_script.TYPED_GPU_REQUEST,
-        rehearse=slurm_rehearsal.rehearse,
-        avoids_nodes=True,
-        job=re.compile(r"\d+(_\d+)?(\+\d+)?"),  # 4711, 4711_3 and 4711+5, in minutes (man sbatch)
-        alternatives="?",
-    ),
-    "pbs": Backend(
-        title="PBS",
-        programs=("qsub", "qstat", "qdel", "qselect"),
-        put_back=put_back_pbs,
-        time_limit=pbs_submission.time_limit,
-        submitter=PbsSubmitter,
-        site_programs=("pbsnodes", "qstat"),
-        look_at_site=pbs_site.look,
-        gpu_request=pbs_script.GPU_REQUEST,
-        rehearse=pbs_rehearsal.rehearse,
-        job=re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?"),  # 4711.server and 4711[].server (man qsub)
-        waits_for_elements=False,
-    ),
-    "lsf": Backend(
-        title="LSF",
-        programs=("bsub", "bjobs", "bkill", "bhist"),
-        put_back=put_back_lsf,
-        time_limit=lsf_query.time_limit,
-        submitter=LsfSubmitter,
-        site_programs=("bqueues", "bhosts", "lsid"),
-        look_at_site=lsf_site.look,
-        gpu_request=lsf_script.GPU_REQUEST,
-        avoids_nodes=True,
-        job=re.compile(r"\d+(\[\d*\])?"),
-    ),
-    "flux": Backend(
-        title="Flux",
-        programs=("flux",),
-        put_back=put_back_flux,
-        time_limit=flux_query.time_limit,
-        submitter=FluxSubmitter,
-        site_programs=("flux",),
-        look_at_site=flux_site.look,
-        gpu_request=flux_script.GPU_REQUEST,
-        avoids_nodes=True,
-        limits_arrays=False,
-        job=re.compile(r"[f\u0192][1-9A-HJ-NP-Za-km-z]{6,}"),  # base 58; hpcml's own ids of runs have no f in front
-    ),
+    THIS_MACHINE: Backend(title="this machine"),
+    **{scheduler.name: scheduler for scheduler in (SLURM, PBS, LSF, FLUX)},
 }
-
 SUBMITS = ("sbatch", "qsub", "bsub")  # programs that submit a job and end
 
 
@@ -161,17 +37,17 @@ def backend_of(scheduler: str) -> Backend:
     Raises `ConfigError`, in one line, where there is none of that name or the package that adds it cannot be used.
     """
     own = BACKENDS.get(scheduler)
-    return plugins.load(plugins.SCHEDULERS, scheduler, Backend, ours=BACKENDS) if own is None else own
+    return plugins.load(plugins.SCHEDULERS, scheduler, Scheduler, ours=BACKENDS) if own is None else own
 
 
-def open_submitter(scheduler: str, *, submissions: Path) -> Submitter:
+def open_submitter(scheduler: str, *, submissions: Path) -> Driver:
     """Return who takes the jobs of *scheduler*, one of `names.cluster_schedulers`; raises as `backend_of` does.
 
     *submissions* must lie on a file system that the nodes see. Nothing is started or written yet.
     """
-    opens = backend_of(scheduler).submitter
-    assert opens is not None, f"{scheduler} is this machine"
-    return opens(submissions=submissions)
+    description = backend_of(scheduler)
+    assert isinstance(description, Scheduler), f"{scheduler} is this machine"
+    return Driver(scheduler=description, submissions=submissions)
 
 
 def find_programs(scheduler: str) -> dict[str, str | None]:

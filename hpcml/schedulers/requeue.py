@@ -18,8 +18,9 @@ from hpcml.paths import begin_in_utf8
 from hpcml.runs.layout import run_dir_of
 from hpcml.runs.manifest import read_to_execute
 from hpcml.schedulers.contract import Job, Ticket
+from hpcml.schedulers.local.jobs import put_back
 from hpcml.schedulers.names import THIS_MACHINE, cluster_schedulers
-from hpcml.schedulers.registry import backend_of
+from hpcml.schedulers.registry import open_submitter
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +43,11 @@ def _put_back(words: Sequence[str], environ: Mapping[str, str]) -> Ticket | None
     is_alone = "--alone" in words
     match [word for word in words if word != "--alone"]:
         case [scheduler, manifest]:
-            return backend_of(scheduler).put_back(_job(Path(manifest)), environ, is_alone=is_alone)
+            job = _job(Path(manifest))
+            if scheduler == THIS_MACHINE:
+                return put_back(job, environ, is_alone=is_alone)
+            submitter = open_submitter(scheduler, submissions=job.run_dir.path)  # by the run's own script
+            return submitter.put_back(job, environ, is_alone=is_alone)
         case _:
             known = (THIS_MACHINE, *cluster_schedulers())
             raise HpcmlError(f"usage: python -m hpcml.schedulers.requeue {'|'.join(known)} [--alone] MANIFEST")

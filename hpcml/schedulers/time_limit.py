@@ -11,11 +11,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from hpcml.errors import HpcmlError
 from hpcml.paths import begin_in_utf8
 from hpcml.schedulers.names import cluster_schedulers
-from hpcml.schedulers.registry import backend_of
+from hpcml.schedulers.registry import open_submitter
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,10 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _ask(words: Sequence[str]) -> tuple[int | None, int | None]:
     if len(words) != 1:
         raise HpcmlError(f"usage: python -m hpcml.schedulers.time_limit {'|'.join(cluster_schedulers())}")
-    ask = backend_of(words[0]).time_limit
-    if ask is None:
-        raise HpcmlError(f"{words[0]} has nobody to ask for the walltime of a job")
-    return ask(dict(os.environ))
+    return open_submitter(words[0], submissions=Path("none")).time_limit(dict(os.environ))
 
 
 if __name__ == "__main__":

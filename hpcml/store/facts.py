@@ -20,8 +20,8 @@ from hpcml.runs.event_words import paths_in
 from hpcml.runs.journal import USER
 from hpcml.runs.state import DECISIVE, UNSETTLED, EventName, RunEvent, RunFold
 from hpcml.store.curves import Precedence
-from hpcml_train.precision.formats import name_precision
-from hpcml_train.precision.observed import Window, effective, read_window
+from hpcml_client.formats import name_precision
+from hpcml_client.observed import Window, effective, read_window
 
 _LIFE = (*map(str, DECISIVE), EventName.CHECKPOINT.value)
 _OBSERVED = ("precision_observer", "precision_observed", "precision_observer_closed")

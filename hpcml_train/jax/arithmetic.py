@@ -24,8 +24,8 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Named
 import jax
 import jax.numpy as jnp
 
+from hpcml_client.formats import OWN, check_native
 from hpcml_train.errors import NoGpuError
-from hpcml_train.precision.formats import OWN, check_native
 
 _PARAMETERS = {"fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}  # float32 for all others
 _FP32 = "float32"  # what JAX calls products that are computed in it

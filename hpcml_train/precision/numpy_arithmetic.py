@@ -7,8 +7,8 @@ from typing import Any, Dict, Optional
 
 import numpy as np
 
+from hpcml_client.formats import OWN
 from hpcml_train.precision import products
-from hpcml_train.precision.formats import OWN
 from hpcml_train.precision.products import Array
 
 _DTYPES = {"fp64": "float64", "fp32": "float32"}

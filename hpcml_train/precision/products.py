@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Tuple
 
 import numpy as np
 
-from hpcml_train.precision.formats import BEYOND_FP16, name_format
+from hpcml_client.formats import BEYOND_FP16, name_format
 
 _SEED = 20170911
 

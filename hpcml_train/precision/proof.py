@@ -6,13 +6,12 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
-from hpcml_train.precision.formats import OWN, name_precision
+from hpcml_client.formats import OWN, name_precision
 
 if TYPE_CHECKING:
     from hpcml_client.client import Client
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "numpy")
-_OBSERVED_RANKS = 8  # all windows of so many, and of the others one: a thousand ranks tell no more
 MISMATCH_STATUS = 2  # what a program ends with that cannot be what it was asked to be
 
 
@@ -75,9 +74,10 @@ def apply_to(run: Client, framework: Optional[str]) -> Any:  # noqa: ANN401 - th
 
 def _observe(run: Client, proof: Mapping[str, Any]) -> None:
     """Have what the program multiplies from now on reported; *proof* is what the probe has measured."""
+    from hpcml_train.torch.injection import OBSERVED_RANKS
     from hpcml_train.torch.observer import observe
 
-    observer = observe(run, how="client", is_brief=run.rank >= _OBSERVED_RANKS)
+    observer = observe(run, how="client", is_brief=run.rank >= OBSERVED_RANKS)
     observer.know_probe(proof["products"], proof["device"])
     run.watched_by(observer)
 

@@ -15,8 +15,8 @@ from typing import Any, ContextManager, Dict, Mapping, Optional
 
 import tensorflow as tf
 
+from hpcml_client.formats import OWN, check_native
 from hpcml_train.errors import NoGpuError
-from hpcml_train.precision.formats import OWN, check_native
 
 _POLICIES = {
     "fp64": "float64",

@@ -21,8 +21,8 @@ from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional,
 
 import torch
 
+from hpcml_client.formats import INFERENCE_ONLY, OWN
 from hpcml_train.errors import NoGpuError
-from hpcml_train.precision.formats import INFERENCE_ONLY, OWN
 from hpcml_train.torch import emulation, observer, switches
 from hpcml_train.torch.gradients import ForwardTensors
 from hpcml_train.torch.scaled_products import scaled_products

@@ -2,8 +2,8 @@
 
 Works below autograd, so that the products of the backward pass are rounded too, as the hardware does. Exact: the
 rounding of inputs, the exponent range, which operations are rounded. Not modelled: the order and the width of the
-hardware's accumulator. What is neither rounded nor known to be harmless is refused by name
-(`hpcml_train.torch.operations`).
+hardware's accumulator. Fused products, and operations of other libraries, are refused by
+name (`hpcml_train.torch.operations`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpcml_train.torch import multiplication, operations, traces
+from hpcml_train.torch import multiplication, operations
 from hpcml_train.torch.gradients import ForwardTensors, is_backward, is_differentiable
 from hpcml_train.torch.multiplication import Call
 from hpcml_train.torch.operations import Kind, Operation
-from hpcml_train.torch.replacements import REPLACEMENTS
 from hpcml_train.torch.schemes import Scheme, names, scheme
+from hpcml_train.torch.window import counted_as
 
 HALF = "half"  # no rounding of our own: 16-bit tensors in, FP32 arithmetic, 16-bit tensors out
 _SIXTEEN_BITS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -59,15 +59,13 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         kwargs, kind = kwargs or {}, operations.kind_of(func)
         if kind is Kind.PRODUCT:
             return self._multiply(Call.of(func, args, kwargs))
-        if kind is Kind.REPLACED and "out" not in kwargs:
-            return self._replace(func, args, kwargs)
         if kind is Kind.COMPOSITE:
             with self:  # inference mode hands over operations whole (aten.linear), with their products inside
                 return func.decompose(*args, **kwargs)
-        if kind is Kind.LISTED:
-            _count(self.unrounded, str(func.overloadpacket))
-        elif kind is not Kind.HARMLESS:
+        if kind in (Kind.FUSED, Kind.UNKNOWN):
             raise NotImplementedError(self._refusal(func, kind))
+        if kind is Kind.SOLVER:
+            _count(self.unrounded, str(func.overloadpacket))
         return self._pass_on(func, args, kwargs)
 
     def _pass_on(self, func: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
@@ -75,13 +73,6 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         if self._tells_gradients and is_backward():
             self._forward.follow((args, kwargs), result)
         return result
-
-    def _replace(self, func: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        if self._tells_gradients and not is_backward():
-            self._forward.add((args, kwargs))
-        with self:
-            result = REPLACEMENTS[operations.name_of(func)](*args, **kwargs)
-        return self._pass_on(func, args, kwargs) if result is NotImplemented else result
 
     def _multiply(self, call: Call) -> Any:  # noqa: ANN401
         packet = str(call.func.overloadpacket)
@@ -91,7 +82,7 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
             return self._pass_on(call.func, call.args, call.kwargs)
         _count(self.calls, packet)
         name = self._name if self._scheme is not None else _SIXTEEN_BITS[call.factors[0].dtype]
-        with traces.marked(name, call.flops, is_emulated=self.is_emulated):
+        with counted_as(name, call.flops, is_emulated=self.is_emulated):
             if self._scheme is None:
                 return multiplication.multiply_in_fp32(call)
             multiplication.refuse_layouts(call, self._scheme)
@@ -122,12 +113,9 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         return found
 
     def _refusal(self, func: Operation, kind: Kind) -> str:
-        what = func.overloadpacket
-        if kind is Kind.REFUSED:
-            return f"{what} is a fused product: its inputs cannot be rounded here"
-        if kind is Kind.REPLACED:
-            return f"{what} with out=...: its inputs cannot be rounded here, call it without"
-        return f"{what} is not known to the emulation of {self._name}: whether it has products, nobody has looked"
+        if kind is Kind.FUSED:
+            return f"{func.overloadpacket} is a fused product: its inputs cannot be rounded here"
+        return f"{func.overloadpacket} is not known to the emulation of {self._name}: it is another library's"
 
 
 def _count(counts: Dict[str, int], name: str) -> None:

@@ -8,17 +8,15 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from hpcml_client.client import ranks_of
 from hpcml_client.journal import JournalWriter
-from hpcml_train.torch.backward_passes import BackwardPasses
-from hpcml_train.torch.uncompiled import never_compiled
 
 if TYPE_CHECKING:
     from hpcml_train.torch.observer import Observer
 
-_BRIEFLY_FROM = 8  # ranks of which all windows are taken; of the others the first
+OBSERVED_RANKS = 8  # of which all windows are taken; of the others the first: a thousand ranks tell no more
 
 
 class Journal:
@@ -49,8 +47,6 @@ def watch(optimizers: Any) -> None:  # noqa: ANN401 - the module torch.optim.opt
         return
     journal.event("precision_observer", **hello)
     first = _FirstStep(journal)
-    never_compiled(first.begins, first.passed, _FirstStep.__call__)
-    first.watch_passes(sys.modules.get("torch.autograd"))
     optimizers.register_optimizer_step_pre_hook(first.begins)
     optimizers.register_optimizer_step_post_hook(first)
 
@@ -62,23 +58,9 @@ class _FirstStep:
         self._journal = journal
         self._observer: Optional[Observer] = None
         self._is_ours = True
-        self._passes: Optional[BackwardPasses] = None  # whose ends are steps as long as no optimizer makes one
-
-    def watch_passes(self, autograd: Any) -> None:  # noqa: ANN401 - the module torch.autograd
-        """Take the ends of backward passes for steps until an optimizer makes one."""
-        self._passes = BackwardPasses(self.passed, lambda: self._observer is not None and self._observer.has_window)
-        self._passes.watch(autograd)
-
-    def passed(self) -> None:
-        """Know that a backward pass has ended where no optimizer makes steps."""
-        if self._is_ours:
-            self(self._passes, (), {})
 
     def begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401 - as torch calls it
         """Know that *optimizer* begins a step."""
-        if self._passes is not None:
-            self._passes.end()
-            self._passes = None
         if self._observer is not None and self._is_ours:
             self._observer.steps(optimizer, args, kwargs)
 
@@ -95,27 +77,11 @@ class _FirstStep:
     def _begin(self) -> None:
         from hpcml_train.torch import observer
 
+        if observer.is_compiling():
+            return
         self._is_ours = observer.current() is None  # else the program has asked for its precision itself
         self._observer = observer.observe(
-            self._journal, how="injected", is_brief=self._journal.rank >= _BRIEFLY_FROM, is_hooked=False
+            self._journal, how="injected", is_brief=self._journal.rank >= OBSERVED_RANKS, is_hooked=False
         )
         if self._is_ours:
             atexit.register(self._observer.close)
-            _before_leaving(self._observer)
-            process = sys.modules.get("multiprocessing.process")
-            if process is not None and process.parent_process() is not None:  # such a child runs nothing at its exit
-                from multiprocessing.util import Finalize
-
-                Finalize(None, self._observer.close, exitpriority=0)
-
-
-def _before_leaving(observer: Observer) -> None:
-    """Have *observer* closed before ``os._exit(0)``, too, by which programs leave that threads would keep waiting."""
-    leave, pid = os._exit, os.getpid()
-
-    def close_and_leave(status: int) -> NoReturn:
-        if status == 0 and os.getpid() == pid:  # not a child's
-            observer.close(is_hasty=True)
-        leave(status)
-
-    os._exit = close_and_leave

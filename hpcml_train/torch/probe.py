@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 
-from hpcml_train.precision.formats import BEYOND_FP16, name_format
+from hpcml_client.formats import BEYOND_FP16, name_format
 from hpcml_train.torch import switches as torch_switches
 from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.recognition import COARSE, Multiply, name_of_full_precision, nearest, relative_error

@@ -18,8 +18,8 @@ from deployed import PROVIDERS, Array, check_provider, export, measure_int8, mea
 from torch import nn
 
 from hpcml_client import Checkpoints, Client
+from hpcml_client.formats import name_precision
 from hpcml_train.errors import RecipeError
-from hpcml_train.precision.formats import name_precision
 from hpcml_train.task import Task
 
 _CALIBRATION = 200  # pictures of the training set

@@ -16,7 +16,6 @@ from typing import Any
 
 OK, INVALID, UNSUPPORTED, NOT_FOUND, TOO_SMALL, TIMEOUT, LOST = 0, 2, 3, 6, 7, 10, 15
 UINT, ULONG_LONG = 1, 3  # nvmlValueType_t
-RING = 120
 _MIB = 2**20
 _ALL_LINKS = 0xFFFFFFFF  # nvml.h: a scope of UINT_MAX is the sum of all links
 Word = Any  # whatever ctypes passes to a function of the library
@@ -40,7 +39,7 @@ _CLOCKS = {  # SM, memory
     "nvmlDeviceGetApplicationsClock": (1830, 2619),
 }
 _DEFAULTS: dict[str, str] = {
-    **dict.fromkeys(("energy", "average", "instant", "ring", "counters", "gpm", "util", "persistence", "ecc"), "1"),
+    **dict.fromkeys(("energy", "average", "instant", "counters", "gpm", "util", "persistence", "ecc"), "1"),
     "name": "NVIDIA H100 80GB HBM3",
     "cc": "9.0",
     "cores": "16896",
@@ -48,7 +47,6 @@ _DEFAULTS: dict[str, str] = {
     "mean_w": "250",
     "swing_w": "50",
     "period_s": "4",
-    "ring_step_s": "0.02",
     "memory_mib": "81559",
     "used_mib": "20480",
     "reserved_mib": "500",
@@ -298,23 +296,6 @@ def _fields(_: FakeLibrary, device: Device, count: Word, target: Word) -> int:
     return OK
 
 
-def _ring(_: FakeLibrary, device: Device, _kind: Word, since: Word, kind: Word, count: Word, samples: Word) -> int:
-    if not device.integer("ring"):
-        return UNSUPPORTED
-    kind._obj.value = UINT
-    if samples is None:
-        count._obj.value = RING
-        return OK
-    step_s = device.real("ring_step_s")
-    newest = math.floor(time.monotonic() / step_s)
-    times_s = [step * step_s for step in range(newest - RING + 1, newest + 1)]
-    fresh: Sequence[float] = [at_s for at_s in times_s if round(1e6 * at_s) > since.value]
-    for sample, at_s in zip(samples, fresh, strict=False):
-        sample.timeStamp, sample.sampleValue.uiVal = round(1e6 * at_s), device.power_mw(at_s)
-    count._obj.value = len(fresh)
-    return OK if fresh else NOT_FOUND
-
-
 def _sample(library: FakeLibrary, device: Device, *words: Word) -> int:
     if not device.integer("gpm"):
         return UNSUPPORTED
@@ -389,7 +370,6 @@ _FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "nvmlDeviceGetUtilizationRates": _utilization,
     "nvmlDeviceGetComputeRunningProcesses_v3": _processes,
     "nvmlDeviceGetFieldValues": _fields,
-    "nvmlDeviceGetSamples": _ring,
     "nvmlDeviceGetNvLinkState": _link_is_up,
     "nvmlDeviceGetNvLinkRemotePciInfo_v2": _link_end,
     "nvmlDeviceGetP2PStatus": _peers,

@@ -18,6 +18,7 @@ from hpcml.agent.assignment import read_turn
 from hpcml.agent.fence import Hold, Left, Pace, enter
 from hpcml.agent.signals import Inbox
 from hpcml.model.state import State
+from hpcml.runs.cancellation import is_cancelled, mark_cancelled
 from hpcml.runs.layout import RunDir
 from hpcml.runs.state import EventName, read_fold
 from hpcml_client.journal import JournalWriter
@@ -75,13 +76,30 @@ def test_a_job_of_pbs_whose_end_was_not_heard_ends_the_same_way_again(make_run: 
     assert read_fold(run_dir).state.value == state
 
 
-def test_a_failed_run_is_run_again_by_another_job(make_run: MakeRun) -> None:
+def test_a_twin_of_a_failed_run_that_comes_late_does_not_run_it_again(make_run: MakeRun) -> None:
     run_dir = make_run("raise SystemExit(3)", *ON_PBS)
-
     agent(str(run_dir.path), PBS_JOBID="7.pbs")
+
+    late = agent(str(run_dir.path), PBS_JOBID="8.pbs")
+
+    assert late.returncode == 1
+    assert "attempt 0 has FAILED (HPCML_RUN_AGAIN=1 runs it again)" in late.stderr
+    assert (read_fold(run_dir).state, read_fold(run_dir).attempt) == (State.FAILED, 0)
+    agent(str(run_dir.path), PBS_JOBID="9.pbs", HPCML_RUN_AGAIN="1")
+    assert [number for number, _ in told_with_attempts(run_dir, "attempt_started")] == [0, 1]
+
+
+def test_a_twin_of_a_cancelled_run_that_comes_late_does_not_start_it(make_run: MakeRun, tmp_path: Path) -> None:
+    run_dir = make_run(WORKS.format(s=60), *ON_PBS)
+    mark_cancelled(run_dir)
+    first = agent(str(run_dir.path), PBS_JOBID="7.pbs")
+    assert first.returncode != 0
+    assert is_cancelled(run_dir)  # kept once obeyed, until hpcml retry takes it away
+
     agent(str(run_dir.path), PBS_JOBID="8.pbs")
 
-    assert [number for number, _ in told_with_attempts(run_dir, "attempt_started")] == [0, 1]
+    assert read_fold(run_dir).state is State.CANCELLED
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_job_leaves_a_run_that_another_one_works_on(make_run: MakeRun, tmp_path: Path) -> None:

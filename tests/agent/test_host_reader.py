@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -21,30 +20,6 @@ def test_the_tree_of_processes_has_what_ended_children_used() -> None:
     assert after["read_calls_mb"] - before["read_calls_mb"] >= 1
     assert after["memory_mb"] > 1
     assert reader.cpu_from == reader.memory_from == "processes"
-
-
-def test_a_process_without_children_is_read_alone_as_it_is_in_a_tree() -> None:
-    code = """
-import json, os
-from hpcml.agent.telemetry.host import HostReader
-reader = HostReader(root=os.getpid(), group=None)
-alone = reader.read_alone(100.0)
-spent = [sum(os.times()[:4])]
-soon = reader.read(100.1)
-reader = HostReader(root=os.getpid(), group=None)
-sum(range(10_000_000))
-print(json.dumps([alone, soon, reader.read(101.0), spent, reader.refused | {"package_j": ""}]))
-"""
-    alone, soon, later, (spent_s,), refused = json.loads(subprocess.check_output([sys.executable, "-c", code]))
-
-    assert alone.keys() == later.keys()
-    assert "cpu_s" not in soon  # the tree was looked for in this tick
-    assert refused == {"package_j": ""}
-    assert 0 < alone["cpu_s"] <= spent_s < later["cpu_s"]
-    assert later["memory_mb"] / 2 < alone["memory_mb"] <= later["memory_mb"]
-    for name in ("read_mb", "written_mb", "read_calls_mb", "written_calls_mb"):
-        assert later[name] - 1 < alone[name] <= later[name]
-    assert alone["read_calls_mb"] > 0.1  # Python's own modules
 
 
 def test_the_tree_is_not_looked_for_in_every_tick() -> None:

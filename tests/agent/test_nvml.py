@@ -73,7 +73,6 @@ def test_one_reading_has_everything_that_the_gpu_has(either_nvml: Nvml) -> None:
 
     assert values["power_w"] == pytest.approx(200.0, abs=0.1)
     assert reader.power_field == "average_1s"
-    assert reader.integral_of == "samples"
     assert (values["memory_mb"], values["memory_reserved_mb"]) == (1000.0, 300.0)
     assert (values["util_percent"], values["sm_mhz"], values["temperature_c"]) == (93.0, 1755.0, 61.0)
     assert (values["tensor_percent"], values["dram_percent"]) == (37.0, 52.0)
@@ -165,17 +164,16 @@ def test_a_topology_that_is_refused_is_left_out_with_the_reason(either_nvml: Nvm
     [("", "average_1s"), ("average 0", "instant"), ("average 0\ninstant 0", "usage")],
 )
 def test_which_power_was_read_is_known(either_nvml: Nvml, kind: str, field: str) -> None:
-    either_nvml(f"gpu\nring 0\nswing_w 0\n{kind}")
+    either_nvml(f"gpu\nswing_w 0\n{kind}")
     with readers() as (reader,):
         values = reader.read(time.monotonic())
 
-    assert reader.power_field == reader.integral_of == field
+    assert reader.power_field == field
     assert values["power_w"] == pytest.approx(250.0, abs=0.1)
-    assert "Not Supported" in reader.refused["power samples"]
 
 
 def test_an_old_gpu_leaves_out_what_it_has_not(either_nvml: Nvml) -> None:
-    either_nvml("gpu\nenergy 0\ncounters 0\ngpm 0\necc 0\nutil 0\nring 0\naverage 0\ninstant 0\ncc 3.7")
+    either_nvml("gpu\nenergy 0\ncounters 0\ngpm 0\necc 0\nutil 0\naverage 0\ninstant 0\ncc 3.7")
     with readers() as (reader,):
         values = reader.read(time.monotonic())
 
@@ -246,20 +244,6 @@ def test_a_lost_gpu_is_an_exception_of_its_own(either_nvml: Nvml) -> None:
         reader.read(time.monotonic())
         with pytest.raises(GpuLostError, match="lost"):
             reader.read(time.monotonic(), whatever_it_takes=True)
-
-
-def test_the_integral_of_the_drivers_own_readings_is_near_the_counter(either_nvml: Nvml) -> None:
-    """Both are of the same second; a step of the trapezoid and the age of the newest reading bound the difference."""
-    either_nvml("gpu\nmean_w 250\nswing_w 50\nperiod_s 0.5\nring_step_s 0.01")
-    with readers() as (reader,):
-        before = reader.read(time.monotonic())
-        time.sleep(1.0)
-        after = reader.read(time.monotonic(), whatever_it_takes=True)
-
-    counted_j = after["energy_j"] - before["energy_j"]
-    integrated_j = after["power_integral_j"] - before["power_integral_j"]
-    asked_apart_s = 0.05  # between the two calls of one reading, on a busy machine
-    assert abs(integrated_j - counted_j) <= 300 * 2 * (0.01 + asked_apart_s)
 
 
 @pytest.mark.parametrize(

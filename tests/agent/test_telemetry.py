@@ -1,10 +1,7 @@
 """The agent with its sampler: one event at the end of an attempt, whatever became of the sampler."""
 
 import os
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ import pytest
 from hpcml.model.precision import Device
 from hpcml.runs.journal import read_journal
 from hpcml.runs.layout import RunDir
-from tests.agent.node import MakeRun, agent, began, environ, is_event, start_agent, told, wait_for
+from tests.agent.node import MakeRun, agent, began, is_event, start_agent, told, wait_for
 
 Nvml = Callable[..., dict[str, str]]
 H100 = Device(kind="cuda", name="NVIDIA H100", compute_capability=(9, 0))
@@ -93,7 +90,7 @@ def test_a_run_on_the_cpu_is_told_what_its_host_did(make_run: MakeRun) -> None:
     assert "energy_j" not in summary
 
 
-def test_a_run_on_the_cpu_waits_for_no_sampler_and_all_that_it_uses_is_counted(make_run: MakeRun) -> None:
+def test_all_that_a_run_on_the_cpu_uses_is_counted(make_run: MakeRun) -> None:
     work = "import time\nwhile time.process_time() < 0.3: sum(range(1000))"
     run_dir = make_run(work, FAST)
 
@@ -102,7 +99,7 @@ def test_a_run_on_the_cpu_waits_for_no_sampler_and_all_that_it_uses_is_counted(m
     assert summary["host_cpu_s"] >= 0.25  # between two samples it is taken as linear, also beyond the end
     (started,) = read_events(run_dir.journal_files(), "workload_started")
     (devices,) = read_events(run_dir.telemetry.glob("*.jsonl"), "devices")
-    assert started < devices  # which a sampler tells before its first sample
+    assert devices < started
     assert summary["data_until_s"] == pytest.approx(summary["wall_s"])
 
 
@@ -113,24 +110,6 @@ def test_memory_that_was_held_between_two_samples_is_counted(make_run: MakeRun) 
     summary = carried_out(run_dir, {})
 
     assert 300 < summary["host_max_memory_mb"] < 600
-
-
-def test_of_a_program_that_is_quicker_than_its_sampler_all_is_counted(make_run: MakeRun, tmp_path: Path) -> None:
-    copy = tmp_path / "hpcml"
-    for package in ("hpcml", "hpcml_client"):
-        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
-    sampler = copy / "hpcml" / "agent" / "telemetry" / "sampler.py"
-    begins = "    for number in _NOT_FOR_US:\n"
-    sampler.write_text(sampler.read_text().replace(begins, f"    __import__('time').sleep(1)\n{begins}", 1))
-    run_dir = make_run("import time\nwhile time.process_time() < 0.1: sum(range(1000))", FAST)
-
-    words = [sys.executable, "-P", "-m", "hpcml.agent.main", str(run_dir.path)]
-    subprocess.run(words, env=environ(PYTHONPATH=str(copy)), check=True, timeout=60)
-
-    (summary,) = told(run_dir, "telemetry")
-    assert summary["host_cpu_s"] >= 0.09
-    assert summary["data_until_s"] == pytest.approx(summary["wall_s"], abs=0.01)
-    assert summary["samples"] == 2
 
 
 def test_without_gpus_and_telemetry_nothing_is_sampled(make_run: MakeRun) -> None:
@@ -149,7 +128,7 @@ def test_a_program_that_cannot_be_started_has_its_telemetry_all_the_same(make_ru
     assert agent(str(run_dir.path)).returncode == 127
 
     (summary,) = told(run_dir, "telemetry")
-    assert summary["samples"] == 2
+    assert summary["samples"] >= 2
     assert "trouble" not in summary
 
 
@@ -232,7 +211,7 @@ def test_the_energy_of_instances_is_their_boards_and_counts_once(make_run: MakeR
 
 def test_a_gpu_without_counter_and_power_has_no_energy_and_the_reason(make_run: MakeRun, nvml: Nvml) -> None:
     run_dir = make_run(WORKS.format(ticks=2), FAST, device=H100)
-    config = "gpu\nenergy 0\naverage 0\ninstant 0\nring 0"
+    config = "gpu\nenergy 0\naverage 0\ninstant 0"
 
     summary = carried_out(run_dir, nvml(config, fail="nvmlDeviceGetPowerUsage=3"))
 

@@ -11,6 +11,7 @@ from hpcml.model.asked_used import AskedUsed, asked_and_used, of_run
 from hpcml.model.records import RunRecord, Usage
 from hpcml.model.state import State
 from hpcml.report.asked_used import asked_used_section, expected_line, used_line
+from hpcml.report.document import Listing
 from tests.report.report_values import run as record
 
 ASKED = {"resources.walltime": "8h", "resources.mem": "4G", "resources.cpus_per_task": 4, "resources.gpus_per_node": 2}
@@ -53,7 +54,8 @@ def test_a_report_has_a_row_for_each_resource_that_any_run_tells() -> None:
 
     assert section is not None
     (table,) = section.parts
-    assert [[cell.text for cell in row][:4] for row in table.rows] == [  # type: ignore[union-attr]
+    assert isinstance(table, Listing)
+    assert [[column.written(row) for column in table.columns[:4]] for row in table.rows] == [
         ["walltime", "8h", "30m", "40m"],
         ["cores", "8.0", "1.0", "1.0"],
     ]

@@ -81,8 +81,8 @@ def test_what_changes_nothing_writes_nothing(hpcml: Hpcml, recorded: list[str]) 
 
 
 def test_a_selection_is_tagged_as_a_whole(hpcml: Hpcml, recorded: list[str]) -> None:
-    done = hpcml("tag", "--where", "tag=first", "+half", "-h")
-    assert "Usage" in done.stdout  # -h stays what it is everywhere
+    done = hpcml("tag", "--where", "tag=first", "+half", "--help")
+    assert "Usage" in done.stdout
 
     done = hpcml("tag", "--where", "tag=first", "-hot", "+half")
 

@@ -4,10 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-import yaml
-
 from tests.cli.command_line import Hpcml, said_in_one_line
-from tests.cli.terminal import OnTerminal
 
 
 def test_what_it_writes_is_used_by_the_next_run_and_never_written_over(hpcml: Hpcml) -> None:
@@ -36,17 +33,3 @@ def test_the_account_is_that_of_the_cluster(hpcml: Hpcml) -> None:
     script = hpcml("run", "--dry-run=script", "+experiment=paid", "--", "ls")
 
     assert "--account=OPEN-1-2" in script.stdout, script.stderr
-
-
-def test_on_a_terminal_it_asks_what_no_option_says(hpcml: Hpcml) -> None:
-    command = OnTerminal(hpcml, "new", "project", "--cluster", "local", "--margin", "0.1")
-    command.until("Name of the experiment [project]")
-    command.type("\n")
-    command.until("judged by [val_accuracy]")
-    command.type("loss\n")
-    command.until("max or min [min]")
-    command.type("\n")
-
-    assert command.end() == 0, command.said
-    written = yaml.safe_load((hpcml.cwd / "conf" / "study" / "project.yaml").read_text())
-    assert written["objective"] == {"metric": "loss", "goal": "min", "margin": 0.1}

@@ -76,7 +76,7 @@ def test_logs_show_what_was_printed_by_stream_and_rank(hpcml: Hpcml) -> None:
     assert hpcml("logs", uid, "--err", "--rank", "1").stdout == "err 1\n"
     absent = hpcml("logs", uid, "--rank", "7")
     assert absent.returncode == 2
-    assert "no output of rank 7: there is rank0, rank1" in said_in_one_line(absent)
+    assert "no output of rank 7: there is rank 0, 1" in said_in_one_line(absent)
 
 
 def test_a_run_that_spoke_on_one_stream_alone_is_shown_by_that_and_no_heading(hpcml: Hpcml) -> None:

@@ -38,7 +38,7 @@ def figures(text: str) -> list[dict[str, object]]:
 
 
 def charts(text: str) -> list[str]:
-    return re.findall(r'<figure [^>]*data-name="([^"]+)"', text)
+    return re.findall(r"<figcaption>([^<]+)</figcaption>", text)
 
 
 def test_a_report_is_written_and_says_where(hpcml: Hpcml) -> None:
@@ -50,7 +50,8 @@ def test_a_report_is_written_and_says_where(hpcml: Hpcml) -> None:
     assert text.startswith("<!doctype html>\n<!-- hpcml report -->")
     assert "tf32 against fp32" in text
     assert "FAILED" in text
-    assert [one["views"][0]["title"] for one in figures(text) if len(one["views"]) == 2] == ["step"] * 3  # type: ignore[index, arg-type]
+    curves = [one["layout"] for one in figures(text) if "updatemenus" in one["layout"]]  # type: ignore[operator]
+    assert [one["xaxis"]["title"]["text"] for one in curves] == ["step"] * 3  # type: ignore[index]
     assert charts(text)[-3:] == ["val_accuracy", "loss", "step_time_s"]
 
 
@@ -70,7 +71,7 @@ def test_native_times_and_a_loss_scale_that_changed_have_curves(hpcml_environ: d
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert charts(text) == ["loss", "step_time_s", "loss_scale"]
-    drawn = [sum(trace["role"] == "run" for trace in one["traces"]) for one in figures(text)]  # type: ignore[attr-defined]
+    drawn = [sum("meta" in trace for trace in one["data"]) for one in figures(text)]  # type: ignore[attr-defined]
     assert drawn == [3, 2, 3]
     assert "Left out: runs whose numerics are not native (1)" in text
 
@@ -144,7 +145,7 @@ def test_latex_comes_out_where_it_is_asked_for(hpcml: Hpcml) -> None:
 
     assert done.returncode == 0
     assert done.stdout.startswith("% hpcml report")
-    assert r"\begin{tabular}" in done.stdout
+    assert r"\begin{longtable}" in done.stdout
 
 
 def test_the_end_of_the_files_name_says_its_form(hpcml: Hpcml) -> None:
@@ -206,7 +207,9 @@ def test_curves_have_bands_over_the_setting_that_stands_for_the_seed(
         done = user("report", "--by", "precision", *words, "-o", f"{len(words)}.html")
         assert done.returncode == 0, done.stderr
         found = figures((tmp_path / f"{len(words)}.html").read_text(encoding="utf-8"))
-        traces = [trace["role"] for one in found for trace in one["traces"]]  # type: ignore[attr-defined]
-        roles[words] = {role: traces.count(role) for role in ("band", "run")}
+        traces = [trace for one in found for trace in one["data"]]  # type: ignore[attr-defined]
+        roles[words] = {
+            name: sum(key in trace for trace in traces) for name, key in (("band", "fill"), ("run", "meta"))
+        }
 
     assert roles == {(): {"band": 0, "run": 6}, ("--seed", "workload.env.SEED"): {"band": 4, "run": 6}}

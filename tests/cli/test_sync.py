@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 from pathlib import Path
 
@@ -170,22 +169,6 @@ def test_all_reads_again_what_was_changed_without_a_trace(hpcml: Hpcml, runs: Pa
 
     assert "0 new points" in without.stdout
     assert "5 new points" in with_all.stdout
-
-
-def test_a_watch_tells_what_comes_and_ends_with_ctrl_c(hpcml: Hpcml, runs: Path) -> None:
-    run_dir = a_run(runs)
-    watching = hpcml.start("sync", "--watch")
-    assert watching.stdout is not None
-    assert watching.stdout.readline() == "1 runs, 5 new points, 0 unreadable lines, 0 lost records\n"
-
-    with (run_dir.journals / "0-node7-rank0.jsonl").open("ab") as file:
-        file.write(b'{"s":5,"t":1.5,"k":"m","i":9,"v":{"loss":0.5}}\n')
-    assert watching.stdout.readline() == "1 runs, 1 new points, 0 unreadable lines, 0 lost records\n"
-    watching.send_signal(signal.SIGINT)
-    rest, said = watching.communicate(timeout=300)
-
-    assert (rest, watching.returncode) == ("", 130)
-    assert said.strip() == "hpcml: interrupted"
 
 
 def test_sync_removes_what_killed_writers_left(hpcml: Hpcml, runs: Path) -> None:

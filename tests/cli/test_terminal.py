@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -40,7 +41,7 @@ def test_an_account_is_asked_for_and_is_not_remembered(hpcml: Hpcml, tmp_path: P
     assert not (Path(environ["HOME"]) / ".config").exists()
 
 
-def test_a_terminal_gets_a_bar_for_each_run(hpcml: Hpcml) -> None:
+def test_a_terminal_shows_each_run(hpcml: Hpcml) -> None:
     report = "import hpcml_client as c; r = c.connect(); r.metric('val_accuracy', 0.5, 1)"
 
     code, said = talk(hpcml, ["run", "-m", program(report), "seed=0,1"], prompt="\0", answer="")
@@ -49,3 +50,13 @@ def test_a_terminal_gets_a_bar_for_each_run(hpcml: Hpcml) -> None:
     assert "seed=0" in said
     assert "COMPLETED" in said
     assert "2 of 2 runs completed" in said
+
+
+def test_with_a_closed_input_nobody_is_asked(hpcml: Hpcml) -> None:
+    assert hpcml("run", program("pass")).returncode == 0
+    line = f"{shlex.join(HPCML)} rm @1 <&-"
+
+    done = subprocess.run(["bash", "-c", line], env=hpcml.environ, cwd=hpcml.cwd, capture_output=True, check=False)
+
+    assert b"There is nobody here to ask" in done.stderr
+    assert b"Traceback" not in done.stderr

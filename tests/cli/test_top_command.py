@@ -1,4 +1,4 @@
-"""``hpcml top``: runs and this machine, on a terminal and without one."""
+"""``hpcml top``: runs, on a terminal and without one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from tests.agent.node import wait_for
 from tests.cli.command_line import Hpcml, program
 from tests.cli.terminal import OnTerminal
 from tests.cli.test_wait import submit
-from tests.cluster.nvml.building import build_library
 
 REPORTS = """
 import os, time
@@ -49,38 +48,11 @@ def test_a_run_is_watched_to_its_end(hpcml: Hpcml) -> None:
     assert hpcml("top").stdout.startswith("no run waits or runs: ")
 
 
-def test_this_machine_is_shown_without_nvml_and_with_it(hpcml: Hpcml, tmp_path: Path) -> None:
-    without = hpcml("top", "--local", "--once", HPCML_NVML_LIBRARY=str(tmp_path / "nothing.so"))
-    library = build_library(tmp_path)
-    having = hpcml(
-        "top", "--local", "--json", "--interval", "200ms", HPCML_NVML_LIBRARY=str(library), FAKE_NVML_GPUS="1"
-    )
-
-    assert (without.returncode, having.returncode) == (0, 0)
-    assert "load " in without.stdout
-    assert "nothing.so" in without.stdout.splitlines()[-1]
-    node = json.loads(having.stdout)
-    (gpu,) = node["gpus"]
-    assert gpu["values"]["util_percent"] == 93.0
-    assert node["memory_mb"] > 0
-    assert not (hpcml.home / "runs").exists()
-
-
-def test_ctrl_c_ends_the_watch_of_a_machine_and_is_no_failure(hpcml: Hpcml) -> None:
-    screen = OnTerminal(hpcml, "top", "--local", "--interval", "100ms")
-    screen.until("sample 0.")
-    screen.until("cores busy")
-    screen.ctrl_c()
-
-    assert screen.end() == 0
-
-
 def test_what_cannot_be_watched_is_refused_in_one_line(hpcml: Hpcml) -> None:
     for words, said in (
-        (("top", "x", "--local"), "--local is this machine, without a run"),
         (("top", "nothing"), "no run is called"),
-        (("top", "--local", "--interval", "1ms"), "100ms at least"),
-        (("top", "--local", "--interval", "soon"), "--interval='soon'"),
+        (("top", "--interval", "1ms"), "100ms at least"),
+        (("top", "--interval", "soon"), "--interval='soon'"),
     ):
         done = hpcml(*words)
 

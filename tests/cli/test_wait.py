@@ -1,4 +1,4 @@
-"""Watching and waiting: what is said, when it ends, and that the runs go on without us."""
+"""Waiting: what is said, when it ends, and that the runs go on without us."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.cli.command_line import HPCML, Hpcml, program
-from tests.cli.terminal import OnTerminal
 from tests.cli.test_run import wait_for
 from tests.cluster.disk.building import build_failing_disk
 
@@ -61,17 +58,14 @@ def test_waiting_ends_after_the_time_given_and_the_runs_go_on(hpcml: Hpcml) -> N
     assert "--timeout='soon' is no time" in hpcml("wait", uid, "--timeout", "soon").stderr
 
 
-@pytest.mark.parametrize("words", [["wait"], ["status", "--watch"]])
-def test_a_store_that_takes_nothing_for_a_while_does_not_end_the_waiting(
-    hpcml: Hpcml, tmp_path: Path, words: list[str]
-) -> None:
+def test_a_store_that_takes_nothing_for_a_while_does_not_end_the_waiting(hpcml: Hpcml, tmp_path: Path) -> None:
     until_told = "import os, sys, time\nwhile not os.path.exists('finish' + sys.argv[1]): time.sleep(0.05)"
     first, second = submit(hpcml, "-m", program(until_told, "{seed}"), "seed=1,2", "cluster.max_parallel=2")
     over = tmp_path / "over"
     fails = {"LD_PRELOAD": str(build_failing_disk(tmp_path)), "FAILS_WRITE": str(hpcml.home), "FAILS_WHILE": str(over)}
 
     waiting = subprocess.Popen(
-        [*HPCML, *words, first, second],
+        [*HPCML, "wait", first, second],
         env={**hpcml.environ, **fails},
         cwd=hpcml.cwd,
         stdout=subprocess.PIPE,
@@ -93,12 +87,11 @@ def test_a_store_that_takes_nothing_for_a_while_does_not_end_the_waiting(
     assert "COMPLETED" in told
 
 
-@pytest.mark.parametrize("words", [["wait"], ["status", "--watch"]])
-def test_the_waiting_ends_at_once_where_a_run_was_taken_out_of_the_store(hpcml: Hpcml, words: list[str]) -> None:
+def test_the_waiting_ends_at_once_where_a_run_was_taken_out_of_the_store(hpcml: Hpcml) -> None:
     until_told = "import os, sys, time\nwhile not os.path.exists('finish' + sys.argv[1]): time.sleep(0.05)"
     first, second = submit(hpcml, "-m", program(until_told, "{seed}"), "seed=1,2", "cluster.max_parallel=2")
     waiting = subprocess.Popen(
-        [*HPCML, *words, first, second],
+        [*HPCML, "wait", first, second],
         env=hpcml.environ,
         cwd=hpcml.cwd,
         stdout=subprocess.PIPE,
@@ -123,7 +116,7 @@ def test_the_waiting_ends_at_once_where_a_run_was_taken_out_of_the_store(hpcml: 
 def test_a_run_whose_directory_is_removed_is_waited_for_no_longer(hpcml: Hpcml) -> None:
     first, second = submit(hpcml, "-m", program(UNTIL_TOLD), "seed=1,2", "cluster.max_parallel=2")
     wait_for(hpcml.cwd / "started")
-    waiting, watching = hpcml.start("wait", first), hpcml.start("status", "--watch", first)
+    waiting = hpcml.start("wait", first)
     time.sleep(3.0)
 
     shutil.rmtree(hpcml.home / "runs" / "default" / first)
@@ -134,9 +127,6 @@ def test_a_run_whose_directory_is_removed_is_waited_for_no_longer(hpcml: Hpcml) 
     assert "LOST" in said
     assert f"{first} was removed while it ran" in said
     assert f"the directory of run {first}, which had not ended, is gone: hpcml rm --gone takes it" in errors
-    seen, errors = watching.communicate(timeout=300)
-    assert watching.returncode == 1, errors
-    assert [line.split()[1] for line in seen.splitlines()][-2:] == ["RUNNING", "LOST"]
     shown = hpcml("status")
     assert first[-8:] not in shown.stdout
     assert second[-8:] in shown.stdout
@@ -162,39 +152,3 @@ def test_ctrl_c_stops_waiting_and_the_runs_go_on(hpcml: Hpcml) -> None:
     assert "the runs go on" in said
     (hpcml.cwd / "finish").touch()
     assert hpcml("wait", uid, "--timeout", "1m").returncode == 0
-
-
-def test_watching_in_a_pipe_tells_changes_and_ends_by_itself(hpcml: Hpcml) -> None:
-    (uid,) = submit(hpcml, program(UNTIL_TOLD))
-    watching = hpcml.start("status", "--watch")
-    wait_for(hpcml.cwd / "started")
-    time.sleep(3.0)
-
-    (hpcml.cwd / "finish").touch()
-    said, errors = watching.communicate(timeout=300)
-
-    assert watching.returncode == 0, errors
-    lines = said.splitlines()
-    assert [line.split()[0] for line in lines] == [uid] * len(lines)
-    assert [line.split()[1] for line in lines][-2:] == ["RUNNING", "COMPLETED"]
-
-
-def test_watching_on_a_terminal_draws_a_table_and_ctrl_c_leaves_the_runs_alone(hpcml: Hpcml) -> None:
-    (uid,) = submit(hpcml, program(UNTIL_TOLD))
-    watching = OnTerminal(hpcml, "status", "--watch")
-    watching.until("RUNNING")
-
-    watching.ctrl_c()
-
-    assert watching.end() == 130
-    assert "hpcml status --watch comes back" in watching.said
-    assert uid[-8:] in watching.said
-    (hpcml.cwd / "finish").touch()
-    assert hpcml("wait", uid, "--timeout", "1m").returncode == 0
-
-
-def test_watching_and_json_exclude_each_other(hpcml: Hpcml) -> None:
-    done = hpcml("status", "--watch", "--json")
-
-    assert done.returncode == 2
-    assert "--watch is for people" in done.stderr

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.site import with_accounts
 from hpcml.config.compose import Composed, compose_from_cli
+from hpcml.config.user import with_accounts
 from hpcml.errors import ConfigError
 
 

@@ -18,7 +18,7 @@ from hpcml.commands.selection import Selection
 from hpcml.commands.status import SchedulersAsked, look, standing_of, standings
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.sync import synchronise
-from hpcml.commands.wait import Silent, TimeIsUpError, Waiting, wait
+from hpcml.commands.wait import TimeIsUpError, wait
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -288,12 +288,12 @@ def test_whoever_waits_for_jobs_that_do_not_start_by_themselves_is_told_why_once
     told = []
 
     with opened(places) as store, suppress(TimeIsUpError):
-        waiting = Waiting(store=store, places=places, backends=Backends.here(places, {}), interval_s=0.0)
-        for news in wait(waiting, Selection(), timeout_s=2.5):  # two looks or more
+        backends = Backends.here(places, {})
+        for news in wait(store, backends, Selection(), interval_s=0.0, timeout_s=2.5):  # two looks or more
             told.append(news)  # noqa: PERF402 - until it raises
 
     which = "2 runs (20261121-083015-222aaaa7, ...)"
-    assert told == [Silent(problem=f"{which} wait: JobHeldUser: scontrol release lets it start")]
+    assert told == [f"{which} wait: JobHeldUser: scontrol release lets it start"]
 
 
 def test_a_job_that_goes_on_though_it_was_cancelled_is_cancelled_again_by_sync_alone(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def binds(argv: list[str]) -> list[str]:
     return [argv[index + 1] for index, word in enumerate(argv) if word == "--bind"]
 
 
-def inside(item: Planned, run_dir: Path, *, code: Path | None = None, packages: Sequence[Path] = ()) -> list[str]:
+def inside(item: Planned, run_dir: Path, *, code: Path | None = None, packages: Path | None = None) -> list[str]:
     return put_inside(
         item.plan, item.run, IMAGE, RunDir(run_dir), folder=Path(item.plan.cwd), code=code, packages=packages
     ).argv
@@ -50,7 +49,7 @@ def inside(item: Planned, run_dir: Path, *, code: Path | None = None, packages: 
 def test_a_recipe_is_started_by_the_images_own_python(tmp_path: Path, sif: Path) -> None:
     item = planned(tmp_path, sif, "model=mnist_mlp", "precision=fp32")
 
-    argv = inside(item, tmp_path / "run", packages=[tmp_path / "kept" / "hpcml_client"])
+    argv = inside(item, tmp_path / "run", packages=tmp_path / "kept")
 
     recipe = Path(item.plan.argv[1])
     assert argv[-2:] == ["python3", str(recipe)]
@@ -60,7 +59,7 @@ def test_a_recipe_is_started_by_the_images_own_python(tmp_path: Path, sif: Path)
     assert set(binds(argv)) == {
         f"{tmp_path}:{tmp_path}:rw",
         f"{tmp_path}/run:{tmp_path}/run:rw",
-        f"{tmp_path}/kept/hpcml_client:{tmp_path}/kept/hpcml_client:ro",
+        f"{tmp_path}/kept:{tmp_path}/kept:ro",
         f"{recipe.parent}:{recipe.parent}:ro",
     }
 
@@ -72,7 +71,7 @@ def test_a_program_of_ones_own_writes_to_its_run_alone(tmp_path: Path, sif: Path
     places, run_dir = Places(home=tmp_path / "home", store_url=""), RunDir(tmp_path / "run")
     kept = keep_code(places)(item, run_dir)
 
-    argv = put_inside(kept.plan, item.run, IMAGE, run_dir, folder=item.code_folder, code=kept.code, packages=()).argv
+    argv = put_inside(kept.plan, item.run, IMAGE, run_dir, folder=item.code_folder, code=kept.code, packages=None).argv
 
     assert argv[argv.index("--pwd") + 1] == f"{run_dir.work}/project"
     writable = [bind for bind in binds(argv) if bind.endswith(":rw")]

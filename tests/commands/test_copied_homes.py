@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import Hpcml, program
+from tests.cli.kills import processes_of
 
 # It notes its start, and fails once there is a file "go"
 FAILS = program(
@@ -102,8 +102,8 @@ def test_a_home_that_was_moved_while_its_queue_was_dead_starts_nothing_where_it_
     done = hpcml("run", "-m", FAILS, "seed=1,2", "cluster.max_parallel=1", "--detach")
     assert done.returncode == 0, done.stderr
     until(lambda: bool(list(hpcml.cwd.glob("starts-*"))))
-    (folder,) = (hpcml.home / "submissions").glob("*-*")
-    os.kill(json.loads((folder / "ticket.json").read_text())["queue"]["pid"], signal.SIGKILL)
+    (queue,) = [pid for pid, does in processes_of(hpcml.home).items() if does == "queue"]
+    os.kill(queue, signal.SIGKILL)
     (hpcml.cwd / "go").touch()
     until(lambda: {run["state"] for run in hpcml.runs()} >= {"FAILED"})
     moved, another = hpcml.home.with_name("moved"), hpcml.home

@@ -24,6 +24,7 @@ from click.testing import CliRunner, Result
 
 from hpcml.agent import history
 from hpcml.cli.main import cli
+from hpcml.codec import decode
 from hpcml.commands.follow import Watcher
 from hpcml.commands.logs import last_words, log_tail
 from hpcml.commands.submit.submission import manifests_under_way
@@ -35,8 +36,8 @@ from hpcml.runs import dependency
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.state import read_fold
-from hpcml.schedulers.local.queue import read_batch
-from hpcml.schedulers.local.submitter import is_tended
+from hpcml.schedulers.local.jobs import QueuedBatch, is_queued, new_file, write_batch
+from hpcml.schedulers.local.waiting import left_by_killed
 from tests.effort import times
 from tests.store.building import Journal, make_run_dir
 
@@ -82,13 +83,9 @@ def a_home(home: Path) -> None:
         run_dir.code.symlink_to(home)
     folder = home / "submissions" / "20260528-202640-sub"
     folder.mkdir(parents=True)
-    (folder / "ticket.json").write_text(
-        json.dumps({"job_id": "l-9-4711", "queue": {"hostname": "x", "pid": 9}, "before": ["l-8"]})
-    )
-    (folder / "queue.json").write_text(json.dumps({"jobs": [], "lock_dir": "/tmp/x"}))  # noqa: S108 - a text
-    owner = {"host": "x", "namespace": "", "pid": 9, "start": 0, "token": "t"}
-    (home / "submissions" / "queues" / folder.name).mkdir(parents=True)
-    (home / "submissions" / "queues" / folder.name / "owner.json").write_text(json.dumps(owner))
+    (folder / "ended.json").write_text("[0]")
+    batch = {"jobs": [], "max_parallel": None, "runtime": "/tmp/x", "environ": {}}  # noqa: S108 - a text
+    write_batch(new_file(folder.parent, folder.name), decode(QueuedBatch, batch | {"pool": {"cores": 1, "gpus": []}}))
     (home / "submissions" / "open").mkdir()
     intent = {"submission": "s", "host": "h", "batches": [], "run_dirs": [str(runs / "default" / "gone")]}
     (home / "submissions" / "open" / "20260528-202640-sub2.planning.-.0.0.json").write_text(json.dumps(intent))
@@ -271,7 +268,7 @@ def read_directly(home: Path) -> None:
         asked += [lambda: history.requeues(run_dir), lambda: history.last_checkpoint(run_dir)]  # noqa: B023
         asked += [lambda: read_fold(run_dir), lambda: dependency.look(f"afterok:{uid}", home / "runs")]  # noqa: B023
         folder = home / "submissions" / "20260528-202640-sub"
-        asked += [lambda: read_batch(folder), lambda: is_tended(folder.parent, "l-8")]  # noqa: B023
+        asked += [lambda: is_queued(folder.parent, folder.name, 0), lambda: left_by_killed(folder.parent)]  # noqa: B023
         asked += [lambda: manifests_under_way(folder.parent / "open"), Cache(home / "images").records]  # noqa: B023
         for question in asked:
             with suppress(HpcmlError):

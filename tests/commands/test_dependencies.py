@@ -98,8 +98,8 @@ def test_who_waits_is_told_for_whose_cores_and_in_which_order(hpcml: Hpcml) -> N
 
     assert f"held by {first}" in " ".join(alone.split()), alone
     assert "no. 1 of" not in alone
-    assert "no. 2 of 2 that wait in this home" in " ".join(said.split()), said
-    assert "no. 2 of 2 that wait in this home" in " ".join(listed.split()), listed
+    assert "no. 2 of 2 that wait on this machine" in " ".join(said.split()), said
+    assert "no. 2 of 2 that wait on this machine" in " ".join(listed.split()), listed
     until(hpcml, third, "COMPLETED")
 
 

@@ -33,7 +33,6 @@ def test_folders_are_read_in_the_order_in_which_they_were_given_after_ones_own(p
         assert give(places, folder) == external_runs.Given(folder=folder, runs=1, is_new=True)
 
     assert external_runs.roots(places) == [places.runs, *folders]
-    assert sorted(link.name for link in places.elsewhere.iterdir()) == ["0001-zebra", "0002-ant", "0003-with_space_"]
 
 
 def test_what_is_read_already_is_not_noted_down_again(places: Places, tmp_path: Path) -> None:
@@ -69,21 +68,5 @@ def test_what_holds_no_run_is_refused_in_one_line(places: Places, tmp_path: Path
     assert not places.elsewhere.exists()
 
 
-def test_a_number_that_is_taken_is_passed_over(places: Places, tmp_path: Path) -> None:
-    make_run_dir(tmp_path / "a")
-    make_run_dir(tmp_path / "b")
-    give(places, tmp_path / "a")
-    (places.elsewhere / "0002-b").symlink_to("/somewhere")  # by somebody who was faster
-
-    give(places, tmp_path / "b")
-
-    assert external_runs.folders(places) == [tmp_path / "a", Path("/somewhere"), tmp_path / "b"]
-    assert external_runs.let_go(places, tmp_path / "b") == (tmp_path / "b", True)
-    assert external_runs.let_go(places, tmp_path / "b") == (tmp_path / "b", False)
-
-
 def test_where_nothing_was_given_there_are_ones_own_runs_alone(places: Places) -> None:
-    (places.home / "elsewhere").mkdir()
-    (places.home / "elsewhere" / "README").write_text("no link")
-
     assert external_runs.roots(places) == [places.runs]

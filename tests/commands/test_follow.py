@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from hpcml.commands.cancel import cancel_run
-from hpcml.commands.follow import Watcher, follow
+from hpcml.commands.follow import Watcher
 from hpcml.commands.logs import last_words
+from hpcml.commands.top import follow
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
 from tests.commands.journals import tell
@@ -106,13 +107,13 @@ def test_another_nodes_agent_cannot_say_that_all_is_well(run_dir: RunDir) -> Non
 def test_watching_does_not_end_between_two_attempts(run_dir: RunDir) -> None:
     tell(run_dir, "0-agent", ("attempt_started", {}), ("attempt_ended", {"state": "TIMEOUT", "checkpointed": True}))
     seen = follow([run_dir], period_s=0.01, is_supervised=lambda: True)
-    assert next(seen)[0].state is State.TIMEOUT
+    assert next(seen)[0][0].state is State.TIMEOUT
 
     tell(run_dir, "1-agent", ("submitted", {"by": "agent"}))
 
-    assert next(glimpse.state for (glimpse,) in seen if glimpse.attempt == 1) is State.PENDING
+    assert next(glimpse.state for ((_, glimpse),) in seen if glimpse.attempt == 1) is State.PENDING
     tell(run_dir, "1-agent", ("attempt_started", {}), ("attempt_ended", {"state": "COMPLETED"}))
-    assert [glimpse.state for (glimpse,) in seen] == [State.COMPLETED]
+    assert [glimpse.state for ((_, glimpse),) in seen] == [State.COMPLETED]
 
 
 def test_a_run_that_waits_here_has_ended_once_it_is_cancelled(run_dir: RunDir) -> None:
@@ -154,9 +155,11 @@ def test_pace_and_time_left_are_those_of_the_latest_attempt(run_dir: RunDir) -> 
     lines += [{"s": 1 + step, "t": 2.0 * step, "k": "m", "i": step, "v": {"loss": 1 / step}} for step in (10, 20)]
     (run_dir.journals / "0-rank0.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
-    seen = Watcher(run_dir).look()
+    watcher = Watcher(run_dir)
+    seen = watcher.look()
 
-    assert (seen.step, seen.steps, seen.steps_per_s, seen.left_s) == (20, 50, 0.5, 60.0)
+    told = watcher.reported
+    assert (told.step, told.steps, told.steps_per_s(), told.left_s()) == (20, 50, 0.5, 60.0)
     assert seen.latest == {"loss": 0.05}
 
 
@@ -168,9 +171,9 @@ def test_a_run_that_is_removed_while_it_runs_is_waited_for_no_longer(tmp_path: P
     before = next(looks)
     shutil.rmtree(run_dir.path)
 
-    after = [glimpse for (glimpse,) in looks]
+    after = [glimpse for ((_, glimpse),) in looks]
 
-    assert before[0].state is State.RUNNING
+    assert before[0][0].state is State.RUNNING
     assert [glimpse.state for glimpse in after] == [State.LOST]
     assert after[0].reason == f"{run_dir.path} was removed while it ran, and with it what it had recorded"
 
@@ -181,15 +184,15 @@ def test_a_run_whose_home_is_away_for_a_while_is_not_lost(tmp_path: Path) -> Non
     run_dir.journals.mkdir(parents=True)
     tell(run_dir, "0-agent", ("attempt_started", {}))
     looks = follow([run_dir], period_s=0.01, is_supervised=lambda: False)
-    seen = [next(looks)[0].state]
+    seen = [next(looks)[0][0].state]
 
     home.rename(tmp_path / "away")
-    seen += [next(looks)[0].state for _ in range(3)]
+    seen += [next(looks)[0][0].state for _ in range(3)]
     home.mkdir()  # where it is to be mounted again, an empty folder
-    seen += [next(looks)[0].state for _ in range(3)]
+    seen += [next(looks)[0][0].state for _ in range(3)]
     home.rmdir()
     (tmp_path / "away").rename(home)
     tell(run_dir, "0-agent", ("attempt_ended", {"state": "COMPLETED"}))
 
     assert seen == [State.RUNNING] * 7
-    assert [glimpse.state for (glimpse,) in looks] == [State.COMPLETED]
+    assert [glimpse.state for ((_, glimpse),) in looks] == [State.COMPLETED]

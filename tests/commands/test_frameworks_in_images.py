@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.containers import check_packages, put_inside
+from hpcml.commands.submit.containers import put_inside
 from hpcml.commands.submit.plan import Planned
 from hpcml.errors import ConfigError
 from hpcml.model.recipe import OLDEST
@@ -35,7 +34,7 @@ def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def started(item: Planned, folder: Path) -> list[str]:
     image, run_dir = Image(path="/i.sif"), RunDir(folder / "run")
-    return put_inside(item.plan, item.run, image, run_dir, folder=folder, code=None, packages=()).argv
+    return put_inside(item.plan, item.run, image, run_dir, folder=folder, code=None, packages=None).argv
 
 
 @pytest.mark.parametrize(
@@ -76,15 +75,6 @@ def test_what_is_not_known_to_be_too_old_is_left_to_the_program(tmp_path: Path, 
     (item,) = planned_for(tmp_path, *words)
 
     assert item.run.container.tag is not None
-
-
-def test_of_a_built_image_the_record_says_what_is_in_it(tmp_path: Path) -> None:
-    (item,) = planned_for(tmp_path, *_FSDP, "container.tag=26.09-py3")
-    item = replace(item, image=Image(path="/i.sif", key="abc"))
-
-    check_packages([item], {"abc": {"python:torch": "2.6.0"}})
-    with pytest.raises(ConfigError, match=r"strategy=fsdp needs torch 2.6 or newer, and the image abc has torch 2.5.1"):
-        check_packages([item], {"abc": {"python:torch": "2.5.1+cu124"}})
 
 
 def test_the_oldest_versions_are_those_of_the_package_and_of_the_strategies() -> None:

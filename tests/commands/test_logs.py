@@ -186,14 +186,14 @@ def test_what_is_looked_at_of_a_long_output_begins_with_a_whole_line(run_dir: Ru
     *printed, _ = logs.last_printed(run_dir).splitlines()
 
     assert printed == lines[-len(printed) :]
-    assert [one.name for one in named_numbers("\n".join(printed))] == ["loss"]
+    assert list(named_numbers("\n".join(printed))) == ["loss"]
 
 
 def test_a_bar_that_was_drawn_a_thousand_times_hides_no_line_before_it(run_dir: RunDir) -> None:
     drawn = "".join(f"\r{n}/2000 {'━' * 20} {n}ms/step" for n in range(2000))
     run_dir.stdout(0, 0).write_text(f"{drawn} - loss: 0.5000 - val_loss: 0.2500\n{drawn}\nshape (2000, 16)\n")
 
-    assert [one.name for one in named_numbers(logs.last_printed(run_dir))] == ["val_loss", "loss"]
+    assert list(named_numbers(logs.last_printed(run_dir))) == ["val_loss", "loss"]
 
 
 def test_a_last_line_longer_than_what_is_looked_at_is_shown_from_where_it_is(run_dir: RunDir) -> None:

@@ -10,8 +10,9 @@ import pytest
 from hpcml import plugins
 from hpcml.errors import ConfigError
 from hpcml.interop.exporters import exporter_of
+from hpcml.schedulers.description import Scheduler
 from hpcml.schedulers.names import cluster_schedulers
-from hpcml.schedulers.registry import BACKENDS, Backend, backend_of
+from hpcml.schedulers.registry import BACKENDS, backend_of
 from tests.cli.command_line import Hpcml
 
 GOOD = "from hpcml.interop.exporters import Exporter\nIT = Exporter(write_folder=print, contract=1)\n"
@@ -77,11 +78,8 @@ def test_the_name_of_one_of_ours_is_not_taken_over(site: Path) -> None:
 
     assert backend_of("slurm") is BACKENDS["slurm"]
     assert cluster_schedulers() == ("slurm", "pbs", "lsf", "flux")
-    (plugin,) = plugins.installed(plugins.SCHEDULERS)
-    problem = plugins.problem_of(plugin, Backend, ours=BACKENDS)
-    assert (
-        problem == "scheduler slurm of package plug-slurm 0.1 has the name of hpcml's own, which is used instead of it"
-    )
+    with pytest.raises(ConfigError, match=r"slurm of package plug-slurm 0\.1 has the name of hpcml's own, which"):
+        plugins.load(plugins.SCHEDULERS, "slurm", Scheduler, ours=BACKENDS)
 
 
 def test_two_packages_with_one_name_are_both_left_alone(site: Path) -> None:

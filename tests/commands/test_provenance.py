@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.provenance import NO_CODE, describe
+from hpcml.commands.submit.provenance import describe
 
 
 def packages() -> dict[str, str]:
-    return describe(["hpcml", "run"], Path("/"), NO_CODE, [], datetime.now(UTC)).packages
+    return describe(["hpcml", "run"], [], datetime.now(UTC)).packages
 
 
 def test_the_packages_are_those_that_importlib_finds_in_the_order_of_their_names() -> None:

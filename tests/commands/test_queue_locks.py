@@ -1,4 +1,4 @@
-"""Where the queues of this machine claim its cores: in a place that is there for as long as they are."""
+"""Where the queue of this machine has its lock: in a place that is there for as long as it is."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.submit.site import asked_of, completed, refuse_impossible, routed, unknown_queue
+from hpcml.commands.submit.check import asked_of, completed, refuse_impossible, routed, unknown_queue
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError
 from hpcml.model.run import Run

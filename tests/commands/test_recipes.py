@@ -11,7 +11,8 @@ from hpcml.errors import ConfigError
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import CAPABILITIES, PrecisionName
 from hpcml.paths import resource_dir
-from hpcml.report.recipes import recipe_markdown
+from hpcml.report.recipes import recipe_document
+from hpcml.report.render.markdown import as_markdown
 
 
 def test_every_shipped_recipe_is_listed_and_some_model_chooses_it(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_the_framework_of_a_model_is_called_a_default_where_others_can_be_chosen
 ) -> None:
     (found,) = list_recipes(tmp_path, name)
 
-    assert f"| models | {models} |" in recipe_markdown(found)
+    assert f"- models: {models}" in as_markdown(recipe_document(found))
 
 
 def test_a_folder_of_the_users_with_a_shipped_name_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hpcml.commands.collect import collect, opened
 from hpcml.commands.rm import Copy, delete_tree, find_unused, finish_removals, plan_removal, remove, remove_unused
 from hpcml.commands.selection import Selection
 from hpcml.commands.submit.submission import Phase, RecordedBatch, Submission, open_submission, this_host
-from hpcml.commands.tag import TagChange, tag
+from hpcml.commands.tag import tag
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.state import State
@@ -242,24 +242,18 @@ def test_code_that_is_wanted_after_the_question_stays(places: Places) -> None:
     assert [path.name for path in places.code.iterdir()] == [copy.name]
 
 
-def test_code_that_a_retry_or_a_run_elsewhere_names_stays(store: Database, places: Places, tmp_path: Path) -> None:
-    names = [letter * 16 for letter in "abcde"]
+def test_code_that_a_run_elsewhere_has_stays(store: Database, places: Places, tmp_path: Path) -> None:
+    names = [letter * 16 for letter in "abc"]
     for name in names:
         (places.code / name).mkdir(parents=True)
         os.utime(places.code / name, (1, 1))
-    of_retry = RunDir(places.runs / "default" / UID).retry_manifest(1)
-    of_retry.parent.mkdir()
-    of_retry.write_text(f'{{"plan": {{"cwd": "{places.code / names[0]}/project"}}}}')
+    (places.runs / "default" / UID / "code").symlink_to(places.code / names[0])
     copied = ended(tmp_path / "copied", "20260528-202640-cccccccc")
-    copied.code.symlink_to(places.code / names[1])
-    copied.client_path.symlink_to(places.code / names[4])
+    copied.client_path.symlink_to(places.code / names[1])
     adopt(places, [tmp_path / "copied"])
-    of_batch = places.submissions / "s-0" / "job.sh"
-    of_batch.parent.mkdir(parents=True)
-    of_batch.write_text(f"cd {places.code / names[2]}\n")
 
-    assert [copy.path.name for copy in find_unused(places)] == [names[3]]
-    assert [copy.path.name for copy in find_unused(places, without={UID})] == [names[0], names[3]]
+    assert [copy.path.name for copy in find_unused(places)] == [names[2]]
+    assert [copy.path.name for copy in find_unused(places, without={UID})] == [names[0], names[2]]
     assert known(store) == [UID, OTHER, copied.uid]
 
 
@@ -273,7 +267,7 @@ def test_a_tag_is_no_sign_of_life(places: Places, writer: str) -> None:
         os.utime(journal, (1, 1))
     if writer == "rank0":
         rank0.event("note")
-    tag(places, Selection(references=[UID]), [TagChange(tag="odd", is_wanted=True)])
+    tag(places, Selection(references=[UID]), ["+odd"])
 
     with opened(places) as store:
         collect(store, places, lambda records: {record.uid: None for record in records})

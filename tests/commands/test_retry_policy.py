@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcml.commands.retry_policy import Failure, NoRetry, Retry, decide
-from hpcml.commands.retryable import AUTOMATIC
+from hpcml.commands.retry_policy import AUTOMATIC, Failure, NoRetry, Retry, decide
 from hpcml.model.cluster import Cluster, Queue, Resources, SchedulerName
 from hpcml.model.failure_causes import Cause
 from hpcml.model.run import Run

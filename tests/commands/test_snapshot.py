@@ -310,7 +310,7 @@ def test_none_keeps_nothing(places: Places, repository: Path) -> None:
 
     kept = keep_code(places)(item, run_of(places))
 
-    assert (kept.plan, kept.code, kept.packages) == (item.plan, None, ())
+    assert (kept.plan, kept.code, kept.packages) == (item.plan, None, None)
     assert not places.home.exists()
 
 

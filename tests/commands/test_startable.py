@@ -147,7 +147,7 @@ def test_a_script_that_does_not_compile_is_refused_with_the_line(compose_one: Co
     for run in (compose_one(), on_cluster):
         said = refused(run, f"{sys.executable} wrong.py --lr 1", folder)
         assert said is not None
-        assert said.startswith("wrong.py, line 3: expected an indented block")
+        assert said.startswith("wrong.py: line 3: expected an indented block")
     assert refused(compose_one(), "python escape.py", folder) is None
     # Who says which Python there will be? An image, a module, uv, another PATH.
     of_module = compose_one("+cluster=karolina", "cluster.modules=[Python/3]")

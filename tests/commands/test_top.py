@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hpcml.commands.reported import Reported
-from hpcml.commands.top.live_machine import Sampled
-from hpcml.commands.top.live_runs import RunTop, find_runs, follow
-from hpcml.errors import ConfigError, StoreError
+from hpcml.commands.selection import Selection
+from hpcml.commands.top import RunTop, Sampled, find_runs, follow
+from hpcml.errors import StoreError
 from hpcml.model.live import RunNow
 from hpcml.model.state import State
 from hpcml.paths import Places
@@ -152,7 +152,7 @@ def test_a_run_that_is_removed_ends_the_watch(run_dir: RunDir, write: Write) -> 
     next(looks)
     run_dir.path.rename(run_dir.being_removed)
 
-    (run,) = list(looks)[-1]
+    ((run, _),) = list(looks)[-1]
 
     assert "is gone" in run.notes[0]
 
@@ -161,24 +161,22 @@ def test_the_watch_ends_with_the_last_run(places: Places, run_dir: RunDir, write
     other = make(places, "20261121-083015-222zzzzz")
     write("agent").event("attempt_ended", {"state": "COMPLETED"})
     looks = follow([run_dir, other], period_s=0.01)
-    assert [run.state for run in next(looks)] == [State.COMPLETED, State.PENDING]
+    assert [run.state for run, _ in next(looks)] == [State.COMPLETED, State.PENDING]
     with JournalWriter.open(str(other.journals), run=other.uid, writer="agent") as journal:
         journal.event("attempt_ended", {"state": "TIMEOUT", "reason": "walltime"})
 
-    assert [run.state for run in list(looks)[-1]] == [State.COMPLETED, State.TIMEOUT]
+    assert [run.state for run, _ in list(looks)[-1]] == [State.COMPLETED, State.TIMEOUT]
 
 
-def test_runs_are_found_by_id_its_ends_name_folder_and_submission(places: Places) -> None:
+def test_runs_are_found_by_id_its_ends_name_and_submission(places: Places) -> None:
     one = make_run_dir(places.runs, UID, name="base", submission="s1")
     two = make_run_dir(places.runs, "20261121-083015-223xyzzy", submission="s2")
 
-    assert find_runs(places, [UID, "ABCDE", "base", str(one.path)]) == [one]
-    assert find_runs(places, ["xyzzy"], "s1") == [two, one]
+    assert find_runs(places, Selection(references=[UID, "ABCDE", "base"])) == [one]
+    assert find_runs(places, Selection(submission="s2")) == [two]
     for word in ("20261121", "nothing"):
         with pytest.raises(StoreError, match=word):
-            find_runs(places, [word])
-    with pytest.raises(ConfigError, match="--submission s3"):
-        find_runs(places, [], "s3")
+            find_runs(places, Selection(references=[word]))
 
 
 def test_of_long_telemetry_both_ends_are_read_and_then_what_is_added(run_dir: RunDir, write: Write) -> None:

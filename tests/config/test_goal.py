@@ -59,22 +59,6 @@ def test_a_metric_that_is_chosen_has_the_goal_of_its_name(words: list[str], goal
     assert (None if (told := point.run.objective.goal) is None else told.name) == goal
 
 
-def test_a_goal_that_contradicts_the_name_is_warned_about_unless_it_was_typed(
-    with_study: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def warned(*words: str) -> list[str]:
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            plan_all(compose_from_cli(["study=mine", *words], project=with_study, program=PROGRAM), look_around({}))
-        return [record.getMessage() for record in caplog.records if "objective.goal" in record.getMessage()]
-
-    told = "objective.goal=max, but by its name valid_ppl has min: say objective.goal=min or max"
-    assert warned("data=digits") == [told]
-    assert warned("data=digits", "objective.goal=max") == []
-    assert warned("data=digits", "objective.goal=min") == []
-    assert warned() == []  # nothing says another goal than the name
-
-
 def test_that_nothing_tells_which_way_a_typed_metric_is_better_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -397,31 +397,6 @@ def test_precisions_that_do_not_reach_the_program_are_remarked_on(
 
 
 @pytest.mark.parametrize(
-    ("line", "name", "is_remarked"),
-    [
-        ("python train.py --lr 0.1", "bf16", True),
-        ("python train.py", "amp_fp16", True),
-        ("python train.py", "tf32", False),  # a switch in the environment asks for it
-        ("python train.py", "fp32", False),
-        ("python train.py", "own", False),
-        ("python train.py --dtype bfloat16", "bf16", False),
-        ("python main.py fit --trainer.precision 16-mixed", "amp_fp16", False),
-        ("python train.py --amp", "amp_bf16", False),
-        ("python train.py --p {precision}", "bf16", False),
-        ("python asks.py", "bf16", False),
-    ],
-)
-def test_a_precision_of_which_the_program_hears_nothing_is_remarked_on(
-    tmp_path: Path, line: str, name: str, *, is_remarked: bool
-) -> None:
-    (tmp_path / "asks.py").write_text("from hpcml_client import connect\nconnect().apply_precision()\n")
-
-    said = swept(line).remarks([0], [PrecisionName[name]], project=tmp_path)
-
-    assert any(one.startswith(f"precision={name}, and no word of the command tells") for one in said) == is_remarked
-
-
-@pytest.mark.parametrize(
     ("line", "names"),
     [
         ("taskset -c 0,1 python t.py --lr 1,2", ["lr"]),

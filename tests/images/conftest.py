@@ -56,10 +56,14 @@ def closed_registry(tmp_path_factory: pytest.TempPathFactory, base_layout: Path)
 
 @pytest.fixture
 def user(account: Account) -> Iterator[ImageUser]:
-    """The user with an empty folder and no images."""
+    """The user with an empty folder and no images, for whom no program builds Dockerfiles."""
     folder = account.new_folder()
-    account.run(["mkdir", "me"], cwd=folder)
-    found = ImageUser(account=account, folder=folder, environ={"PATH": f"{account.python.parent}:{PATH}"})
+    account.run(["mkdir", "me", "none"], cwd=folder)
+    for name in ("podman", "buildah", "docker"):
+        (folder / "none" / name).write_text("#!/bin/sh\nexit 1\n")
+        (folder / "none" / name).chmod(0o755)
+    path = f"{account.python.parent}:{folder}/none:{PATH}"
+    found = ImageUser(account=account, folder=folder, environ={"PATH": path})
     yield found
     found.end_all()
     shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.images.registry import Reference, resolve
+from hpcml.images.registry import Reference, ask
 from tests.cluster.apptainer.registry import Registry, make_base, running
 from tests.images.user import ImageUser, one_line
 
@@ -105,9 +105,8 @@ def test_without_a_network_the_image_that_is_here_is_used_and_that_is_said(
 def test_a_base_that_is_pinned_and_here_needs_no_registry(user: ImageUser, base_layout: Path, tmp_path: Path) -> None:
     with running(tmp_path / "registry", needs_login=False) as registry:
         registry.push(base_layout, "base", "nvidia/pytorch:24.12-py3")
-        digest = resolve(
-            Reference(host=registry.host, name="nvidia/pytorch", tag="24.12-py3", plain_http=True), environ={}
-        )
+        reference = Reference(host=registry.host, name="nvidia/pytorch", tag="24.12-py3", plain_http=True)
+        digest = ask(reference, environ={}).digest
         built = user.build(registry, f"container.digest={digest}")
         wrong = user.build(registry, f"container.digest=sha256:{'0' * 64}")
 
@@ -122,7 +121,7 @@ def test_a_base_that_is_pinned_and_here_needs_no_registry(user: ImageUser, base_
 def test_an_image_travels_to_a_site_without_a_network(user: ImageUser, registry: Registry) -> None:
     user.build(registry)
     (image,) = user.listed()
-    tar, there = user.folder / "image.tar", str(user.folder / "there")
+    tar, there = user.folder / "image.sif", str(user.folder / "there")
 
     exported = user("images", "export", image["key"][:8], str(tar))
     imported = user("images", "import", str(tar), HPCML_IMAGES=there)

@@ -19,18 +19,6 @@ case "$*" in *mksquashfs-args*) echo "unknown flag: --mksquashfs-args" >&2; exit
 if [ "$*" = "build --help" ]; then echo "  -s, --sandbox  build image as sandbox format"; exit; fi
 exec {real} "$@"
 """
-# A squashfuse without zstd, as that of Enterprise Linux 7 is: it looks into the image (numbers of the superblock).
-_WITHOUT_ZSTD = """#!/usr/bin/python3
-import os, sys
-for word in sys.argv[1:]:
-    if os.path.isfile(word):
-        with open(word, "rb") as file:
-            head = file.read(1 << 20)
-        at = head.find(b"hsqs")
-        if head[at + 20] == 6:
-            sys.exit("Squashfs image uses zstd compression, this version supports only zlib, xz.")
-os.execv({real!r}, ["squashfuse_ll", *sys.argv[1:]])
-"""
 
 
 def program(user: ImageUser, name: str, text: str) -> str:
@@ -88,25 +76,6 @@ def test_where_the_runtime_cannot_be_told_it_is_gzip_and_the_log_says_why(user: 
     (image,) = user.listed()
     assert image["compression"] == "gzip"
     assert "packed with gzip: apptainer 1.4.5 has no option --mksquashfs-args (Apptainer 1.4 has)" in log_of(image)
-
-
-@real
-def test_where_such_an_image_would_not_start_it_is_gzip_and_the_log_says_why(
-    user: ImageUser, registry: Registry
-) -> None:
-    path = program(user, "squashfuse_ll", _WITHOUT_ZSTD.format(real="/usr/bin/squashfuse_ll"))
-
-    made = user.build(registry, PATH=path)
-    asked = user.build(registry, "container.compression=zstd", "container.post=['true']", PATH=path)
-
-    assert made.returncode == 0, made.stderr
-    (image,) = user.listed()
-    assert image["compression"] == "gzip"
-    assert "packed with gzip: such an image does not start here (" in log_of(image)
-    assert "this version supports only zlib" in log_of(image)
-    assert asked.returncode == 4
-    assert "container.compression=zstd: such an image does not start here (" in one_line(asked)
-    assert one_line(asked).endswith(": set gzip, or auto")
 
 
 @real

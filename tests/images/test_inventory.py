@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -80,15 +78,15 @@ def test_an_exported_image_arrives_as_it_left(tmp_path: Path) -> None:
     there = Cache(tmp_path / "there")
     counted: list[int] = []
 
-    inventory.export(cache, record, tmp_path / "image.tar", on_bytes=counted.append)
-    arrived = inventory.bring_in(there, tmp_path / "image.tar", on_bytes=silent)
+    inventory.export(cache, record, tmp_path / "image.sif", on_bytes=counted.append)
+    arrived = inventory.bring_in(there, tmp_path / "image.sif", on_bytes=silent)
 
     assert sum(counted) == record.size_bytes
     assert there.find(record.key) == arrived
     assert arrived.sha256 == record.sha256
     assert arrived.imported_at is not None
     assert there.verify(arrived) is None
-    assert inventory.bring_in(there, tmp_path / "image.tar", on_bytes=silent) == arrived
+    assert inventory.bring_in(there, tmp_path / "image.sif", on_bytes=silent) == arrived
     assert {path.name for path in (tmp_path / "there").iterdir()} == {
         "locks", f"{record.key}.sif", f"{record.key}.json", f"{record.key}.def",
     }  # fmt: skip
@@ -96,54 +94,41 @@ def test_an_exported_image_arrives_as_it_left(tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten_or_half_exported(tmp_path: Path) -> None:
     cache, record = filled(tmp_path / "here")
-    (tmp_path / "there.tar").write_text("mine")
+    (tmp_path / "there.sif").write_text("mine")
 
     with pytest.raises(ImageError, match="exists"):
-        inventory.export(cache, record, tmp_path / "there.tar", on_bytes=silent)
+        inventory.export(cache, record, tmp_path / "there.sif", on_bytes=silent)
     Path(record.path).write_bytes(b"other")
     with pytest.raises(ImageError, match="is not exported"):
-        inventory.export(cache, record, tmp_path / "new.tar", on_bytes=silent)
+        inventory.export(cache, record, tmp_path / "new.sif", on_bytes=silent)
 
-    assert (tmp_path / "there.tar").read_text() == "mine"
-    assert not (tmp_path / "new.tar").exists()
-
-
-def repacked(source: Path, target: Path, **changes: bytes | None) -> Path:
-    """Write *source* again with other members."""
-    with tarfile.open(source) as old, tarfile.open(target, "w") as new:
-        for member in old.getmembers():
-            file = old.extractfile(member)
-            assert file is not None
-            content = changes.get(member.name.replace(".", "_"), file.read())
-            if content is not None:
-                member.size = len(content)
-                new.addfile(member, io.BytesIO(content))
-    return target
+    assert (tmp_path / "there.sif").read_text() == "mine"
+    assert not (tmp_path / "new.sif").exists()
 
 
 def test_a_file_that_changed_on_its_way_is_refused_and_nothing_stays(tmp_path: Path) -> None:
     cache, record = filled(tmp_path / "here")
-    tar = tmp_path / "image.tar"
-    inventory.export(cache, record, tar, on_bytes=silent)
-    words = json.loads(cache.record(record.key).read_text())
-    forged = json.dumps({**words, "definition": "Bootstrap: docker\nFrom: other\n"}).encode()
-    upwards = json.dumps({**words, "key": "../../escape"}).encode()
-    bad = [
-        repacked(tar, tmp_path / "1.tar", image_sif=b"imagE"),
-        repacked(tar, tmp_path / "2.tar", image_sif=None),
-        repacked(tar, tmp_path / "3.tar", record_json=None),
-        repacked(tar, tmp_path / "4.tar", record_json=b"{}"),
-        repacked(tar, tmp_path / "5.tar", record_json=forged),
-        repacked(tar, tmp_path / "6.tar", record_json=upwards),
-        tmp_path / "7.tar",
-        tmp_path / "8.tar",
-        tmp_path / "none.tar",
-    ]
-    bad[6].write_bytes(tar.read_bytes()[:2050])
-    bad[7].write_bytes(b"no tar at all")
+    image = tmp_path / "image.sif"
+    inventory.export(cache, record, image, on_bytes=silent)
+    written = (tmp_path / "image.json").read_text()
+    words = json.loads(written)
     there = Cache(tmp_path / "there")
+    bad = {
+        "another image": (b"imagE", written),
+        "no image": (None, written),
+        "no record": (image.read_bytes(), None),
+        "empty": (image.read_bytes(), "{}"),
+        "forged": (image.read_bytes(), json.dumps({**words, "definition": "Bootstrap: docker\nFrom: other\n"})),
+        "upwards": (image.read_bytes(), json.dumps({**words, "key": "../../escape"})),
+        "cut": (image.read_bytes()[:2], written),
+    }
 
-    for path in bad:
+    for name, (content, text) in bad.items():
+        path = tmp_path / f"{name}.sif"
+        if content is not None:
+            path.write_bytes(content)
+        if text is not None:
+            path.with_suffix(".json").write_text(text)
         with pytest.raises(ImageError) as refused:
             inventory.bring_in(there, path, on_bytes=silent)
         assert "\n" not in str(refused.value)

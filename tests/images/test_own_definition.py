@@ -84,25 +84,3 @@ def test_what_docker_save_has_written_is_a_base(user: ImageUser, base_layout: Pa
     (image,) = user.listed()
     assert image["base"] == str(archive)
     assert user.inside(image["path"], "cat", "/etc/words", "/made") == "the first base\nmade\n"
-
-
-@pytest.mark.parametrize("words", [("train.def",), ("out.sif", "train.def"), ("-f", "train.def")])
-def test_who_writes_as_with_apptainer_is_told_the_words(user: ImageUser, words: tuple[str, ...]) -> None:
-    (user.folder / "train.def").write_text(DEFINITION, encoding="utf-8")
-    (user.folder / "out.sif").write_bytes(b"of an earlier build")
-
-    done = user("build", *words)
-
-    assert done.returncode == 2
-    assert "train.def: to build an image of it write hpcml build --definition train.def" in one_line(done)
-
-
-def test_who_writes_as_with_docker_is_told_the_words(user: ImageUser) -> None:
-    (user.folder / "Dockerfile").write_text("FROM alpine\n", encoding="utf-8")
-
-    done = user("build", "-t", "mine", ".")
-    of_registry = user("build", "docker://ubuntu:24.04")
-
-    assert ".: to build an image of it write hpcml build --dockerfile Dockerfile" in one_line(done)
-    words = "write container=docker container.image=ubuntu container.tag=24.04"
-    assert f"docker://ubuntu:24.04 is no override: {words}" in one_line(of_registry)

@@ -44,8 +44,6 @@ def test_without_fuse_images_are_built_and_unpacked_before_they_start_and_that_i
     run = without_fuse(user, tmp_path / "fuse", "run", *words)
 
     assert image["packages"] == {"deb:busybox": "1:1.36"}  # by --unsquash
-    assert image["compression"] == "gzip"
-    assert "/dev/fuse" in Path(image["log"]).read_text()  # why it is not zstd
     assert run.returncode == 0, run.stderr
     assert "/dev/fuse cannot be used here: each start unpacks its image first (--unsquash)" in run.stderr
     assert "the first base" in user("logs", "@1").stdout

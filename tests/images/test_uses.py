@@ -87,8 +87,8 @@ def test_nothing_is_removed_without_a_yes(hpcml: Hpcml, tmp_path: Path) -> None:
     [
         (("rm", "-y", "zz"), 4, "no image has a key that begins with 'zz'"),
         (("rm", "--older-than", "soon"), 2, "--older-than=soon is no age: write 30d, 12h or 0"),
-        (("export", "zz", "x.tar"), 4, "no image in"),
-        (("import", "none.tar"), 4, "No such file"),
+        (("export", "zz", "x.sif"), 4, "no image in"),
+        (("import", "none.sif"), 4, "No such file"),
         (("verify", "zz"), 4, "no image in"),
     ],
 )

@@ -5,8 +5,10 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -182,8 +184,7 @@ def test_an_experiment_that_was_deleted_in_mlflow_is_said(hpcml: Hpcml, server: 
     assert "experiment other was deleted in MLflow" in said_in_one_line(done)
 
 
-def test_kill_9_at_any_point_leaves_no_run_or_point_twice(hpcml: Hpcml, file_store: Server) -> None:
-    server = file_store
+def test_kill_9_at_any_point_leaves_no_run_or_point_twice(hpcml: Hpcml, server: Server) -> None:
     for number in range(8):
         run_dir = make_run_dir(hpcml.home / "runs", f"20260529-000000-zzz{number}", seed=number)
         journal = Journal(run_dir, attempt=0)
@@ -194,8 +195,8 @@ def test_kill_9_at_any_point_leaves_no_run_or_point_twice(hpcml: Hpcml, file_sto
     for _ in range(6):
         exporting = subprocess.Popen(words, env=hpcml.environ, cwd=hpcml.cwd, stderr=subprocess.DEVNULL)
         patience = time.monotonic() + 300
-        known = runs_in(hpcml.cwd / "mlruns")
-        while exporting.poll() is None and runs_in(hpcml.cwd / "mlruns") == known and time.monotonic() < patience:
+        known = n_runs_in(hpcml.cwd / "mlflow.db")
+        while exporting.poll() is None and n_runs_in(hpcml.cwd / "mlflow.db") == known and time.monotonic() < patience:
             time.sleep(0.02)
         time.sleep(chance.random() * 0.3)
         exporting.send_signal(signal.SIGKILL)
@@ -211,31 +212,9 @@ def test_kill_9_at_any_point_leaves_no_run_or_point_twice(hpcml: Hpcml, file_sto
     assert "0 updated, 11 unchanged" in export(hpcml, server)
 
 
-def test_a_run_that_was_being_described_when_its_process_died_is_exported_again(
-    hpcml: Hpcml, file_store: Server
-) -> None:
-    export(hpcml, file_store)
-    tagged = next((hpcml.cwd / "mlruns").glob("*/*/tags/hpcml.uid"))
-    description = tagged.parents[1] / "meta.yaml"
-    described = description.read_text()
-    description.write_text("")
-
-    export(hpcml, file_store)
-
-    assert len(file_store.runs()) == 3
-    assert not description.exists()
-    of_others = description.parent.with_name("0" * 32)
-    (of_others / "params").mkdir(parents=True)
-    (of_others / "params" / "rate").write_text("0.1")
-    (of_others / "meta.yaml").write_text("")
-    refused = hpcml("export", "--to", "mlflow", "-o", file_store.uri)
-    assert refused.returncode != 0
-    assert f"{of_others} has an empty meta.yaml, and is not hpcml's" in said_in_one_line(refused)
-    assert "run_id" in described
-
-
-def runs_in(mlruns: Path) -> int:
-    return len(list(mlruns.glob("*/*/meta.yaml")))
+def n_runs_in(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as database:
+        return int(database.execute("SELECT count(*) FROM runs").fetchone()[0])
 
 
 def test_a_second_export_at_the_same_time_is_refused(hpcml: Hpcml) -> None:

@@ -332,7 +332,9 @@ def test_artifacts_are_copied_when_asked_for(hpcml: Hpcml, store: Mlflow, tmp_pa
 
     run = known(hpcml)[run_id]
     assert (Path(run["path"]) / "artifacts" / "model" / "weights.bin").stat().st_size == 1000
-    assert '"artifacts/model/weights.bin"' in hpcml("show", run["uid"], "--json").stdout
+    assert hpcml("show", run["uid"], "--json").stdout.count('"artifacts/model/weights.bin"') == 1
+    for words in ((), ("--artifacts",)):
+        assert imported(hpcml, store, *words) == "0 runs imported, 0 with news, 1 unchanged; 0 points"
 
 
 def test_what_hpcml_exported_comes_home_as_itself(hpcml: Hpcml, store: Mlflow, tmp_path: Path) -> None:

@@ -281,8 +281,8 @@ def test_an_exception_that_a_program_survived_is_known_where_its_traceback_is_th
     assert survived_exception(printed) == exception
 
 
-# Printed by programs of gfortran 12, Go 1.19 and Rust 1.95
-OF_OTHER_LANGUAGES = {
+# Printed by programs of gfortran 12, and by workflows that start Python
+OF_OTHER_PROGRAMS = {
     """At line 10 of file a.f90 (unit = 10)
 Fortran runtime error: Cannot open file 'nosuch.dat': No such file or directory
 
@@ -292,47 +292,6 @@ Error termination. Backtrace:
 \tat /tmp/a.f90:15
 """: "Fortran runtime error: Cannot open file 'nosuch.dat': No such file or directory",
     "ERROR STOP no such deck\n\nError termination. Backtrace:\n#0  0x7ff1fca218c2 in ???\n": "ERROR STOP no such deck",
-    """panic: runtime error: index out of range [2] with length 0
-
-goroutine 1 [running]:
-main.main()
-\t/tmp/b.go:3 +0x96
-""": "panic: runtime error: index out of range [2] with length 0",
-    """
-thread 'main' (25295) panicked at src/main.rs:3:66:
-bad lr: ParseFloatError { kind: Invalid }
-stack backtrace:
-   0: __rustc::rust_begin_unwind
-note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose backtrace.
-""": "panicked at src/main.rs:3:66: bad lr: ParseFloatError { kind: Invalid }",
-    """
-thread 'main' panicked at 'no file a.dat', src/main.rs:3:66
-note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
-""": "panicked at 'no file a.dat', src/main.rs:3:66",
-    "Error in g(x) : no convergence\nCalls: f -> g\nIn addition: Warning message:\nslow \nExecution halted\n": (
-        "Error in g(x) : no convergence"
-    ),
-    "Error in fit(x, y, iterations = 100, rate = 0.1) : \n  no convergence\nExecution halted\n": (
-        "Error in fit(x, y, iterations = 100, rate = 0.1): no convergence"
-    ),
-    '--> FOAM FATAL ERROR: (openfoam-2112)\ncannot find file "controlDict"\n\n    From readStream()\nFOAM exiting\n': (
-        'FOAM FATAL ERROR: cannot find file "controlDict"'
-    ),
-    "File input/output error:\ntopol.tpr\n\nFor more information and tips see the GROMACS website\n": (
-        "File input/output error: topol.tpr"
-    ),
-    "[0]PETSC ERROR: ----- Error Message -----\n[0]PETSC ERROR: Argument out of range\n[0]PETSC ERROR: See more\n": (
-        "PETSC ERROR: Argument out of range"
-    ),
-    'Exception in thread "main" java.lang.IllegalStateException: diverged at 2.0\n\tat Main.main(Main.java:4)\n'
-    "Caused by: java.lang.ArithmeticException: inf\n\t... 1 more\n": (
-        "java.lang.IllegalStateException: diverged at 2.0"
-    ),
-    "Error: cannot read run.toml\n\nCaused by:\n    0: no such section\n    1: line 3\n": (
-        "Error: cannot read run.toml: no such section"
-    ),
-    "ERROR ~ Error executing process\n\nCaused by:\n  Process `FIT` ended\n": "Caused by: Process `FIT` ended",
-    "Caused by:\n  Process `FIT` terminated\n\nCommand error:\n  (empty)\n": "Caused by: Process `FIT` terminated",
     "Caused by:\n  Process `FIT` terminated\n\nCommand error:\n  Traceback (most recent call last):\n"
     '    File "train.py", line 3, in <module>\n  ValueError: bad rate\n\nWork dir:\n  /w/ab\n': "ValueError: bad rate",
     f"{TRACEBACK}ValueError: bad rate\nError in rule train:\n    jobid: 1\n": "ValueError: bad rate",
@@ -341,20 +300,13 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
 }
 
 
-@pytest.mark.parametrize(
-    ("printed", "exception"),
-    OF_OTHER_LANGUAGES.items(),
-    ids=[
-        *("f90", "stop", "go", "rust", "old rust", "r", "r, long", "openfoam", "gromacs", "petsc"),
-        *("java", "rust, with its cause", "nextflow 24", "nextflow", "python in nextflow", "snakemake", "no r", "none"),
-    ],
-)
-def test_what_ended_a_program_of_another_language_is_above_its_backtrace(printed: str, exception: str | None) -> None:
+@pytest.mark.parametrize(("printed", "exception"), OF_OTHER_PROGRAMS.items())
+def test_what_ended_a_fortran_program_is_above_its_backtrace(printed: str, exception: str | None) -> None:
     assert last_exception(printed) == exception
 
 
 RULER = "-" * 74
-# Printed by Open MPI 4.1.4, of a program on two ranks that calls exit(4), dies of a wrong address, or calls MPI_Abort
+# Printed by Open MPI 4.1.4, of a program on two ranks that calls exit(4), or calls MPI_Abort
 ONE_EXITED = f"""{RULER}
 Primary job  terminated normally, but 1 process returned
 a non-zero exit code. Per user-direction, the job has been aborted.
@@ -365,16 +317,6 @@ the job to be terminated. The first process to do so was:
 
   Process name: [[11061,1],1]
   Exit code:    4
-{RULER}
-"""
-ONE_CRASHED = f"""[vm:18425] *** Process received signal ***
-[vm:18425] *** End of error message ***
-{RULER}
-Primary job  terminated normally, but 1 process returned
-a non-zero exit code. Per user-direction, the job has been aborted.
-{RULER}
-{RULER}
-mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 11 (Segmentation fault).
 {RULER}
 """
 ONE_ABORTED = f"""ERROR: cannot open potential file Cu_u6.eam
@@ -388,29 +330,6 @@ NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
 [vm:18348] 1 more process has sent help message help-mpi-api.txt / mpi-abort
 [vm:18348] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages
 """
-TOO_MANY_RANKS = f"""{RULER}
-There are not enough slots available in the system to satisfy the 20
-slots that were requested by the application:
-
-  ./a
-
-Either request fewer slots for your application, or make more slots
-available for use.
-{RULER}
-"""
-NO_SLOTS = (
-    "There are not enough slots available in the system to satisfy the 20 slots that were requested by the application"
-)
-
-
-JULIA = """ERROR: LoadError: DimensionMismatch: A has dimensions (2,3)
-Stacktrace:
- [1] gemv!(y::Vector{Float64}, tA::Char)
-   @ LinearAlgebra /opt/julia/src/matmul.jl:503
- [2] top-level scope
-   @ ~/train.jl:3
-in expression starting at /home/u/train.jl:3
-"""
 
 
 @pytest.mark.parametrize(
@@ -419,46 +338,14 @@ in expression starting at /home/u/train.jl:3
         ("Checksum: 36691 (INVALID)\n=======\n\n", "Checksum: 36691 (INVALID)"),
         ("loss 0.5\n_____\n+----+\n", "loss 0.5"),
         ("=======\n", None),
-        (ONE_EXITED, None),
         (f"Error: bad input deck, line 7\n{ONE_EXITED}", "Error: bad input deck, line 7"),
-        (
-            ONE_CRASHED,
-            "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 11 (Segmentation fault).",
-        ),
         (ONE_ABORTED, "ERROR: cannot open potential file Cu_u6.eam"),
-        (TOO_MANY_RANKS, NO_SLOTS),
-        (f"{TOO_MANY_RANKS}giving up\n", "giving up"),
         (f"Results\n{RULER}\n1 2 3\n", "1 2 3"),
-        ("Error: bad rate\nExecution halted\n", "Error: bad rate"),
-        (JULIA, "ERROR: LoadError: DimensionMismatch: A has dimensions (2,3)"),
-        ("error: bad (op1 is 1x3)\nerror: called from\n    train at line 1 column 18\n", "error: bad (op1 is 1x3)"),
-        ("Error: bad\n    at f (/a.js:1:21)\n    at node:internal/main:23:47\n\nNode.js v20.20.2\n", "Error: bad"),
-        ("java.io.IOException: bad\n\tat org.x.Main.main(Main.java:5)\n\t... 3 more\n", "java.io.IOException: bad"),
-        ("lua: a.lua:1: bad\nstack traceback:\n\ta.lua:1: in main chunk\n\t[C]: in ?\n", "lua: a.lua:1: bad"),
-        ("a.rb:1:in `f': bad (Error)\n\tfrom a.rb:3:in `<main>'\n", "a.rb:1:in `f': bad (Error)"),
-        ("ERROR: Unknown pair style\nLast command: pair_style lj\n", "ERROR: Unknown pair style"),
         ('[1] "bad (rate)"\n[1] 0.5\n', "[1] 0.5"),
         ("[1] loaded\nrank 0 ended\n[2] assert(x > 0) failed\n", "[2] assert(x > 0) failed"),
         ("done\nat step 5 (loss 3)\n", "at step 5 (loss 3)"),
         ("at line 3 column 5\n", "at line 3 column 5"),
         ("no such deck\nsrun: error: n1: task 1: Exited with exit code 9\n", "no such deck"),
-        (
-            "ERROR: Could not consume arg: --lrr=1\nUsage: f.py -\n\nFor detailed information, run:\n  f.py --help\n",
-            "ERROR: Could not consume arg: --lrr=1",
-        ),
-        (
-            "FATAL Flags parsing error: Unknown flag 'lrr'.\nPass --helpshort or --helpfull to see help.\n",
-            "FATAL Flags parsing error: Unknown flag 'lrr'.",
-        ),
-        (
-            "error: unexpected argument '--x' found\n\nUsage: sim [OPTIONS]\n\nFor more information, try '--help'.\n",
-            "error: unexpected argument '--x' found",
-        ),
-        (
-            "sim: invalid option -- 'x'\n\nusage: sim [-n N]\n  -n N  ignore errors of N files\n",
-            "sim: invalid option -- 'x'",
-        ),
-        ("sim: unrecognized option '--x'\nTry 'sim --help' for more information.\n", "sim: unrecognized option '--x'"),
         (
             "unknown host, went on\nusage: t.py [--lr LR]\nt.py: error: argument --lr: bad\n",
             "t.py: error: argument --lr: bad",

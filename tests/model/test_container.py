@@ -137,7 +137,7 @@ def test_everything_can_be_set_on_the_command_line_and_survives_json(compose_one
         ],
         (BUILT, {"environment": {"MODE": "nvapi-0123"}}, "container.environment.MODE looks like a secret"),
         (BUILT, {"labels": {"a": "b\n%post"}}, "container.labels.a holds a line break"),
-        (BUILT, {"runtime": "docker"}, "choose apptainer, singularity, enroot"),
+        (BUILT, {"runtime": "docker"}, "choose apptainer, singularity, pyxis"),
         (BUILT, {"binds": ["data"]}, "'data' in 'data' is no absolute path"),
         (BUILT, {"binds": ["/a:b"]}, "'b' in '/a:b' is no absolute path"),
         (BUILT, {"binds": ["/a:/b:rx"]}, "choose ro or rw"),

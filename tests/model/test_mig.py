@@ -12,8 +12,9 @@ from hpcml.model.mig import mig_profiles
 from hpcml.runs.manifest import Manifest, Provenance
 from hpcml.runs.run_json import FORMAT
 from hpcml.schedulers.request import request_for
-from hpcml.schedulers.slurm.script import Titles, render
+from hpcml.schedulers.slurm import render
 from tests.commands.planning import planned_for
+from tests.schedulers.slurm.test_slurm_script import draft
 
 NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
 REQUEST = "cluster.gpu_request='--gpus-per-node={gpu_type}:{gpus}'"
@@ -55,9 +56,7 @@ def test_a_slice_is_asked_for_in_the_words_of_the_site(tmp_path: Path) -> None:
     (item,) = planned_for(tmp_path, *NARVAL, "resources.mig=3g.20gb")
     manifest = Manifest(format=FORMAT, uid="u", spec_hash="", run=item.run, plan=item.plan, provenance=NOWHERE)
 
-    script = render(
-        request_for(manifest), titles=Titles(name="n", comment="c", remark="r"), folder=tmp_path, command=["true"]
-    )
+    script = render(draft(request_for(manifest)))
 
     assert "#SBATCH --gpus-per-node=a100_3g.20gb:1" in script.splitlines()
     assert item.run.profile_device().name == "A100-SXM4-40GB MIG 3g.20gb"

@@ -12,7 +12,7 @@ from hpcml.model.precision import (
     decide_numerics,
     environment,
 )
-from hpcml_train.precision.formats import name_precision
+from hpcml_client.formats import name_precision
 
 A100 = Device(kind="cuda", name="NVIDIA A100-SXM4-40GB", compute_capability=(8, 0))
 V100 = Device(kind="cuda", name="Tesla V100-SXM2-16GB", compute_capability=(7, 0))

@@ -19,7 +19,7 @@ from numeric_runs import run_all
 
 from hpcml.model.failure_causes import ended_because
 from hpcml.runs.journal import Event, read_journal
-from hpcml_train.precision.formats import name_precision
+from hpcml_client.formats import name_precision
 
 pytestmark = pytest.mark.torch
 MLP: dict[str, object] = {"model__name": "mnist_mlp", "training__steps": 6}

@@ -12,7 +12,7 @@ pytest.importorskip("onnxruntime")
 
 from vision_runs import Done, Job, load_module, run_jobs
 
-from hpcml_train.precision.formats import name_precision
+from hpcml_client.formats import name_precision
 from tests.cli.command_line import Hpcml, said_in_one_line
 
 pytestmark = pytest.mark.torch

@@ -10,7 +10,7 @@ import pytest
 from image_runs import Recorded, config_of
 from numeric_runs import assert_it_went_on_bit_for_bit, load, run_all
 
-from hpcml_train.precision.formats import name_precision
+from hpcml_client.formats import name_precision
 
 pytest.importorskip("sklearn")
 

@@ -17,7 +17,7 @@ from image_runs import Recorded
 from language_runs import DRAWS, SAYS, SQUARES, assert_it_continues
 from numeric_runs import ROOT, assert_it_went_on_bit_for_bit, config_of, run_all
 
-from hpcml_train.precision.formats import name_precision
+from hpcml_client.formats import name_precision
 from tests.cli.command_line import Hpcml, said_in_one_line
 
 pytestmark = [

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.parts import require
 from tests.report.browsing import Open, Opened
 
-PATIENCE_MS = 300_000
+PATIENCE_MS = 60_000
 SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 

@@ -23,30 +23,6 @@ from rich.console import Console
 
 from hpcml.model.comparison import Comparison, Cost, Discrepancy, Excluded, FlagCode, Load, Losses, Occurrence, ToTarget
 
-GOLDEN = """\
-14 runs by precision · val_accuracy: last value, higher is better
-
-model digits_cnn · data digits · strategy single · layout nchw · cluster karolina · batch size 64 ·
-device cuda (A100)
-  amp_bf16: no difference that matters: -0.0010, between -0.0018 and -0.0002, margin 0.005; 5 seeds
-  tf32: worse, though perhaps by less than the margin: -0.0325, between -0.0450 and -0.0200, margin
-  0.005; 3 seeds
-                         val_accuracy                                                   speed-up
-precision effective  n   ± 95 %       vs fp32 [90 %]     verdict      step ms samples/s [95 %]
-fp32      fp32       5   0.9108                          reference      19.97      3205 1
-                         ± 0.0024
-amp_bf16  amp_bf16   5   0.9098       -0.0010            equivalent     8.979      7128 2.22
-                         ± 0.0024     [-0.0018, -0.0002]                                [2.21, 2.23]
-tf32      fp32, tf32 3/4 0.8783       -0.0325            worse (1,2) emulated  emulated emulated
-                         ± 0.0024     [-0.0450, -0.0200]
-  - (1) 3 seeds: indicative only, take 5
-  - (2) emulated: no speed
-  - t tests paired by seed or unpaired; differences have 90 % intervals, means and speed-ups 95 %
-  - margin 0.005 in val_accuracy, fixed in the configuration
-  - step times: medians over steps 50 to 99 of every run
-  - also differs: hostname: acn01 (12 runs: fp32, amp_bf16); acn02 (1 run: tf32)
-"""
-
 
 def measured() -> Comparison:
     """Return a comparison of which cost, load and the way to a target are known."""
@@ -102,21 +78,6 @@ def measured() -> Comparison:
     )
     where = {"model": "digits_cnn", "training.batch_size": "64"}
     return comparison(rows=rows, where=where, target_source="config", excluded=(), notes=())
-
-
-def test_a_comparison_reads_like_this_in_100_columns() -> None:
-    assert comparison_text(comparison(), width=100).replace("\u00a0", " ") == GOLDEN
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 120, 140, 200])
-def test_no_width_loses_a_number(width: int) -> None:
-    text = comparison_text(comparison(), width=width)
-
-    assert all(len(line) <= width for line in text.splitlines())
-    squeezed = "".join(text.split())
-    for word in ("0.8783", "-0.0325", "[2.21,", "8.979", "7128", "±"):
-        assert word in squeezed or width < 80
-    assert "equivalent" in text
 
 
 def test_a_terminal_gets_lines_and_colour_and_a_file_gets_neither() -> None:
@@ -366,18 +327,6 @@ def test_a_spreadsheet_runs_nothing_from_a_name() -> None:
     assert lines[1]["difference"] == "-0.001"
 
 
-def test_a_long_name_leaves_room_for_what_is_told_of_it() -> None:
-    name = "/scratch/" + "x" * 150
-    told = row(name, 0.9, difference=difference(0.001, 0.002), verdict="equivalent", precision_effective=("fp32",))
-    text = comparison_text(comparison(rows=(row("fp32", 0.9), told)))
-    table = text[text.index("\nprecision ") + 1 :].partition("\n\n")[0]  # further columns come below
-
-    assert max(map(len, text.splitlines())) <= 100
-    assert table.splitlines()[0].split()[:2] == ["precision", "effective"]
-    assert "equivalent" in text
-    assert "".join(line.split(" ")[0] for line in table.splitlines() if line.startswith(("/", "x"))) == name
-
-
 def test_a_verdict_that_is_weaker_among_many_rows_is_said_to_be_so() -> None:
     weaker = row("tf32", 0.9, difference=difference(0.0, 0.004), verdict="non-inferior", verdict_alone="equivalent")
     told = comparison()
@@ -540,9 +489,8 @@ def test_a_report_of_many_arms_begins_with_a_line_for_each_verdict() -> None:
     page = report_page(publication(comparison=of_many_arms(20)))
     text = report_markdown(publication(comparison=of_many_arms(20)))
 
-    named = f"19 of 20: {', '.join(f'arm{at}' for at in range(1, 13))} and 7 more"
-    assert 0 < page.index(named) < page.index('<div class="findings">')
-    assert 0 < text.index(f"- **worse**: {named}") < text.index("arm0 against base")
+    assert 0 < page.index("19 of 20: arm1 against base") < page.index('<div class="findings">')
+    assert 0 < text.index("- worse: 19 of 20: arm1 against base") < text.index("- **better**")
     assert " of 6: " not in report_page(publication(comparison=of_many_arms(6)))
 
 

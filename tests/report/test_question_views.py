@@ -9,26 +9,18 @@ from dataclasses import replace
 
 import pytest
 from report_values import EVIL, run, summary
-from rich.console import Console, RenderableType
 
-from hpcml.model.query_results import Curves, Ranked, Ranking, RunDiff, RunDiffEntry, SqlRows
+from hpcml.model.query_results import Curves, Ranked, Ranking, RunDiff, RunDiffEntry
 from hpcml.model.records import Point
-from hpcml.report import best, diff, query
+from hpcml.report import best, diff
 from hpcml.report import curves as curve_views
-from hpcml.report.render.rows import value_csv, value_json, value_markdown, value_table, value_words
+from hpcml.report.document import Document
+from hpcml.report.query import rows_document, value_words
+from hpcml.report.render.data import as_csv, as_json
+from hpcml.report.render.markdown import as_markdown
+from hpcml.report.render.terminal import as_text
 from hpcml.report.runs import keys_in, rows_of
 from hpcml.report.text_charts import axes, sparkline
-
-
-def console(width: int = 100) -> Console:
-    return Console(file=io.StringIO(), width=width, force_terminal=False)
-
-
-def printed(renderable: RenderableType, width: int = 100) -> list[str]:
-    screen = console(width)
-    screen.print(renderable)
-    assert isinstance(screen.file, io.StringIO)
-    return [line.rstrip() for line in screen.file.getvalue().splitlines()]
 
 
 def points(*values: float) -> list[Point]:
@@ -46,7 +38,8 @@ def points(*values: float) -> list[Point]:
         (math.nan, "", "nan"),
         (90.0, "wall_s", "1m30s"),
         (["a", "b"], "tags", "a, b"),
-        (["a", 1], "betas", '["a", 1]'),
+        (["a", 1], "betas", "a, 1"),
+        ([{"a": 1}], "", '[{"a": 1}]'),
         ({"b": 1, "a": [2]}, "", '{"a": [2], "b": 1}'),
     ],
 )
@@ -61,59 +54,49 @@ def test_a_moment_is_shown_as_one() -> None:
 ROWS = [["a", 1, None], ["b,c", 0.25, [1, "x"]]]
 
 
+def shown(document: Document, width: int = 100) -> list[str]:
+    return as_text(document, width=width).splitlines()
+
+
 def test_rows_are_aligned_and_none_is_empty() -> None:
-    assert printed(value_table(["name", "value", "more"], ROWS, console=console())) == [
+    assert shown(rows_document(["name", "value", "more"], ROWS)) == [
         "name     value  more",
         "a            1",
-        'b,c   0.250000  [1, "x"]',
+        "b,c   0.250000  1, x",
     ]
 
 
 def test_rows_for_programs_are_whole() -> None:
-    assert value_csv(["name", "value", "more"], [["b,c", 1 / 3, [1, "x"]], [True, math.inf, None]]) == (
+    rows = [["b,c", 1 / 3, [1, "x"]], [True, math.inf, None]]
+    assert as_csv(rows_document(["name", "value", "more"], rows)) == (
         'name,value,more\n"b,c",0.3333333333333333,"[1, ""x""]"\ntrue,inf,\n'
     )
-    assert json.loads(value_json(["a", "b"], [[1, math.nan], ["x", None]])) == [
+    assert json.loads(as_json(rows_document(["a", "b"], [[1, math.nan], ["x", None]]))) == [
         {"a": 1, "b": "nan"},
         {"a": "x", "b": None},
     ]
-    assert value_markdown(["a|", "b"], [["x", 1.5]]).splitlines() == [
+    assert as_markdown(rows_document(["a|", "b"], [["x", 1.5]])).splitlines() == [
         "| a\\| | b |",
         "| --- | ---: |",
         "| x | 1.50000 |",
     ]
 
 
-@pytest.mark.parametrize("standing", [True, False])
-def test_texts_from_users_stay_in_their_line(standing: bool) -> None:  # noqa: FBT001
-    lines = printed(value_table([EVIL, "b"], [[EVIL, 1]], console=console(), standing=standing))
+def test_texts_from_users_stay_in_their_line() -> None:
+    lines = shown(rows_document([EVIL, "b"], [[EVIL, 1]]))
 
     assert len(lines) == 2
     assert not set("".join(lines)) & {"\x1b", "\r", "\u202e"}
-    assert len(list(csv.reader(io.StringIO(value_csv([EVIL], [[EVIL]]))))) == 2
+    assert len(list(csv.reader(io.StringIO(as_csv(rows_document([EVIL], [[EVIL]])))))) == 2
 
 
-def test_a_row_too_wide_for_the_terminal_stands_as_a_block_and_a_long_text_is_cut_in_a_line() -> None:
-    wide = SqlRows(columns=("uid", "words", "nothing"), rows=[("u1", "w" * 70, None), ("u2", "short", None)])
+def test_a_terminal_gets_no_more_rows_and_columns_than_it_can_show_and_programs_get_all() -> None:
+    many = rows_document(("n",), [(n,) for n in range(1500)])
+    wide = rows_document([f"column{at}" for at in range(9)], [list(range(9)), [-at for at in range(9)]])
 
-    assert printed(query.rows_table(wide, console=console(30)), 30)[:3] == [
-        "row 1",
-        "uid    u1",
-        f"words  {'w' * 23}",
-    ]
-    lines = printed(query.rows_table(wide, console=console(80)), 80)
-    assert lines[1] == f"u1   {'w' * 59}…"
-    assert printed(query.rows_table(wide, console=console(100)), 100)[1] == f"u1   {'w' * 70}"
-    assert "w" * 70 in query.rows_csv(wide)
-
-
-def test_a_terminal_gets_no_more_rows_than_it_can_show_and_programs_get_all() -> None:
-    many = SqlRows(columns=("n",), rows=[(n,) for n in range(1500)])
-
-    assert len(printed(query.rows_table(many, console=console()))) == 1001
-    assert query.rows_remark(many) == "500 more rows: --csv, --json and --md give all"
-    assert len(json.loads(query.rows_json(many))) == 1500
-    assert query.rows_remark(SqlRows(columns=("n",), rows=[])) is None
+    assert shown(many)[1000:] == ["999", "... and 500 more rows: --csv, --json and --md have all"]
+    assert len(json.loads(as_json(many))) == 1500
+    assert shown(wide, width=40)[-1].endswith("column7, column8")
 
 
 @pytest.mark.parametrize(
@@ -144,11 +127,13 @@ def test_a_short_curve_beside_a_long_one_has_steps_of_its_own() -> None:
     long, short = run(uid="20260528-202640-aaaaaa"), run(uid="20260528-202640-bbbbbb")
     of = {long.uid: points(*range(1000)), short.uid: points(0, 999, 0, 999)}
 
-    lines = printed(
-        curve_views.curves_table(Curves(metric="loss", runs=[long, short], points=of), console=console(200))
-    )
+    lines = shown(curve_views.curves_document(Curves(metric="loss", runs=[long, short], points=of)), 200)
 
     assert " ▁█▁█ to step 3" in lines[-1]
+
+
+def curves_markdown(found: Curves) -> str:
+    return as_markdown(curve_views.curves_document(found))
 
 
 def curves() -> Curves:
@@ -165,8 +150,8 @@ def test_a_last_value_that_is_not_finite_is_told_by_the_last_point_where_it_is_t
     uid = found.runs[1].uid
     reached = [Point(0, 0.0, 4.0), Point(100, 1.0, -math.inf)]
 
-    told = curve_views.curves_markdown(replace(found, points={**found.points, uid: reached}))
-    without = curve_views.curves_markdown(replace(found, points={**found.points, uid: reached[:1]}))
+    told = curves_markdown(replace(found, points={**found.points, uid: reached}))
+    without = curves_markdown(replace(found, points={**found.points, uid: reached[:1]}))
 
     assert "| -inf |" in told
     assert "| not finite |" in without
@@ -174,7 +159,7 @@ def test_a_last_value_that_is_not_finite_is_told_by_the_last_point_where_it_is_t
 
 def test_a_first_value_that_is_not_finite_is_told() -> None:
     began = replace(summary("loss", 0.5), first=0.5)
-    table = curve_views.curves_markdown(
+    table = curves_markdown(
         Curves(metric="loss", runs=[run(metrics={"loss": began})], points={run().uid: points(math.inf, 0.5)})
     )
 
@@ -185,33 +170,28 @@ def test_a_difference_in_a_last_value_that_is_not_finite_does_not_say_which_it_i
     contrast = RunDiffEntry(section="outcome", key="metrics.loss", first=math.nan, second=0.25)
     differences = RunDiff(first=run(), second=run(), contrasts=[contrast], alike=7)
 
-    assert "| metrics.loss | not finite | 0.250000 |" in diff.differences_markdown(differences)
+    assert "| metrics.loss | not finite | 0.250000 |" in as_markdown(diff.differences_document(differences))
 
 
 def test_curves_are_drawn_and_their_points_told() -> None:
-    lines = printed(curve_views.curves_table(curves(), console=console()))
+    lines = shown(curve_views.curves_document(curves()))
 
     assert lines[0].split() == ["run", "model", "precision", "seed", "loss", "first", "last", "min", "max"]
     assert lines[1].startswith("aaaaaa")
     assert "█" in lines[1]
     assert "not finite" in lines[2]
     assert len(lines) == 3
-    told = json.loads(curve_views.curves_json(curves()))
+    told = json.loads(as_json(curve_views.curves_document(curves())))
     assert told["metric"] == "loss"
     assert told["curves"][1] == {
         "uid": "20260528-202640-bbbbbb",
         "points": [{"step": 0, "t_s": 0.0, "value": 4.0}, {"step": 1, "t_s": 0.5, "value": "nan"}],
     }
-    assert curve_views.curves_csv(curves()).splitlines()[:2] == [
+    assert as_csv(curve_views.curves_document(curves())).splitlines()[:2] == [
         "uid,step,t_s,loss",
         "20260528-202640-aaaaaa,0,0.0,4.0",
     ]
-    assert len(curve_views.curves_markdown(curves()).splitlines()) == 4
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_no_width_folds_a_curve_that_has_room(width: int) -> None:
-    assert len(printed(curve_views.curves_table(curves(), console=console(width)), width)) == 3 or width < 80
+    assert len(curves_markdown(curves()).splitlines()) == 4
 
 
 def test_thinned_curves_keep_their_ends_and_only_points_that_were_there() -> None:
@@ -242,36 +222,36 @@ def ranking() -> Ranking:
 
 
 def test_a_ranking_reads_in_every_form() -> None:
-    lines = printed(best.ranking_table(ranking(), console=console(140)), 140)
+    lines = shown(best.ranking_document(ranking()), 140)
 
-    assert lines[0].split()[:4] == ["model", "note", "run", "experiment"]
+    assert lines[0].split()[:4] == ["model", "run", "experiment", "model"]
     assert lines[1].split()[:3] == ["1", "cnn", "aaaaaa"]
     assert " ".join(lines[0].split()).endswith("precision lr seed state val_accuracy at step")
     assert lines[1].split()[5:8] == ["tf32", "0.1", "3"]
     assert best.ranking_remark(ranking()).startswith(
         "3 runs with val_accuracy; 2 without a finite value of it; max of the value"
     )
-    told = json.loads(best.ranking_json(ranking()))
+    told = json.loads(as_json(best.ranking_document(ranking())))
     assert (told["by"], told["candidates"]) == (["model", "note"], 3)
     assert told["ranked"][0]["group"] == {"model": "cnn", "note": None}
     assert told["ranked"][0]["settings"] == {"lr": 0.1}
-    (line,) = csv.DictReader(io.StringIO(best.ranking_csv(ranking())))
+    (line,) = csv.DictReader(io.StringIO(as_csv(best.ranking_document(ranking()))))
     assert (line["group.model"], line["setting.lr"], line["value"]) == ("cnn", "0.1", "0.95")
     assert line["uid"] == "20260528-202640-aaaaaa"
-    assert "20260528-202640-aaaaaa" in best.ranking_markdown(ranking())
+    assert "| aaaaaa |" in as_markdown(best.ranking_document(ranking()))
 
 
 def test_a_best_run_that_diverged_is_told_in_every_form() -> None:
     early = replace(ranking(), ranked=[replace(ranking().ranked[0], diverged=("train_loss",))])
 
-    (line,) = csv.DictReader(io.StringIO(best.ranking_csv(early)))
+    (line,) = csv.DictReader(io.StringIO(as_csv(best.ranking_document(early))))
 
-    assert [each.split()[-1] for each in printed(best.ranking_table(early, console=console(160)), 160)[:2]] == [
+    assert [each.split()[-1] for each in shown(best.ranking_document(early), 160)[:2]] == [
         "diverged",
         "train_loss",
     ]
-    assert best.ranking_markdown(early).rstrip().endswith("| train_loss |")
-    assert json.loads(best.ranking_json(early))["ranked"][0]["diverged"] == ["train_loss"]
+    assert as_markdown(best.ranking_document(early)).rstrip().endswith("| train_loss |")
+    assert json.loads(as_json(best.ranking_document(early)))["ranked"][0]["diverged"] == ["train_loss"]
     assert line["diverged"] == "train_loss"
     assert "1 of those listed diverged" in best.ranking_remark(early)
 
@@ -279,22 +259,22 @@ def test_a_best_run_that_diverged_is_told_in_every_form() -> None:
 def test_a_best_run_of_many_seeds_stands_beside_the_mean_of_its_settings() -> None:
     lucky = replace(ranking(), ranked=[replace(ranking().ranked[0], alike_n=5, alike_seeds=5, alike_mean=0.91)])
 
-    lines = printed(best.ranking_table(lucky, console=console(160)), 160)
-    (line,) = csv.DictReader(io.StringIO(best.ranking_csv(lucky)))
+    lines = shown(best.ranking_document(lucky), 160)
+    (line,) = csv.DictReader(io.StringIO(as_csv(best.ranking_document(lucky))))
 
     assert lines[0].rstrip().endswith("its seeds' mean")
     assert lines[1].rstrip().endswith("0.9100 of 5")
     assert "A best run is lucky among its seeds: expect what its settings have on average" in best.ranking_remark(lucky)
     assert "lucky" not in best.ranking_remark(ranking())
     assert (line["alike_n"], line["alike_mean"]) == ("5", "0.91")
-    assert json.loads(best.ranking_json(lucky))["ranked"][0]["alike_mean"] == 0.91
+    assert json.loads(as_json(best.ranking_document(lucky)))["ranked"][0]["alike_mean"] == 0.91
 
 
 def test_repeats_of_one_seed_are_not_called_seeds_and_one_run_is_no_runs() -> None:
     first = replace(ranking().ranked[0], alike_n=3, alike_seeds=1, alike_mean=0.91)
     repeated = replace(ranking(), ranked=[first, replace(first, alike_n=0, alike_seeds=0, alike_mean=None)])
 
-    lines = printed(best.ranking_table(repeated, console=console(160)), 160)
+    lines = shown(best.ranking_document(repeated), 160)
 
     assert lines[0].rstrip().endswith("its repeats' mean")
     assert lines[1].rstrip().endswith("0.9100 of 3")
@@ -311,12 +291,12 @@ def test_differences_read_in_every_form() -> None:
     ]
     differences = RunDiff(first=first, second=second, contrasts=contrasts, alike=7)
 
-    text = "\n".join(printed(diff.differences_table(differences, console=console())))
+    text = "\n".join([*shown(diff.differences_document(differences)), diff.remark(differences)])
 
     assert text.index("settings") < text.index("seed") < text.index("outcome") < text.index("1m30s")
     assert text.endswith("7 more are alike")
     assert "environment" not in text
-    assert json.loads(diff.differences_json(differences)) == {
+    assert json.loads(as_json(diff.differences_document(differences))) == {
         "first": first.uid,
         "second": second.uid,
         "alike": 7,
@@ -324,10 +304,9 @@ def test_differences_read_in_every_form() -> None:
         "environment": {},
         "outcome": {"wall_s": [90.0, None]},
     }
-    assert diff.differences_csv(differences).splitlines()[2] == "outcome,wall_s,90.0,"
-    assert diff.differences_markdown(differences).count("\n") == 4
+    assert as_csv(diff.differences_document(differences)).splitlines()[2] == "outcome,wall_s,90.0,"
     same = RunDiff(first=first, second=first, contrasts=[], alike=7)
-    assert printed(diff.differences_table(same, console=console())) == ["the two do not differ"]
+    assert diff.remark(same) == "the two do not differ"
 
 
 def test_columns_are_what_was_asked_for() -> None:

@@ -7,13 +7,14 @@ import io
 import json
 from pathlib import Path
 
-from rich.console import Console
-
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import PrecisionName
 from hpcml.model.recipe import ListedRecipe, Option, PrecisionOutcome, Recipe
 from hpcml.model.run import Model
 from hpcml.report import recipes as report
+from hpcml.report.render.data import as_csv, as_json
+from hpcml.report.render.markdown import as_markdown
+from hpcml.report.render.terminal import as_text
 
 NETS = ListedRecipe(
     recipe=Recipe(
@@ -45,37 +46,30 @@ OUTCOMES = [
 ]
 
 
-def on_screen(renderable: object, width: int = 120) -> str:
-    console = Console(width=width, file=io.StringIO())
-    with console.capture() as capture:
-        console.print(renderable)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
-
 def test_a_recipe_is_one_line_with_its_models() -> None:
-    said = on_screen(report.recipes_table([NETS], console=Console(width=120, file=io.StringIO())))
+    said = as_text(report.recipes_document([NETS]), width=120)
 
     assert said.splitlines()[1].split() == [
         *("nets", "(yours)", "small,", "large", "torch", "single", "digits", "networks"),
     ]
-    assert next(csv.DictReader(io.StringIO(report.recipes_csv([NETS]))))["models"] == "small, large"
-    assert "| nets (yours) | small, large |" in report.recipes_markdown([NETS])
+    assert next(csv.DictReader(io.StringIO(as_csv(report.recipes_document([NETS])))))["models"] == "small, large"
+    assert "| nets (yours) | small, large |" in as_markdown(report.recipes_document([NETS]))
 
 
 def test_options_are_told_with_range_and_the_default_of_each_model() -> None:
-    assert list(csv.reader(io.StringIO(report.recipe_csv(NETS))))[1:] == [
+    assert list(csv.reader(io.StringIO(as_csv(report.recipe_document(NETS)))))[1:] == [
         ["width", "int", ">= 1, <= 9", "3 (small), 7 (large)", "neurons"],
         ["kind", "str", "a, b", "a", "which"],
         ["sizes", "int[]", "", "[1,2]", "of layers"],
     ]
-    said = on_screen(report.recipe_details(NETS, console=Console(width=120, file=io.StringIO())))
+    said = as_text(report.recipe_document(NETS), width=120)
     assert "refuses     fp16: too small" in said
     assert "3 (small), 7 (large)" in said
-    assert "| width | int |" in report.recipe_markdown(NETS)
+    assert "| width | int |" in as_markdown(report.recipe_document(NETS))
 
 
 def test_the_json_of_a_recipe_has_everything() -> None:
-    (said,) = json.loads(report.recipes_json([NETS]))
+    (said,) = json.loads(as_json(report.recipes_document([NETS])))
 
     assert said["options"]["width"] == {"type": "int", "help": "neurons", "min": 1, "max": 9, "choices": []}
     assert said["models"][1] == {
@@ -85,10 +79,10 @@ def test_the_json_of_a_recipe_has_everything() -> None:
 
 
 def test_the_matrix_numbers_its_reasons() -> None:
-    said = on_screen(report.matrix_table(OUTCOMES, console=Console(width=120, file=io.StringIO())))
+    said = as_text(report.matrix_document(OUTCOMES), width=120)
 
     assert said.splitlines()[1].split() == ["nets", "torch", "tf32", "emulated", "refused", "1"]
     assert said.splitlines()[-1] == "refused 1: no units"
-    assert "- refused 1: no units" in report.matrix_markdown(OUTCOMES)
-    assert [row["outcome"] for row in json.loads(report.matrix_json(OUTCOMES))] == ["emulated", "refused"]
-    assert list(csv.reader(io.StringIO(report.matrix_csv(OUTCOMES))))[2][-1] == "no units"
+    assert "- refused 1: no units" in as_markdown(report.matrix_document(OUTCOMES))
+    assert [row["outcome"] for row in json.loads(as_json(report.matrix_document(OUTCOMES)))] == ["emulated", "refused"]
+    assert list(csv.reader(io.StringIO(as_csv(report.matrix_document(OUTCOMES)))))[2][-1] == "no units"

@@ -9,14 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from report_values import run
-from rich.console import Console
 
 from hpcml.model.query_results import TelemetrySpan, Timeline
 from hpcml.model.records import RunRecord, Usage, Work
 from hpcml.report.charts import level_styles
-from hpcml.report.document import Chart, Table
-from hpcml.report.runs import runs_csv, runs_json
-from hpcml.report.show import run_details, run_details_json
+from hpcml.report.document import Figure, Listing
+from hpcml.report.render.data import as_csv, as_json
+from hpcml.report.render.terminal import as_text
+from hpcml.report.runs import runs_document
+from hpcml.report.show import Asked, ShownRun, run_document
 from hpcml.report.telemetry import cores_busy, telemetry_section
 from tests.report.publication_values import publication
 
@@ -54,10 +55,8 @@ def line(*powers: float | None, device: str = "gpu0") -> Timeline:
 
 
 def section(record: RunRecord, name: str, *timelines: Timeline) -> list[str]:
-    console = Console(file=io.StringIO(), width=120, force_terminal=False)
-    console.print(run_details(record, [], console=console, timelines=timelines))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    shown = ShownRun(run=record, timelines=timelines, asked=Asked(overrides=None))
+    text = as_text(run_document(shown), width=120)
     _, found, rest = text.partition(f"\n{name}\n")
     return [line.strip() for line in rest.partition("\n\n")[0].splitlines()] if found else []
 
@@ -112,7 +111,9 @@ def test_a_run_shows_what_its_steps_do() -> None:
 
 
 def test_power_and_utilisation_of_each_gpu_are_drawn_to_one_scale() -> None:
-    lines = section(run(usage=Usage(gpus=2)), "usage", line(0.0, 400.0, None, 200.0), line(100.0, 100.0, device="gpu1"))
+    lines = section(
+        run(usage=Usage(gpus=2)), "timelines", line(0.0, 400.0, None, 200.0), line(100.0, 100.0, device="gpu1")
+    )
 
     heading, first, second = lines[-3:]
     assert heading.split("  ")[0] == "GPU"
@@ -126,22 +127,23 @@ def test_nothing_is_drawn_of_hosts_or_of_one_span() -> None:
 
 
 def test_many_gpus_are_cut_and_it_is_said() -> None:
-    lines = section(run(), "usage", *(line(1.0, 2.0, device=f"gpu{at}") for at in range(40)))
+    lines = section(run(), "timelines", *(line(1.0, 2.0, device=f"gpu{at}") for at in range(40)))
 
-    assert lines[-1] == "... and 24 more"
+    assert lines[-1] == "- ... and 24 more"
 
 
 def test_json_has_usage_work_and_timelines_whole() -> None:
-    told = json.loads(run_details_json(run(usage=USAGE, work=WORK), [], timelines=[line(1.0, None)]))
+    shown = ShownRun(run=run(usage=USAGE, work=WORK), timelines=[line(1.0, None)], asked=Asked(overrides=None))
+    told = json.loads(as_json(run_document(shown)))
 
     assert (told["usage"]["energy_j"], told["usage"]["tensor_percent"]) == (1.8e6, None)
     assert told["work"]["flops_doubt"] == "1 custom op"
     assert [span["mean_power_w"] for span in told["timelines"][0]["spans"]] == [1.0, None]
-    assert json.loads("".join(runs_json([run(usage=USAGE), run()])))[1]["usage"] is None
+    assert json.loads(as_json(runs_document([run(usage=USAGE), run()], now=0.0)))[1]["usage"] is None
 
 
 def test_csv_has_a_column_for_all_that_any_run_used() -> None:
-    rows = list(csv.DictReader(io.StringIO(runs_csv([run(usage=USAGE), run(work=WORK)]))))
+    rows = list(csv.DictReader(io.StringIO(as_csv(runs_document([run(usage=USAGE), run(work=WORK)], now=0.0)))))
 
     assert [row["usage.energy_j"] for row in rows] == ["1800000.0", ""]
     assert [row["work.samples"] for row in rows] == ["", "128.0"]
@@ -171,11 +173,13 @@ def test_a_report_draws_each_value_over_its_own_time_and_prints_the_numbers_of_s
     found = telemetry_section(told, level_styles([level.name for group in told.groups for level in group.levels]))
 
     assert found is not None
-    chart = next(part for part in found.parts if isinstance(part, Chart))
+    chart = next(part for part in found.parts if isinstance(part, Figure))
     assert chart.title == "CPU cores busy"
-    assert chart.traces[0].xs["time"] == [0.3, 10.3, 10.3, 20.3]
-    assert chart.traces[0].drawn["y"] == [1.0, 1.0, 2.0, 2.0]
-    table = found.parts[-1]
-    assert isinstance(table, Table)
-    assert [column.title for column in table.columns[-3:]] == ["throttled, heat", "CPU time", "cores busy"]
-    assert [entry.text for entry in table.rows[0][-2:]] == ["15.00", "1.500"]
+    drawn = chart.draw().data[0]
+    assert list(drawn.x) == [0.3, 10.3, 10.3, 20.3]
+    assert list(drawn.y) == [1.0, 1.0, 2.0, 2.0]
+    listing = found.parts[-1]
+    assert isinstance(listing, Listing)
+    columns = listing.shown()[-3:]
+    assert [column.heading for column in columns] == ["throttled, heat", "CPU time", "cores busy"]
+    assert [column.written(listing.rows[0]) for column in columns[1:]] == ["15.00", "1.500"]

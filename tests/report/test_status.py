@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 
-import pytest
 from report_values import EVIL, NOW, run
-from rich.console import Console
 
 from hpcml.model.records import Known, RunRecord, StoredEvent
 from hpcml.model.state import State
+from hpcml.report.render.data import as_json
+from hpcml.report.render.terminal import as_text
 from hpcml.report.show import attempts_of
 from hpcml.report.status import (
     StandingRow,
     end_line,
     retry_lines,
-    standing_json,
-    standing_line,
-    standing_table,
-    standing_text,
+    standing_document,
 )
 
 OPEN = {"scheduler": "slurm", "job_id": "4711", "wall_s": None, "attempt": 0}
@@ -34,7 +30,7 @@ def row(record: RunRecord, word: Known | None = None, *, ago_s: float = 0.0) -> 
 
 
 def lines(*rows: StandingRow) -> list[str]:
-    return standing_text(rows, now=NOW).splitlines()
+    return as_text(standing_document(rows, now=NOW), width=300).splitlines()
 
 
 def test_a_waiting_run_shows_what_its_scheduler_said_and_how_long_ago() -> None:
@@ -92,21 +88,10 @@ def test_a_shared_job_is_called_shared() -> None:
     assert "slurm 4711 (shared)" in lines(row(waiting(is_shared=True)))[1]
 
 
-def test_the_table_of_a_terminal_and_the_text_of_a_pipe_say_the_same() -> None:
-    rows = [row(waiting(), Known(state=State.PENDING, raw="PENDING", reason="Resources"), ago_s=90), row(run())]
-    console = Console(file=io.StringIO(), width=300, force_terminal=False)
-    console.print(standing_table(rows, console=console, now=NOW))
-    assert isinstance(console.file, io.StringIO)
-
-    drawn = [line.split() for line in console.file.getvalue().splitlines()]
-
-    assert drawn == [line.split() for line in lines(*rows)]
-
-
 def test_json_has_all_keys_whatever_was_said() -> None:
     word = Known(state=State.RUNNING, raw="R", reason=None)
 
-    silent, said = json.loads(standing_json([row(waiting()), row(waiting(attempt=1), word)]))
+    silent, said = json.loads(as_json(standing_document([row(waiting()), row(waiting(attempt=1), word)], now=NOW)))
 
     assert list(silent) == list(said)
     assert silent["scheduler_state"] is None
@@ -114,10 +99,8 @@ def test_json_has_all_keys_whatever_was_said() -> None:
     assert said["scheduler_said_at"].startswith("20")
 
 
-@pytest.mark.parametrize("say", [end_line, lambda record: standing_line(record, None)])
-def test_a_line_is_one_line_whatever_a_run_is_called(say: object) -> None:
-    assert callable(say)
-    said = say(run(name=EVIL, reason=EVIL, state=State.FAILED))
+def test_a_line_is_one_line_whatever_a_run_is_called() -> None:
+    said = end_line(run(name=EVIL, reason=EVIL, state=State.FAILED))
 
     assert "\n" not in said
     assert not set(said) & {"\x1b", "\r", "\u202e"}

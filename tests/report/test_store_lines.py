@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC
 
-from rich.console import Console
-
 from hpcml.model.records import Note, RunRecord
+from hpcml.report.render.terminal import as_text
 from hpcml.report.runs import tags_line
-from hpcml.report.show import run_details
+from hpcml.report.show import Asked, ShownRun, run_document
 from hpcml.report.store import code_line, run_line
 from tests.report.report_values import run
 
@@ -16,10 +15,8 @@ HOSTILE = "a\x1b[2Jb\nc\u202e"
 
 
 def details(record: RunRecord) -> list[str]:
-    console = Console(width=120, highlight=False)
-    with console.capture() as capture:
-        console.print(run_details(record, [], console=console, zone=UTC))
-    return [line.strip() for line in capture.get().splitlines()]
+    shown = ShownRun(run=record, asked=Asked(overrides=None))
+    return [line.strip() for line in as_text(run_document(shown, zone=UTC), width=120).splitlines()]
 
 
 def test_notes_are_shown_with_time_and_author_in_one_line_each() -> None:
@@ -30,7 +27,7 @@ def test_notes_are_shown_with_time_and_author_in_one_line_each() -> None:
 
     lines = details(run(notes=notes))
 
-    first, second = lines[lines.index("notes") + 1 :][:2]
+    first, second = lines[lines.index("notes") + 2 :][:2]
     assert first.split() == ["2026-05-28", "20:26:40+00:00", "ada", "seed", "of", "figure", "3"]
     assert second.count(r"a\x1b[2Jb\nc\u202e") == 2
     assert "notes" not in details(run())

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hpcml.commands.follow import Watcher
 from hpcml.commands.retry import is_going_on
-from hpcml.commands.top.live_runs import RunTop
+from hpcml.commands.top import RunTop
 from hpcml.model.records import StoredEvent
 from hpcml.model.state import State
 from hpcml.report.show import attempts_of

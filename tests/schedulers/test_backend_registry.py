@@ -1,4 +1,4 @@
-"""A new scheduler is a folder like the others and one entry of the registry."""
+"""A new scheduler is one entry of the registry."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-import hpcml.schedulers
 from hpcml.errors import SubmissionError
 from hpcml.model.cluster import SchedulerName
+from hpcml.schedulers.description import Scheduler
 from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.schedulers.registry import BACKENDS, open_submitter, require_programs
 
 OURS = tuple(name for name in BACKENDS if name != THIS_MACHINE)
-FILES = {"submitter", "script", "submission", "query", "answers", "site"}
 
 
 def test_every_scheduler_that_a_cluster_can_name_is_registered() -> None:
@@ -21,17 +20,11 @@ def test_every_scheduler_that_a_cluster_can_name_is_registered() -> None:
 
 
 @pytest.mark.parametrize("scheduler", OURS)
-def test_backends_have_the_same_files(scheduler: str) -> None:
-    folder = Path(hpcml.schedulers.__path__[0]) / scheduler
-
-    assert {path.stem for path in folder.glob("*.py")} >= FILES
-
-
-@pytest.mark.parametrize("scheduler", OURS)
 def test_what_a_profile_and_a_retry_need_to_know_of_a_scheduler_is_said(scheduler: str) -> None:
     backend = BACKENDS[scheduler]
 
-    assert backend.title.casefold() == scheduler
+    assert isinstance(backend, Scheduler)
+    assert backend.title.casefold() == backend.name == scheduler
     assert backend.gpu_request is not None
     assert "{gpus}" in backend.gpu_request
     assert backend.typed_gpu_request is None or "{gpu_type}" in backend.typed_gpu_request

@@ -13,19 +13,19 @@ from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.state import State
 from hpcml.schedulers import batches
 from hpcml.schedulers.contract import Batch, Job
-from hpcml.schedulers.pbs.answers import JobId, parse_list
-from hpcml.schedulers.pbs.submitter import PbsSubmitter
+from hpcml.schedulers.driver import Driver, tickets_of
+from hpcml.schedulers.pbs.scheduler import list_rows
 from hpcml.schedulers.request import request_for, request_for_pack
-from hpcml.schedulers.slurm.submitter import SlurmSubmitter
+from hpcml.schedulers.slurm import SLURM
 from tests.schedulers.pbs.runs import write_job
 
 
 @pytest.fixture
-def submitter(tmp_path: Path) -> SlurmSubmitter:
-    return SlurmSubmitter(submissions=tmp_path / "submissions")
+def submitter(tmp_path: Path) -> Driver:
+    return Driver(scheduler=SLURM, submissions=tmp_path / "submissions")
 
 
-def jobs_of(submitter: SlurmSubmitter, folder: Path, *walltimes: str, words: tuple[str, ...] = ()) -> list[Job]:
+def jobs_of(submitter: Driver, folder: Path, *walltimes: str, words: tuple[str, ...] = ()) -> list[Job]:
     return [
         write_job(
             submitter, folder, ["true"], *words, f"resources.walltime={walltime}", index=index, cluster="karolina"
@@ -34,7 +34,7 @@ def jobs_of(submitter: SlurmSubmitter, folder: Path, *walltimes: str, words: tup
     ]
 
 
-def test_the_files_of_a_batch_lie_under_its_token(submitter: SlurmSubmitter, tmp_path: Path) -> None:
+def test_the_files_of_a_batch_lie_under_its_token(submitter: Driver, tmp_path: Path) -> None:
     jobs = jobs_of(submitter, tmp_path, "10m", "10m", "10m")
     retried = replace(jobs[2], retry=2)
     batch = Batch(token="20261121-101500-abcde-0", packs=[jobs[:2], [retried]])  # noqa: S106 - no secret
@@ -51,13 +51,11 @@ def test_the_files_of_a_batch_lie_under_its_token(submitter: SlurmSubmitter, tmp
             [str(jobs[2].run_dir.path / "retries" / "2.json")],
         ],
     }
-    tickets = batches.tickets_of("slurm", batch, job_id="7", job_name="n")
+    tickets = tickets_of(SLURM, batch, ["7"])
     assert [(ticket.array_index, ticket.is_shared) for ticket in tickets] == [(0, True), (0, True), (1, False)]
 
 
-def test_a_single_run_is_submitted_by_its_own_script_and_a_retry_by_its_own(
-    submitter: SlurmSubmitter, tmp_path: Path
-) -> None:
+def test_a_single_run_is_submitted_by_its_own_script_and_a_retry_by_its_own(submitter: Driver, tmp_path: Path) -> None:
     (job,) = jobs_of(submitter, tmp_path, "10m")
     again = replace(job, retry=3)
 
@@ -72,35 +70,7 @@ def test_a_single_run_is_submitted_by_its_own_script_and_a_retry_by_its_own(
     assert f"--comment=hpcml:{job.run_dir.uid}-r3\n" in third.script
 
 
-@pytest.mark.parametrize("kind", [SlurmSubmitter, PbsSubmitter])
-def test_each_run_of_a_sweep_has_the_script_that_it_would_have_alone(
-    kind: type[SlurmSubmitter | PbsSubmitter], tmp_path: Path
-) -> None:
-    several = ("resources.nodes=2", "strategy=ddp")
-    cluster, two_nodes = {
-        SlurmSubmitter: ("karolina", several),
-        PbsSubmitter: ("salomon", (*several, "strategy.processes_per_node=2", "resources.cpus_per_task=12")),
-    }[kind]
-    words = [(), (), ("name=b",), ("name=b",), ("experiment=e",), two_nodes, two_nodes, ()]
-    walltimes = ["1h", "1h", "1h", "2h", "2h", "2h", "2h", "1h"]
-
-    def submitter() -> SlurmSubmitter | PbsSubmitter:
-        return kind(submissions=tmp_path / "submissions")
-
-    jobs = [
-        write_job(submitter(), tmp_path, ["true"], *more, f"resources.walltime={time}", index=index, cluster=cluster)
-        for index, (more, time) in enumerate(zip(words, walltimes, strict=True))
-    ]
-    jobs.append(replace(jobs[-1], retry=1))
-
-    together = submitter()
-    scripts = [together.script_for(job) for job in jobs]
-
-    assert scripts == [submitter().script_for(job) for job in jobs]
-    assert len(set(scripts)) == len(jobs)
-
-
-def test_the_job_of_a_pack_has_time_for_all_of_it(submitter: SlurmSubmitter, tmp_path: Path) -> None:
+def test_the_job_of_a_pack_has_time_for_all_of_it(submitter: Driver, tmp_path: Path) -> None:
     jobs = jobs_of(submitter, tmp_path, "10m", "20m")
     batch = Batch(token=f"{jobs[0].run_dir.uid}-0", packs=[jobs])
 
@@ -116,7 +86,7 @@ def test_the_job_of_a_pack_has_time_for_all_of_it(submitter: SlurmSubmitter, tmp
     assert request_for_pack(endless).walltime_s is None
 
 
-def test_slurm_warns_when_the_agent_would(submitter: SlurmSubmitter, tmp_path: Path) -> None:
+def test_slurm_warns_when_the_agent_would(submitter: Driver, tmp_path: Path) -> None:
     (plain,) = jobs_of(submitter, tmp_path, "1h", words=("schedule.notice=5m",))
     (unlimited,) = jobs_of(submitter, tmp_path, "null", words=("schedule.notice=5m",))
     (patient,) = jobs_of(submitter, tmp_path, "40h", words=("schedule.notice=30h",))
@@ -143,10 +113,9 @@ def test_a_list_of_pbs_is_read_though_names_are_cut_and_lines_are_torn() -> None
         "78.pbs01        hpcuser  qgpu     torn\n"
     )
 
-    found = parse_list(text + more)
+    found = list_rows(text + more)
 
-    assert {(job.number, line.state, line.letter, line.name, line.server) for job, line in found.items()} == {
-        (1091, State.RUNNING, "R", "term.sh", "pbs01"),
-        (12345678, State.PENDING, "Q", "default.2", "pbs-m"),
-    }
-    assert JobId(77, array=True) not in found
+    assert [(row.number, row.known and row.known.state, row.known and row.known.raw, row.name) for row in found] == [
+        ("1091", State.RUNNING, "R", "term.sh"),
+        ("12345678", State.PENDING, "Q", "default.2"),
+    ]

@@ -8,7 +8,8 @@ from pathlib import Path
 from hpcml.model.container import Container, ContainerKind
 from hpcml.schedulers.batches import own_batch
 from hpcml.schedulers.contract import Job
-from hpcml.schedulers.slurm.submitter import SlurmSubmitter
+from hpcml.schedulers.driver import Driver
+from hpcml.schedulers.slurm import SLURM
 from tests.schedulers.test_batches import jobs_of
 
 
@@ -19,13 +20,13 @@ def in_image(job: Job, *, modules: list[str]) -> Job:
     return replace(job, manifest=replace(job.manifest, run=replace(run, cluster=cluster, container=container)))
 
 
-def loaded(submitter: SlurmSubmitter, job: Job) -> list[str]:
+def loaded(submitter: Driver, job: Job) -> list[str]:
     lines = submitter.preview(own_batch(job)).script.splitlines()
     return [line.split()[2] for line in lines if line.startswith("module load")]
 
 
 def test_the_module_of_the_runtime_is_loaded_once_and_only_for_a_run_in_an_image(tmp_path: Path) -> None:
-    submitter = SlurmSubmitter(submissions=tmp_path / "submissions")
+    submitter = Driver(scheduler=SLURM, submissions=tmp_path / "submissions")
     (plain,) = jobs_of(submitter, tmp_path, "10m")
     boxed = in_image(plain, modules=["git"])
     none = replace(

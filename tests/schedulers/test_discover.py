@@ -9,8 +9,7 @@ from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.cluster import Queue, SchedulerName
 from hpcml.schedulers.commands import Answer, NoAnswerError
 from hpcml.schedulers.discover import Found, ask_scheduler, describe
-from hpcml.schedulers.pbs.site import pbs_site
-from hpcml.schedulers.slurm.site import slurm_site
+from hpcml.schedulers.sites import pbs_site, slurm_site
 
 TODAY = date(2026, 11, 21)
 # sinfo -h -e -o "%P|%a|%l|%L|%h|%D|%c|%m|%G" of Slurm 22.05.8

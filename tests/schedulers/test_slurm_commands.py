@@ -10,7 +10,7 @@ import pytest
 
 from hpcml.errors import SubmissionError
 from hpcml.schedulers.commands import Answer, NoAnswerError, call
-from hpcml.schedulers.slurm.query import one_line
+from hpcml.schedulers.slurm import SLURM
 
 
 def test_an_answer_has_all_that_was_said_and_the_exit_status() -> None:
@@ -23,7 +23,7 @@ def test_rulers_around_a_sites_words_are_left_out() -> None:
     said = "sbatch: error: =====\nsbatch: error: Refused: see https://site\nsbatch: error: =====\nsbatch: error: No\n"
     answer = Answer(returncode=1, stdout="", stderr=said + "sbatch: *****\nsbatch: Balance: 100 h\n")
 
-    assert one_line(answer) == "Refused: see https://site; No; Balance: 100 h"
+    assert SLURM.words(answer) == "Refused: see https://site; No; Balance: 100 h"
     assert answer.own_words("sbatch")[-1] == "Balance: 100 h"
     assert "*****" not in answer.own_words("sbatch")
 

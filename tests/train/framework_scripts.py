@@ -11,7 +11,7 @@ from tests import warm_frameworks
 PROBES = """
 import json
 from hpcml_train.{framework} import arithmetic, probe
-from hpcml_train.precision.formats import name_precision
+from hpcml_client.formats import name_precision
 from hpcml_train.{framework}.arithmetic import Arithmetic
 from hpcml_train.{framework}.probe import measure_precision
 told = {{"proofs": {{}}}}

@@ -10,74 +10,60 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hpcml_train.torch import float32
-from hpcml_train.torch.float32 import Leave, Probed
-from hpcml_train.torch.traces import FLOAT32_ELSEWHERE, FLOAT32_ON_GPU, Found, Product
+from hpcml_train.torch.float32 import Float32
 
-pytestmark = [pytest.mark.torch]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_as_found")]
 
 CONV, LINEAR, RNN, ATTENTION = "conv", "linear", "rnn", "attention"
+KINDS = (CONV, LINEAR, RNN, ATTENTION)
 
 
-def product(kind: str, layer: str | None = None, phase: str = "forward", form: str = FLOAT32_ON_GPU) -> Product:
-    return Product(form, phase, layer, 10.0, kind=kind)
+def formats(
+    monkeypatch: pytest.MonkeyPatch, device: str, *, allowed: Sequence[str], probed: dict[str, str] | None = None
+) -> dict[str, str | None]:
+    """Return what products of each kind are called where less than FP32 is *allowed*, for the probe too."""
+    monkeypatch.setattr(float32, "tf32_allowed", lambda *_: list(allowed))
+    monkeypatch.setattr(float32, "open_on_cpu", lambda _: list(allowed))
+    seen = Float32()
+    if probed is not None:
+        seen.know_probe(probed, device)
+    return {kind: seen.format_of(kind, device) for kind in KINDS}
 
 
-def leave(*, on_gpu: Sequence[str] = (), on_cpu: Sequence[str] = ()) -> Leave:
-    found = Leave(None)
-    found.on_gpu, found.on_cpu = {*on_gpu}, {*on_cpu}
-    return found
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_where_nothing_less_is_allowed_it_is_fp32_whatever_was_probed(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    found = formats(monkeypatch, device, allowed=[], probed={"matmul": "tf32", "conv": "tf32"})
+
+    assert found == dict.fromkeys(KINDS, "fp32")
 
 
-def formats(*products: Product, allowed: Sequence[str] = (), measured: dict[str, str] | None = None) -> list[str]:
-    """Return what *products* are called where TF32 is *allowed*, in a probe of what it *measured*, too."""
-    found = Found(list(products), {}, 1)
-    resolved, unknown = float32.resolve(found, leave(on_gpu=allowed), Probed(on_gpu=measured or {}))
-    assert not unknown
-    return [one.format for one in resolved]
-
-
-@pytest.mark.parametrize("kind", [CONV, LINEAR, RNN, ATTENTION])
-def test_where_tf32_is_switched_off_it_is_fp32_whatever_was_probed(kind: str) -> None:
-    products = product(kind), product(kind, phase="backward")
-
-    assert formats(*products) == formats(*products, measured={kind: "tf32"}) == ["fp32", "fp32"]
-
-
-def test_where_tf32_is_allowed_it_is_what_the_probe_measured_of_its_kind() -> None:
+def test_where_tf32_is_allowed_it_is_what_the_probe_measured_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """As PyTorch is by default: cuDNN may use TF32, cuBLAS may not; LSTM is cuDNN's."""
-    found = formats(
-        product(LINEAR, "head"),
-        product(RNN, "rnn"),
-        product(CONV, "conv", "backward"),
-        allowed=[CONV, RNN],
-        measured={CONV: "tf32", RNN: "fp32"},
-    )
+    found = formats(monkeypatch, "cuda", allowed=[CONV, RNN], probed={"matmul": "fp32", "conv": "tf32"})
 
-    assert found == ["fp32", "fp32", "tf32"]
+    assert found == {CONV: "tf32", RNN: "tf32", LINEAR: "fp32", ATTENTION: "fp32"}
 
 
-def test_what_no_probe_measured_under_the_same_switches_is_only_said_to_be_allowed() -> None:
-    assert formats(product(LINEAR), product(ATTENTION), allowed=[LINEAR, ATTENTION]) == ["tf32 allowed"] * 2
+def test_what_no_probe_measured_under_the_same_switches_is_only_said_to_be_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert set(formats(monkeypatch, "cuda", allowed=KINDS).values()) == {"tf32 allowed"}
+    of_recurrent_layers = formats(monkeypatch, "cuda", allowed=[RNN], probed={"conv": "tf32"})
+    assert of_recurrent_layers[RNN] == "tf32 allowed"  # the probe's convolution had no leave
 
 
-def test_of_a_probe_counts_what_had_leave_when_it_measured() -> None:
-    products = {"matmul": "fp32", "conv": "tf32"}
+def test_on_a_cpu_with_an_open_switch_it_is_what_the_probe_measured_and_else_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = formats(monkeypatch, "cpu", allowed=[LINEAR, CONV], probed={"matmul": "bf16"})
 
-    assert float32.probed(products, "cuda", leave(on_gpu=[CONV, RNN])) == Probed(on_gpu={CONV: "tf32", RNN: "tf32"})
-    assert float32.probed({"matmul": "bf16"}, "cpu", leave(on_cpu=[LINEAR, ATTENTION, CONV])) == Probed(
-        on_cpu={LINEAR: "bf16"}
-    )
-    assert float32.probed(products, "cpu", leave(on_gpu=[CONV])) == Probed()
-    assert float32.probed(products, "cuda", leave(on_gpu=[RNN])) == Probed()  # the convolution had none
+    assert found == {LINEAR: "bf16", CONV: None, RNN: "fp32", ATTENTION: "fp32"}
 
 
-def test_other_devices_and_factors_of_several_types_stay_unknown() -> None:
-    found = Found([product(LINEAR, form=FLOAT32_ELSEWHERE), product(LINEAR, form=f"bf16x{FLOAT32_ON_GPU}")], {}, 2)
-
-    products, unknown = float32.resolve(found, leave(), Probed())
-
-    assert not products
-    assert unknown == {FLOAT32_ELSEWHERE: 10.0, f"bf16x{FLOAT32_ON_GPU}": 10.0}
+def test_on_other_devices_it_is_unknown() -> None:
+    assert Float32().format_of(LINEAR, "xpu") is None
 
 
 @pytest.mark.parametrize(
@@ -177,38 +163,9 @@ def test_a_gpu_that_the_program_does_not_use_is_not_asked(monkeypatch: pytest.Mo
     assert float32.tf32_allowed({}, None)
 
 
-def test_leave_that_is_given_for_a_part_of_a_step_is_remembered(
-    monkeypatch: pytest.MonkeyPatch, torch_as_found: None
-) -> None:
-    del torch_as_found
-    monkeypatch.setattr(float32, "_has_tf32", lambda: True)
-    part = "fp32_precision" if hasattr(torch.backends, "fp32_precision") else "allow_tf32"
-    matmul: Any = torch.backends.cuda.matmul
-    closed, opened = ("ieee", "tf32") if part == "fp32_precision" else (False, True)
-    setattr(matmul, part, closed)
-    seen = float32.Leave(None)
-    before = {*seen.on_gpu}
-
-    setattr(matmul, part, opened)
-    seen.look()
-    setattr(matmul, part, closed)
-    seen.look()
-
-    assert seen.on_gpu - before == {LINEAR, ATTENTION}
-
-
 def test_each_kind_of_layer_has_its_own_switch_on_a_cpu() -> None:
     closed = dict.fromkeys((f"mkldnn.{part}.fp32_precision" for part in ("matmul", "conv", "rnn")), "ieee")
 
     assert float32.open_on_cpu(closed) == float32.open_on_cpu({}) == []  # older torch has none
     assert float32.open_on_cpu({**closed, "mkldnn.rnn.fp32_precision": "bf16"}) == [RNN]
     assert sorted(float32.open_on_cpu(None)) == [ATTENTION, CONV, LINEAR, RNN]  # nobody can read them
-
-
-def test_on_a_cpu_with_an_open_switch_it_is_what_the_probe_measured_and_else_unknown() -> None:
-    found = Found([product(LINEAR, form="fp32"), product(CONV, form="fp32")], {}, 1)
-
-    resolved, unknown = float32.resolve(found, leave(on_cpu=[LINEAR, CONV]), Probed(on_cpu={LINEAR: "bf16"}))
-
-    assert [(one.kind, one.format) for one in resolved] == [(LINEAR, "bf16")]
-    assert unknown == {"float32 with oneDNN's conv switch open": 10.0}

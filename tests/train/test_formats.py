@@ -6,7 +6,7 @@ import math
 import pytest
 
 from hpcml.model import precision
-from hpcml_train.precision.formats import SHOWS, name_format, name_precision
+from hpcml_client.formats import SHOWS, name_format, name_precision
 
 FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "unknown")
 DTYPES = ("float64", "float32", "bfloat16", "float16")

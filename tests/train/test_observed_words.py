@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from hpcml_train.precision.formats import SHOWS
-from hpcml_train.precision.observed import (
+from hpcml_client.formats import SHOWS
+from hpcml_client.observed import (
     NOT_OBSERVED,
     OBSERVED,
     PROBED,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcml.runs.journal import Event, read_journal
-from hpcml_train.precision.formats import name_precision
+from hpcml_client.formats import name_precision
 from tests.train.framework_scripts import PROBES, run_script
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")

@@ -12,7 +12,7 @@ import hpcml_client  # noqa: E402
 from hpcml.model.choices import Numerics  # noqa: E402
 from hpcml.model.precision import CAPABILITIES, CPU, PrecisionName, decide_numerics  # noqa: E402
 from hpcml.runs.journal import Event, read_journal  # noqa: E402
-from hpcml_train.precision.formats import name_precision  # noqa: E402
+from hpcml_client.formats import name_precision  # noqa: E402
 from hpcml_train.torch import switches as torch_switches  # noqa: E402
 from hpcml_train.torch.arithmetic import Arithmetic, choose_device  # noqa: E402
 from hpcml_train.torch.probe import measure_precision  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hpcml_train.precision.formats import name_precision  # noqa: E402
+from hpcml_client.formats import name_precision  # noqa: E402
 from hpcml_train.torch import switches as torch_switches  # noqa: E402
 from hpcml_train.torch.arithmetic import Arithmetic  # noqa: E402
 from hpcml_train.torch.probe import measure_precision  # noqa: E402

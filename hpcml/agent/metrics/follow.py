@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hpcml.agent.metrics.json_files import JsonFile, JsonLines
+from hpcml.agent.metrics.json_files import JsonLines
 from hpcml.agent.metrics.reading import PIECE_BYTES, Damaged, Growing, Reader, Reading, Taker
 from hpcml.agent.metrics.sources import Source, begun_at, reader_of, sources_in
 from hpcml.agent.metrics.tables import CsvTable
-from hpcml.agent.metrics.trainings import Trainings, counted_beside
 from hpcml.model.metric_sources import AUTO, MetricFiles, is_path
 from hpcml.runs.state import EventName
 
@@ -38,9 +37,9 @@ _MOST_NAMES = 500
 _MOST_PROBLEMS = 20
 _MOST_ODD = 2  # cells that are shown
 _READ_AS = {
-    MetricFiles.csv: ": its first line has to name the columns of numbers, between commas, semicolons, tabs or blanks",
+    MetricFiles.csv: ": its first line has to name the columns of numbers, between commas, semicolons or tabs",
+    MetricFiles.trainer: ": a .json is read for rows of numbers by name, or one, and for transformers' log_history",
     MetricFiles.jsonl: ': each line has to be an object, as in {"step": 10, "loss": 0.5}',
-    MetricFiles.trainer: ": a .json is read for numbers by name, whole or a line, and for transformers' log_history",
 }
 _ALIKE = 20  # characters by which problems of one file count as one
 _LONGEST_NAME = 250
@@ -87,7 +86,6 @@ class MetricsFollower:
     _owners: dict[str, tuple[MetricFiles, str]] = field(default_factory=dict)  # by name: kind and stream
     _streams: dict[MetricFiles, list[str]] = field(default_factory=dict)
     _counts: dict[MetricFiles, Counter[str]] = field(default_factory=dict)  # values, by kind and name
-    _trainings: dict[str, Trainings] = field(default_factory=dict)  # by stream
     _histories: dict[str, _History] = field(default_factory=dict)  # of Trainers, by stream
     _left_to_others: set[str] = field(default_factory=set)
     _told: set[tuple[str, str]] = field(default_factory=set)  # problems: the file, and how their words begin
@@ -264,9 +262,6 @@ class MetricsFollower:
         if at is not None and not self._began_at <= at <= time.time():
             at = None
         self.journal.metrics(step, row, at=at)
-        counted = counted_beside(row)
-        for name, value in row.items():
-            self._trainings.setdefault(self._owners[name][1], Trainings()).take(name, step, value, counted)
 
     def _name(self, source: Source, reading: Reading) -> str | None:
         """Return the name by which a value is journalled; None where another writer's word of that metric counts."""
@@ -292,13 +287,6 @@ class MetricsFollower:
                 return None
             self._owners[name] = owner
         return name
-
-    def _tell_of_last_rows(self) -> None:
-        """Tell of metrics whose last rows have no value."""
-        for place, followed in self._followed.items():
-            if isinstance(followed.reader, CsvTable | JsonLines | JsonFile):
-                for problem in followed.reader.missing_at_end():
-                    self._tell(place, problem)
 
     def _tell_of_mute_tables(self) -> None:
         """Tell of tables in which nothing could be read, where nothing else was: their names promise metrics."""
@@ -351,9 +339,6 @@ class MetricsFollower:
             elif is_path(word) and not any(followed.has_given or followed.is_over for followed in asked):
                 read_as = _READ_AS.get(asked[0].source.kind, "")
                 self._tell(word, f"the program wrote no number there that could be read{read_as}")
-        self._tell_of_last_rows()
-        for stream, trainings in self._trainings.items():
-            trainings.tell(self.journal, stream)
         read = {kind.name: {"metrics": len(of), "values": of.total()} for kind, of in self._counts.items() if of}
         if read or self._left_to_others:
             self.journal.event("metrics_read", {**read, "told_elsewhere": sorted(self._left_to_others)})

@@ -1,4 +1,4 @@
-"""A number as programs write it: in groups of three digits, in per cent, as Fortran and older C libraries do."""
+"""A number as programs write it: in groups of three digits, in per cent, as a share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ _AROUND = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000; 1,234 is a number with decimals, too
 _SURELY_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d*|(?:,\d{3}){2,})")
 _GROUPED_BY_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(?:\.\d{3})+,\d*|[-+]?[1-9]\d{0,2}(?:\.\d{3}){2,}")
-_OF_FORTRAN = re.compile(
-    r"([-+]?\d*\.\d*)(?:[dDqQ]([-+]?\d{1,4})|([-+]\d{3}))"
-)  # 1.5D-03, and 1.5-103 for want of room
 _SHARE = re.compile(r"(\d{1,15})\s?/\s?(\d{1,15})")  # so many out of so many
-_OF_OLD_C = {"ind": "nan", "qnan": "nan", "snan": "nan", "inf": "inf"}  # Microsoft's: -1.#IND, 1.#INF00
-_SPECIAL = re.compile(r"([-+]?)1\.#(ind|qnan|snan|inf)\d*", re.IGNORECASE)
 _CALL = re.compile(rf"{IN_CALL}(?:([^\[\],()\s]+)|\[([^\[\],()\s]+)\])\s*(?:[,)]|$)")
 _BEGINS = re.compile(r"[-+]?\.?\d|[*#]{2,}")  # what is meant to be a number, or had no room for one
 COLUMN = re.compile(r"[A-Za-z_][\w./@%-]*(?: [A-Za-z_][\w./@%-]*)*")  # what names one in a line between commas
@@ -50,19 +45,8 @@ def plain(number: str, metric: str | None = None) -> str:
 
 
 def number_of(stripped: str) -> float:
-    """Return the number that is written as *stripped*; raise `ValueError` for none.
-
-    >>> number_of("0.15D-02"), number_of("1.5-103"), number_of("-1.#IND"), number_of("-1.#INF00")
-    (0.0015, 1.5e-103, nan, -inf)
-    """
-    try:
-        return float(stripped)
-    except ValueError:
-        if found := _SPECIAL.fullmatch(stripped):
-            return float(found[1] + _OF_OLD_C[found[2].lower()])
-        if found := _OF_FORTRAN.fullmatch(stripped):
-            return float(f"{found[1]}e{found[2] or found[3]}")
-        raise
+    """Return the number that is written as *stripped*; raise `ValueError` for none."""
+    return float(stripped)
 
 
 def number_or_share(stripped: str) -> float:

@@ -19,7 +19,6 @@ from typing import Self
 
 from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.numbers import COLUMN, looks_like_number, number_of, number_or_share, plain
-from hpcml.agent.metrics.trainings import COUNTED_WORDS, Trainings, counted_in
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate, is_loss
 from hpcml.model.metric_sources import IN_CALL, NONFINITE, PRINTED_LOSS, MetricRule
@@ -53,7 +52,12 @@ _OF_A_PROCESS = re.compile(
 _MOMENT = 256  # values
 _SHARE_AGAIN = 3  # one of so many is that of another process: of two, half are
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
-_COUNTED_ON = frozenset({*COUNTED_WORDS, "batch", "step", "iter", "iteration", "trial", "update"})  # 3/10: no share
+_COUNTED_ON = frozenset(  # 3/10 is no share of them
+    {
+        *("epoch", "fold", "round", "stage", "phase", "cycle", "task", "episode", "split"),
+        *("batch", "step", "iter", "iteration", "trial", "update"),
+    }
+)
 _CELL = re.compile(r"[-+]?(?:(?i:nan|inf)|[\d.]+(?:[eE][-+]?\d+)?)?")
 _DIGIT = re.compile(r"\d")
 _WITH_COMMA = re.compile(r"[-+]?\d+,\d+\W*")
@@ -156,8 +160,6 @@ class StdoutScanner:
     unread: dict[tuple[int, str], str] = field(
         default_factory=dict
     )  # by rule and name a text that is no number, and looks like one if any did
-    trainings: Trainings = field(default_factory=Trainings)
-    _epochs: dict[str, int] = field(default_factory=dict)  # the last number of each epoch, fold ... that was printed
     _next: dict[str, int] = field(default_factory=dict)  # by name what stands behind the last step
     _offset: int = 0
     _lately: dict[tuple[str, int, str], float] = field(default_factory=dict)  # the last values by name, step and words
@@ -197,10 +199,8 @@ class StdoutScanner:
 
     def _pick_drawn(self, line: str, matching: _Matching) -> Iterator[Picked]:
         for drawn in printed_lines(line):
-            self._epochs.update(counted_in(drawn[:_LONGEST_HEADING]))
             found = list(self._pick(drawn, matching))
             for each in found:
-                self._take(each)
                 self._compare(each, drawn)
             yield from found
             self._drawn |= {each.name: each.value for each in found if each.is_counted}
@@ -217,15 +217,6 @@ class StdoutScanner:
         self._lately[said] = found.value
         if len(self._lately) > _MOMENT:
             del self._lately[next(iter(self._lately))]
-
-    def _take(self, found: Picked) -> None:
-        """Have a value looked at for several trainings: by its step, or the epoch where no step was read."""
-        step, counted = found.step, self._epochs
-        if found.is_counted:
-            if (epoch := counted.get("epoch")) is None:
-                return
-            step, counted = epoch, {word: n for word, n in counted.items() if word != "epoch"}
-        self.trainings.take(found.name, step, found.value, counted)
 
     def _pick(self, line: str, matching: _Matching) -> Iterator[Picked]:
         named = self._named(line)
@@ -419,10 +410,6 @@ class FoundMetrics:
             )
             self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
 
-    def _tell_of_trainings(self) -> None:
-        for scanner in self._scanners:
-            scanner.trainings.tell(self.journal, PRINTED)
-
     def _tell_of_losses(self) -> None:
         """Make a fact of it where the last value of a loss that was printed is no number, whoever reads it or not."""
         text = "\n".join(_end_of(path) for path in self.printed)
@@ -436,7 +423,6 @@ class FoundMetrics:
         try:
             if is_there:
                 self.pick(to_the_end=True)
-                self._tell_of_trainings()
         finally:
             self.files.stop(within_s=within_s, has_completed=has_completed)
         if is_there:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from hpcml.agent.metrics.numbers import number_of, plain
-from hpcml.model.metric_goal import goal_by_name
 from hpcml.runs.files import open_inside
 
 PIECE_BYTES = 1 << 20
@@ -26,8 +24,8 @@ STEPS = ("step", "global_step", "_step", "iteration", "iter", "it", "timestep", 
 _TIMES = ("_timestamp", "timestamp", "wall_time", "time")
 _FIRST_UNIX_S = 1e9  # 2001: a smaller "time" is a duration, and a metric
 _OTHER_TEXTS = (b"\xff\xfe", b"\xfe\xff")  # how UTF-16 begins
-DEEPEST = 4  # levels of a nested row, which make names such as train/loss
-SETTINGS = frozenset({"args", "arguments", "config", "cfg", "hparams", "hyperparameters", "params", "settings"})
+_DEEPEST = 4  # levels of a nested row, which make names such as train/loss
+_SETTINGS = frozenset({"args", "arguments", "config", "cfg", "hparams", "hyperparameters", "params", "settings"})
 _STEP_BITS = 63
 
 
@@ -155,58 +153,18 @@ class Lines:
         self.problems.clear()  # told when those lines came
 
 
-@dataclass(slots=True)
-class Gaps:
-    """Knows of metrics whose rows end without a value: JSON has no NaN, and pandas writes none.
-
-    Columns may be empty in most rows, as that of a validation in every fifth epoch or at steps 1, 2, 4, 8, or in the
-    last, which sums up: a gap counts that is longer than twice those before, and not of rows that bring a new name.
-    """
-
-    _known: set[str] = field(default_factory=set)
-    _open: Counter[str] = field(default_factory=Counter)  # rows since the last value, by name
-    _open_in_like_rows: Counter[str] = field(default_factory=Counter)
-    _longest: Counter[str] = field(default_factory=Counter)  # that a value came after
-
-    def take(self, row: Mapping[str, float | None]) -> None:
-        """Take the values of a row; None: it has that column, and no value."""
-        numbers = {name for name, value in row.items() if value is not None}
-        is_like_others = numbers <= self._known
-        for name in row.keys() - numbers:
-            self._open[name] += 1
-            self._open_in_like_rows[name] += is_like_others
-        for name in numbers & self._open.keys():
-            self._longest[name] = max(self._longest[name], self._open.pop(name))
-            self._open_in_like_rows.pop(name)
-        self._known |= numbers
-
-    def problems(self) -> Iterator[str]:
-        """Yield a line for each metric that has a better or worse, and ended without a value."""
-        ended = (name for name, n in self._open.items() if name in self._known and n > 2 * self._longest[name])
-        names = [name for name in ended if self._open_in_like_rows[name]]
-        if not names:
-            return
-        for name in names:
-            if goal_by_name(name) is not None:
-                n = self._open[name]
-                rows = f"its last {n} rows have" if n > 1 else "its last row has"
-                yield f"{name}: {rows} no value (NaN may be written so), and the one before counts as the last"
-
-
 def check_encoding(begin: bytes) -> None:
     """Raise `Damaged` for a text that is no UTF-8, by its *begin*."""
     if begin.startswith(_OTHER_TEXTS):
         raise Damaged("is UTF-16, and has to be UTF-8")
 
 
-def values_of(
-    row: Mapping[str, object], *, number: int, steps: Sequence[str] = STEPS, gaps: Gaps | None = None
-) -> Iterator[Reading]:
+def values_of(row: Mapping[str, object], *, number: int, steps: Sequence[str] = STEPS) -> Iterator[Reading]:
     """Yield the numbers of a *row* of a table; its step is what the row says under one of *steps*, else *number*.
 
     Keys that begin with ``_`` are the logger's own. An epoch is a value where there is a step beside it. Text that is
     no number, truth values, lists and mappings called as settings are left out; other nested mappings give names with a
-    slash. *gaps* is told what has no value.
+    slash.
 
     >>> [(each.name, each.step) for each in values_of({"Step": 5, "loss": "0.5", "train": {"acc": 1}}, number=0)]
     [('loss', 5), ('train/acc', 5)]
@@ -220,23 +178,19 @@ def values_of(
     clock = next((name for name in clocks if (_number(row[name]) or 0) > _FIRST_UNIX_S), None)
     at = None if clock is None else _number(row[clock])
     rest = {name: value for name, value in row.items() if name not in (key, clock)}
-    values = dict(_flat(rest, DEEPEST))
-    if gaps is not None:
-        gaps.take(values)
-    for name, value in values.items():
-        if value is not None:
-            yield Reading(name=name, value=value, step=step, at=at)
+    for name, value in _flat(rest, _DEEPEST):
+        yield Reading(name=name, value=value, step=step, at=at)
 
 
-def _flat(row: Mapping[str, object], levels: int) -> Iterator[tuple[str, float | None]]:
+def _flat(row: Mapping[str, object], levels: int) -> Iterator[tuple[str, float]]:
     for key, value in row.items():
         if not isinstance(key, str) or key.startswith("_") or not key:
             continue
         if isinstance(value, Mapping):
-            if levels and key.lower() not in SETTINGS:
+            if levels and key.lower() not in _SETTINGS:
                 yield from ((f"{key}/{name}", number) for name, number in _flat(value, levels - 1))
-        elif value is None or (number := _number(value)) is not None:
-            yield key, None if value is None else number
+        elif (number := _number(value)) is not None:
+            yield key, number
 
 
 def _number(value: object) -> float | None:

@@ -70,7 +70,6 @@ class GpuReader:
         self.gpu = gpu
         self.refused: dict[str, str] = {}  # by what was asked for; whoever reads it may empty it
         self.power_field: str | None = None
-        self.integral_of: str | None = None
         self.throttle_from: str | None = None  # counters, samples or both: how it is known why clocks were lowered
         self.slowest_s = 0.0
         self.board = pynvml.nvmlDeviceGetHandleByUUID((gpu.board or gpu.uuid).encode())
@@ -79,9 +78,7 @@ class GpuReader:
         self._has_memory_v2 = True
         self._has_fields = False  # they have been answered once: what is not there now never will be
         self._is_throttle_settled = False
-        self._ring = PowerIntegral()
-        self._ring_us = 0
-        self._polled = PowerIntegral()
+        self._integral = PowerIntegral()
         self._queries: dict[str, tuple[Query, Backoff]] = {
             name: (query, Backoff())
             for name, query in {
@@ -90,7 +87,6 @@ class GpuReader:
                 "utilization": self._read_utilization,
                 "clocks": self._read_clocks,
                 "temperature": self._read_temperature,
-                "power samples": self._read_ring,
             }.items()
         }
         self._try("activity", self._begin_activity)
@@ -179,25 +175,6 @@ class GpuReader:
     def _read_temperature(self, _: float) -> dict[str, float]:
         return {"temperature_c": float(pynvml.nvmlDeviceGetTemperature(self.board, pynvml.NVML_TEMPERATURE_GPU))}
 
-    def _read_ring(self, _: float) -> dict[str, float]:
-        """Integrate the power readings that the driver has taken since the last call (nvmlDeviceGetSamples).
-
-        The driver measures more often than the sampler asks, so that this integral has less error for the price of one
-        call.
-        """
-        try:
-            kind, samples = pynvml.nvmlDeviceGetSamples(self.board, pynvml.NVML_TOTAL_POWER_SAMPLES, self._ring_us)
-        except pynvml.NVMLError_NotFound:
-            return {}  # nothing new yet
-        field = _VALUES[kind]
-        count = 0
-        for sample in samples:
-            if sample.timeStamp > self._ring_us:  # some drivers send again what was seen, or leave places empty
-                self._ring_us = int(sample.timeStamp)
-                self._ring.add(sample.timeStamp / 1e6, getattr(sample.sampleValue, field) / 1e3)
-                count += 1
-        return {"power_integral_j": self._ring.energy_j, "power_samples": float(count)} if self._ring_us else {}
-
     def _read_power_usage(self, _: float) -> dict[str, float]:
         return {"power_w": pynvml.nvmlDeviceGetPowerUsage(self.board) / 1e3}
 
@@ -222,7 +199,7 @@ class GpuReader:
         return values or {}
 
     def _with_power(self, values: dict[str, float], at_s: float) -> dict[str, float]:
-        """Settle once which reading is the power, and integrate it where the driver keeps no readings of its own."""
+        """Settle once which reading is the power, and integrate it."""
         average_w = values.pop("power_average_w", None)
         if self.power_field is None:
             self._choose_power(values, average_w)
@@ -230,14 +207,9 @@ class GpuReader:
             values["power_w"] = average_w
         elif self.power_field == "instant" and "power_instant_w" in values:
             values["power_w"] = values.pop("power_instant_w")
-        if "power samples" in self._queries:
-            self.integral_of = "samples"
-        elif "power_w" in values:
-            if self.integral_of == "samples":  # the driver has stopped keeping them: go on from there
-                self._polled.energy_j = self._ring.energy_j
-            self.integral_of = self.power_field
-            self._polled.add(at_s, values["power_w"])
-            values["power_integral_j"] = self._polled.energy_j
+        if "power_w" in values:
+            self._integral.add(at_s, values["power_w"])
+            values["power_integral_j"] = self._integral.energy_j
         return values
 
     def _choose_power(self, values: dict[str, float], average_w: float | None) -> None:

@@ -2,8 +2,7 @@
 
 The sampler is a fork of the agent, which has loaded most of what it needs: it reads in a fraction of the time that a
 Python of its own would take. It is a process because NVML may hang: the agent never waits for it longer than two
-seconds. What is counted from the program's start is read before that: of GPUs, and by samplers of packages, by the
-sampler itself, for which the program waits; of the host alone by the agent, and the sampler begins beside the program.
+seconds. The program waits for its first sample, so that everything is counted from the program's start.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from typing import Any, NoReturn
 
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import how
-from hpcml.agent.telemetry.host import HostReader, HostReading, first_reading, reading_alone
 from hpcml.agent.telemetry.summary import NodeSummary
 from hpcml.runs.journal import parse_chunk
 
@@ -46,8 +44,6 @@ class SamplerHandle:
     process: _Fork | None
     is_on: bool = True  # else it tells the facts of the GPUs and takes no samples
     trouble: str | None = None  # why there is none, or no more
-    _later: _Later | None = None  # what is to be started beside the program
-    _reader: HostReader | None = None  # with which the agent read before the program
     _facts: Mapping[str, Any] | None = None  # of the GPUs, told and not yet taken
     _has_said: bool = False
     _said: bytes = b""
@@ -60,7 +56,7 @@ class SamplerHandle:
 
     @classmethod
     def start(cls, turn: Turn, attempt: int, environ: Mapping[str, str]) -> SamplerHandle:
-        """Start the sampler of this node, or prepare that `after_start` does; without telemetry it only reports facts.
+        """Start the sampler of this node; without telemetry it only reports the facts of GPUs.
 
         It sees the GPUs that the program will see: the plan's CUDA_VISIBLE_DEVICES goes before that of *environ*. Where
         it cannot start, the handle has no process.
@@ -69,7 +65,7 @@ class SamplerHandle:
         chosen = {**environ, **{name: plan.environment[name] for name in _CHOOSE_GPUS if name in plan.environment}}
         agent = os.getpid()
 
-        def act(reader: HostReader | None = None, first: HostReading | None = None) -> int:
+        def act() -> int:
             from hpcml.agent.telemetry.sampler import Orders, sample  # noqa: PLC0415 - NVML's, in its own process
 
             os.environ.clear()
@@ -88,13 +84,14 @@ class SamplerHandle:
                 pcie=telemetry.pcie,
                 samplers=telemetry.samplers,
             )
-            return sample(orders, reader, first)
+            return sample(orders)
 
         handle = cls(None, telemetry.enabled)
-        if plan.device == "cuda" or telemetry.samplers:
-            handle._fork(act)
-        elif telemetry.enabled:
-            handle._later = _Later(act, network=telemetry.network, environ=environ)
+        if plan.device == "cuda" or telemetry.enabled:
+            try:
+                handle.process = _Fork.of_this(act)
+            except OSError as error:
+                handle.trouble = f"the sampler cannot start: {error}"
         return handle
 
     def take_facts(self, timeout_s: float = 0.0) -> Mapping[str, Any]:
@@ -111,28 +108,8 @@ class SamplerHandle:
         return facts or {}
 
     def begin(self) -> None:
-        """Mark the start of the program, to be called just before it: energies and means of the summary count from now.
-
-        Without a sampler that reads by now, what the host's totals are is read here.
-        """
-        if self._later is not None:
-            try:
-                self._reader = self._later.read()
-            except Exception as error:  # noqa: BLE001 - as in a sampler, which would have ended
-                self._later, self.trouble = None, f"the first sample failed: {error!r}"
+        """Mark the start of the program, to be called just before it: energies and means count from now."""
         self._begin_s = time.monotonic()
-
-    def after_start(self) -> None:
-        """Start the sampler beside the program, unless it was before; to be called while the agent has one thread."""
-        if self._later is not None:
-            later, self._later = self._later, None
-            self._fork(later.act)
-
-    def _fork(self, act: Callable[[], int]) -> None:
-        try:
-            self.process = _Fork.of_this(act)
-        except OSError as error:
-            self.trouble = f"the sampler cannot start: {error}"
 
     def read(self) -> str | None:
         """Read what the sampler has written; to be called often. Return why the sampler has ended, once, else None."""
@@ -154,9 +131,7 @@ class SamplerHandle:
         ended_s = time.monotonic()
         if self._begin_s is None:
             self._begin_s = ended_s
-        last = self._last_reading()
-        self.after_start()  # of a program that could not be started
-        self.stop(last)
+        self.stop()
         summary = self._summed_up()
         summary.end(ended_s)
         self._fold(to_the_end=True)
@@ -165,29 +140,13 @@ class SamplerHandle:
             details["host_max_memory_mb"] = max(most_held_mb, details.get("host_max_memory_mb", 0.0))
         return details | ({"trouble": self.trouble} if self.trouble else {})
 
-    def _last_reading(self) -> HostReading | None:
-        """Read the host at the end of a program that was quicker than its sampler, whose last sample would be late."""
-        if self._reader is None:
-            return None
-        if self.process is not None and select.select([self.process.said], [], [], 0.0)[0]:
-            self._listen()
-        if self._has_said:
-            return None
-        with suppress(OSError, ValueError):  # then the sampler reads, a little later
-            return reading_alone(self._reader)
-        return None
-
-    def stop(self, last: HostReading | None = None) -> None:
-        """End the sampler, with SIGKILL if it does not answer; further calls do nothing.
-
-        Its last sample is *last*, where that is given.
-        """
+    def stop(self) -> None:
+        """End the sampler after a last sample, with SIGKILL if it does not answer; further calls do nothing."""
         if self.process is None or self._stopped:
             return
         self._stopped = True
-        word = "stop" if last is None else json.dumps([last.at_s, last.values, last.took_s])
         with suppress(OSError):  # it has ended
-            os.write(self.process.control, f"{word}\n".encode())
+            os.write(self.process.control, b"stop\n")
         code = self.process.wait(PATIENCE_S - _TO_DIE_S)
         if code is None:
             self.trouble = self.trouble or f"the sampler did not answer within {PATIENCE_S:g} s and was killed"
@@ -232,26 +191,6 @@ class SamplerHandle:
                 self._offset = chunk.end
                 if not to_the_end:
                     return
-
-
-@dataclass(slots=True)
-class _Later:
-    """A sampler that is started beside the program: the agent has read before what counts from the program's start."""
-
-    _act: Callable[[HostReader | None, HostReading | None], int]
-    network: bool
-    environ: Mapping[str, str]
-    _reader: HostReader | None = None
-    _first: HostReading | None = None
-
-    def read(self) -> HostReader:
-        """Read what the host's totals are before the program starts; return what it was read with."""
-        self._reader, self._first = first_reading(self.environ, network=self.network)
-        return self._reader
-
-    def act(self) -> int:
-        """Be the sampler; return its exit status."""
-        return self._act(self._reader, self._first)
 
 
 @dataclass(slots=True)

@@ -114,17 +114,15 @@ class EnergyMeter:
         counter_j: float | None = None,
         integral_j: float | None = None,
         power_w: float | None = None,
-        readings: float = 1.0,
     ) -> None:
         """Add the readings of one tick at *at_s*; None for one that the device does not give.
 
-        *counter_j* and *integral_j* are totals since any moment before. *readings* is how many readings of power the
-        integral got in this tick: the more, the smaller the uncertainty.
+        *counter_j* and *integral_j* are totals since any moment before.
         """
         if power_w is not None and at_s >= self.begin_s:
             self._power.add(power_w)
         if integral_j is not None:
-            self._readings += readings * (self._integral.add(at_s, integral_j, self.begin_s, self.end_s) or 0.0)
+            self._readings += self._integral.add(at_s, integral_j, self.begin_s, self.end_s) or 0.0
         if counter_j is None:
             return
         if self._counter.add(at_s, counter_j, self.begin_s, self.end_s) is None:

@@ -1,32 +1,25 @@
 """What a run uses of its node besides GPUs: CPU time, memory, files, network, energy of the processors.
 
 `HostReader` reads it for a run, from the control group of its job (`JobGroup`) or, without one, from its tree of
-processes. `MachineReader` reads the whole machine, for `hpcml top`. Units: seconds, MiB, joules, totals since the
-start.
+processes. Units: seconds, MiB, joules, totals since the start.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from hpcml.agent.memory_kills import MOUNTS, OURS, is_called_by, job_around
+from hpcml.agent.memory_kills import MOUNTS, OURS, is_called_by
 from hpcml.agent.telemetry.backoff import Backoff
 
 _POWERCAP = Path("/sys/class/powercap")
 _INFINIBAND = Path("/sys/class/infiniband")
 _MIB = 2**20
-_FILES = {  # by our name, that in /proc/PID/io
-    "read_mb": b"read_bytes",
-    "written_mb": b"write_bytes",
-    "read_calls_mb": b"rchar",
-    "written_calls_mb": b"wchar",
-}
 _TREE_EVERY_S = 5.0  # finding a tree of processes means looking at all of the node
 
 
@@ -98,26 +91,6 @@ class HostReader:
             self._tree_pace.took(time.perf_counter() - began)
         if self.network:
             values |= self._traffic()
-        return values
-
-    def read_alone(self, at_s: float) -> dict[str, float]:
-        """Return what `read` does where the tree is this process alone; sooner, since nobody has to look for others."""
-        self._tree_at_s = at_s
-        values = {**self._of_this_process(), "load1": os.getloadavg()[0], **self._package_energy()}
-        values |= {name: value for name, value in self._of_group().items() if value is not None}
-        return values | (self._traffic() if self.network else {})
-
-    def _of_this_process(self) -> dict[str, float]:
-        """Return what `_of_tree` does, of this process and the children that it has waited for (proc(5))."""
-        times = os.times()
-        values = {"cpu_s": times.user + times.system + times.children_user + times.children_system}
-        try:
-            pages = int(_of_proc("/proc/self/statm").split()[1])
-            values["memory_mb"] = pages * os.sysconf("SC_PAGE_SIZE") / _MIB
-            used = dict(line.split(b": ") for line in _of_proc("/proc/self/io").splitlines())
-            values |= {name: int(used[key]) / _MIB for name, key in _FILES.items()}
-        except OSError as error:
-            self.refused["files"] = repr(error)
         return values
 
     def _of_group(self) -> dict[str, float | None]:
@@ -198,31 +171,6 @@ class HostReader:
         return values
 
 
-@dataclass(frozen=True, slots=True)
-class HostReading:
-    """What a reader read of the host alone, and how long that took."""
-
-    at_s: float  # of the monotonic clock
-    values: dict[str, float]
-    took_s: float
-
-
-def first_reading(environ: Mapping[str, str], *, network: bool) -> tuple[HostReader, HostReading]:
-    """Return a reader of the job in *environ*, for the processes below this one, which has none yet; and what it read.
-
-    A fork of this process goes on with the reader.
-    """
-    reader = HostReader(root=os.getpid(), group=find_job_group(job_around(environ)), network=network)
-    return reader, reading_alone(reader)
-
-
-def reading_alone(reader: HostReader) -> HostReading:
-    """Return what *reader* reads now, where there are no processes below this one."""
-    at_s = time.monotonic()
-    values = reader.read_alone(at_s)
-    return HostReading(at_s, values, time.monotonic() - at_s)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGroup:
     """The folders of the job's control group; None: no such controller, or no group for the job alone."""
@@ -288,15 +236,6 @@ def _up_to_job(group: str, job_id: str | None) -> str | None:
     return None
 
 
-def _of_proc(file: str) -> bytes:
-    """Return what the small *file* of /proc says, by as few calls as it takes: a program waits for it."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, 4096)
-    finally:
-        os.close(descriptor)
-
-
 def _read(file: Path) -> str | None:
     try:
         return file.read_text(encoding="ascii", errors="replace").strip() or None
@@ -307,25 +246,3 @@ def _read(file: Path) -> str | None:
 def _keys(file: Path) -> dict[str, int]:
     pairs = (line.split() for line in (_read(file) or "").splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
-
-
-_NOT_BUSY = ("idle", "iowait", "guest", "guest_nice")  # what guests use is in user and nice already (proc(5))
-
-
-@dataclass(slots=True)
-class MachineReader:
-    """Reads CPU time and memory of all processes of this machine; has the interface of `HostReader`."""
-
-    cpu_from: str = "machine"
-    memory_from: str = "machine"
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def read(self, _: float, *, whatever_it_takes: bool = False) -> dict[str, float]:  # noqa: ARG002 - as HostReader
-        """Return the present values by name: CPU seconds since boot, MiB of memory in use, and the load."""
-        times = psutil.cpu_times()._asdict()
-        memory = psutil.virtual_memory()
-        return {
-            "cpu_s": sum(spent_s for name, spent_s in times.items() if name not in _NOT_BUSY),
-            "memory_mb": (memory.total - memory.available) / _MIB,
-            "load1": os.getloadavg()[0],
-        }

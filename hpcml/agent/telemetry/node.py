@@ -15,7 +15,6 @@ from hpcml.agent.telemetry.gpus import FoundGpus, Gpu
 Tell = Callable[[str, Mapping[str, Any]], None]
 _THROTTLE = "throttle_"
 _THROTTLED = "throttled_"  # of a sample, where the driver does not count
-_STEADY = (_THROTTLE, "ecc_", "memory_reserved_mb")  # left out of a tick in which they are what they were
 
 
 class Host(Protocol):
@@ -61,7 +60,6 @@ class NodeReader:
     _readers: dict[str, GpuReader] = field(default_factory=dict)
     _watch: XidWatch | None = None
     _told: set[tuple[str, str]] = field(default_factory=set)
-    _steady: dict[str, float] = field(default_factory=dict)  # as last written
     _before: dict[str, float] = field(default_factory=dict)  # as last told
 
     def __post_init__(self) -> None:
@@ -82,8 +80,8 @@ class NodeReader:
     def read(self, *, whatever_it_takes: bool = False) -> dict[str, float]:
         """Return all present values as "gpu0.power_w", "host.cpu_s" and so on; times are the node's CLOCK_MONOTONIC.
 
-        Counters that did not change since the last sample are left out, unless *whatever_it_takes*. A GPU that is lost
-        is reported as an event and not read again.
+        Slow calls are left out of most samples, unless *whatever_it_takes*. A GPU that is lost is reported as an event
+        and not read again.
         """
         values: dict[str, float] = {}
         for name, reader in list(self._readers.items()):
@@ -95,19 +93,10 @@ class NodeReader:
                 self.tell("gpu_lost", {"gpu": name, "uuid": reader.gpu.uuid, "reason": str(error)})
                 continue
             values[f"{name}.at_s"] = round(at_s, 6)
-            for key, value in read.items():
-                full = f"{name}.{key}"
-                if key.startswith(_STEADY):
-                    if self._steady.get(full) == value and not whatever_it_takes:
-                        continue
-                    self._steady[full] = value
-                values[full] = round(value, 6)
+            values |= {f"{name}.{key}": round(value, 6) for key, value in read.items()}
         at_s = time.monotonic()
-        return values | self.named(at_s, self.host.read(at_s, whatever_it_takes=whatever_it_takes))
-
-    def named(self, at_s: float, host: Mapping[str, float]) -> dict[str, float]:
-        """Return what was read of the host at *at_s* with the names that it has in a sample."""
-        return {"host.at_s": round(at_s, 6)} | {f"host.{key}": round(value, 6) for key, value in host.items()}
+        host = self.host.read(at_s, whatever_it_takes=whatever_it_takes)
+        return values | {"host.at_s": round(at_s, 6)} | {f"host.{key}": round(value, 6) for key, value in host.items()}
 
     def tell_changes(self, values: Mapping[str, float]) -> None:
         """Write events for what is remarkable in *values*, the latest result of `read`.
@@ -172,7 +161,6 @@ class NodeReader:
                     "scope": scope.value,
                     "scope_reason": why,
                     "power_field": reader.power_field if reader else None,
-                    "integral_of": reader.integral_of if reader else None,
                     "throttle_from": reader.throttle_from if reader else None,
                     "refused": {**gpu.refused, **refused},
                 }

@@ -2,7 +2,7 @@
 
 It has one thread, and may hang in NVML for as long as it likes: nobody waits for it. On its standard output it says one
 line, once it reads: the file it writes and the facts of the GPUs, as JSON. Any word on its standard input asks for a
-last tick, and a JSON list there says it (`HostReading`); the end of that input, or of the agent, ends it at once.
+last tick; the end of that input, or of the agent, ends it at once.
 ``python -P -m hpcml.agent.telemetry.sampler RUN_DIR ...`` does the same for a process that is no fork of an agent.
 """
 
@@ -26,7 +26,7 @@ from hpcml.agent.memory_kills import job_around
 from hpcml.agent.nvml.inventory import shown_gpus, topology_facts
 from hpcml.agent.nvml.session import attempt, started
 from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
-from hpcml.agent.telemetry.host import HostReader, HostReading, find_job_group
+from hpcml.agent.telemetry.host import HostReader, find_job_group
 from hpcml.agent.telemetry.node import NodeReader
 from hpcml.agent.telemetry.others import OtherSamplers, Watched
 from hpcml.paths import begin_in_utf8
@@ -64,12 +64,9 @@ class Sampler:
     ticks: int = 0
     missed: int = 0
 
-    def begin(self, about: Mapping[str, Any], first: HostReading | None = None) -> None:
-        """Take the first sample, or the one that the agent has taken, after an event that describes what is read."""
-        if first is None:
-            values = self._measure(time.perf_counter(), last=False)
-        else:
-            values = self._with_ours(self.node.named(first.at_s, first.values), first.took_s)
+    def begin(self, about: Mapping[str, Any]) -> None:
+        """Take the first sample, after an event that describes what is read."""
+        values = self._measure(last=False)
         self.journal.event("devices", {**self.node.describe(), **about, "units": UNITS})
         self._write(values)
 
@@ -78,30 +75,21 @@ class Sampler:
         due_s = time.monotonic() + self.interval_s
         while True:
             if select.select([control], [], [], max(0.0, due_s - time.monotonic()))[0]:
-                if words := os.read(control, 4096):
-                    self._write(self._told(words) or self._measure(time.perf_counter(), last=True))
+                if os.read(control, 4096):
+                    self._write(self._measure(last=True))
                 return
             late = int((time.monotonic() - due_s) / self.interval_s)
             self.missed += late
             due_s += (late + 1) * self.interval_s
-            self._write(self._measure(time.perf_counter(), last=False))
+            self._write(self._measure(last=False))
 
-    def _told(self, words: bytes) -> dict[str, float] | None:
-        """Return the sample that *words* of the agent hold; None where it has taken none."""
-        if not words.startswith(b"["):
-            return None
-        last = HostReading(*json.loads(words))
-        return self._with_ours(self.node.named(last.at_s, last.values), last.took_s)
-
-    def _measure(self, began_s: float, *, last: bool) -> dict[str, float]:
+    def _measure(self, *, last: bool) -> dict[str, float]:
+        began_s = time.perf_counter()
         values = self.node.read(whatever_it_takes=last)
-        return self._with_ours(values, time.perf_counter() - began_s)
-
-    def _with_ours(self, values: Mapping[str, float], took_s: float) -> dict[str, float]:
         return {
             **values,
             "sampler.cpu_s": time.process_time(),
-            "sampler.tick_us": took_s * 1e6,
+            "sampler.tick_us": (time.perf_counter() - began_s) * 1e6,
             "sampler.missed_ticks": float(self.missed),
         }
 
@@ -131,11 +119,8 @@ class Orders:
     samplers: Sequence[str] = field(default_factory=list)  # of packages, by name
 
 
-def sample(orders: Orders, reader: HostReader | None = None, first: HostReading | None = None) -> int:
-    """Sample until the agent asks for the end, or ends itself; return the exit status.
-
-    *reader* is that of the agent, which *first* has been read with before the program started.
-    """
+def sample(orders: Orders) -> int:
+    """Sample until the agent asks for the end, or ends itself; return the exit status."""
     for number in _NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
     _end_with(orders.agent)
@@ -158,13 +143,13 @@ def sample(orders: Orders, reader: HostReader | None = None, first: HostReading 
         )
         with journal:
             group = find_job_group(job_around(os.environ))
-            host = reader or HostReader(root=orders.agent, group=group, network=orders.network)
+            host = HostReader(root=orders.agent, group=group, network=orders.network)
             node = NodeReader(found=found, host=host, tell=journal.event, traffic=orders.pcie, refused=refused)
             sampler = Sampler(node=node, journal=journal, interval_s=orders.interval_s)
             with ExitStack() as opened:
                 if orders.samplers:
                     _add_others(sampler, orders, found, opened)
-                sampler.begin({"interval_s": orders.interval_s, **facts}, first)
+                sampler.begin({"interval_s": orders.interval_s, **facts})
                 _say({"telemetry": journal.path, "facts": facts})
                 sampler.run(_INPUT)
             journal.event("sampler_ended", {"ticks": sampler.ticks, "missed_ticks": sampler.missed})

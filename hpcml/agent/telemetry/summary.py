@@ -58,7 +58,6 @@ class _Gpu:
             counter_j=values.get("energy_j"),
             integral_j=values.get("power_integral_j"),
             power_w=values.get("power_w"),
-            readings=values.get("power_samples", 1.0),
         )
         for name, value in values.items():
             if name.startswith(_TOTALS):
@@ -101,11 +100,7 @@ class _Gpu:
         if energy.reason is None:
             return None
         refused = self.about.get("refused", {})
-        said = [
-            f"{what}: {refused[what]}"
-            for what in ("gpu", "energy_j", "power", "power samples", "fields")
-            if what in refused
-        ]
+        said = [f"{what}: {refused[what]}" for what in ("gpu", "energy_j", "power", "fields") if what in refused]
         return self.lost or "; ".join(said) or energy.reason
 
 
@@ -140,7 +135,7 @@ class NodeSummary:
                 self._about = record.details
                 for about in record.details.get("gpus", ()):
                     self._gpu(str(about["gpu"])).about = about
-                    self._gpu(str(about["gpu"])).meter.averaged = about.get("integral_of") == "average_1s"
+                    self._gpu(str(about["gpu"])).meter.averaged = about.get("power_field") == "average_1s"
             elif record.name == "xid":
                 self._gpu(str(record.details.get("gpu"))).xids[int(record.details["code"])] += 1
             elif record.name == "gpu_lost":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +23,7 @@ from hpcml.runs.layout import RunDir, is_by_user
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.state import EventName, RunEvent, RunFold, read_fold
-from hpcml.schedulers.contract import Ticket
-from hpcml.schedulers.local.submitter import is_tended, queue_liveness
+from hpcml.schedulers.local.jobs import is_queued
 
 _SUBMISSION_GRACE_S = 600.0  # between writing a run down and its ticket
 
@@ -182,13 +181,11 @@ def _waiting_here(record: RunRecord, run_dir: RunDir, places: Places) -> Missing
         details = {"state": State.CANCELLED.value, "raw": None, "reason": f"never ran: {why}"}
         details["cause"] = Cause.DEPENDENCY.value
         return MissingEvent(attempt=record.attempt, name=EventName.ENDED_BY_SCHEDULER, details=details)
-    if _queue_liveness(record, read_fold(run_dir)) is not Liveness.DEAD:
+    if is_queued(places.submissions, record.job_id or "", record.array_index or 0):
         return None
     if is_cancelled(run_dir):
         details = {"reason": "cancelled before it started"}
         return MissingEvent(attempt=record.attempt, name=EventName.CANCELLED, details=details)
-    if is_tended(places.submissions, record.job_id or ""):
-        return None
     return _lost(record, "its queue ended before it started")
 
 
@@ -223,19 +220,3 @@ def agent_liveness(run_dir: RunDir) -> Liveness | None:
 def _agent_liveness(started: RunEvent) -> Liveness:
     agent = ProcessIdentity.from_details(started.details)
     return Liveness.UNKNOWN if agent is None else liveness_of(agent)
-
-
-def has_live_queue(tickets: Sequence[Ticket]) -> bool:
-    """Tell whether any queue that the local *tickets* wait in is alive, or may be, to start the runs that wait."""
-    queues = {ticket.job_id: ticket.queue for ticket in tickets}
-    return any(queue_liveness(job_id, queue) is not Liveness.DEAD for job_id, queue in queues.items())
-
-
-def _queue_liveness(record: RunRecord, told: RunFold) -> Liveness:
-    """Return whether the queue lives that the run waits in, as it was told by whoever started the queue."""
-    for details in (submission.details for attempt in told for submission in attempt.submissions):
-        queue = details.get("queue")
-        process = ProcessIdentity.from_details(queue) if isinstance(queue, dict) else None
-        if process is not None and details.get("job_id") == record.job_id:
-            return liveness_of(process)
-    return Liveness.UNKNOWN

@@ -14,10 +14,9 @@ from pathlib import Path
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit import images, launch, packs, snapshot
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.dependencies import with_jobs
+from hpcml.commands.submit.check import unknown_queue, with_jobs
 from hpcml.commands.submit.plan import Planned, absent_paths
 from hpcml.commands.submit.program import start_of
-from hpcml.commands.submit.site import unknown_queue
 from hpcml.errors import NotPrivateError, StoreError, SubmissionError
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.planning import Forecast
@@ -34,7 +33,7 @@ from hpcml.schedulers.rehearsal import Rehearsal
 from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER, request_for_pack
 from hpcml.store.opening import looked_into
 from hpcml.store.query import find_runs
-from hpcml.units import spell_walltime
+from hpcml.units import one_or_many, spell_walltime
 
 _DIRECTIVE = re.compile(rb"#(?:SBATCH|PBS|BSUB|FLUX:?)\s")
 _COMMENT = re.compile(rb"\s*(?:#.*)?")
@@ -113,33 +112,31 @@ def _unread_directives(planned: Sequence[Planned]) -> Iterator[str]:
 
 
 def _short_walltimes(planned: Sequence[Planned], places: Places, machine: Machine) -> Iterator[str]:
-    """Yield a line for each walltime that is shorter than what recorded runs like the longest of its runs took.
+    """Yield a line where a walltime is shorter than what recorded runs took that are like the longest of *planned*.
 
     Nothing is said without such runs; that they cannot be asked refuses nothing, and is said.
     """
     asking = [item for item in planned if item.plan.stop_after_s is not None]
     try:
-        found = _forecasts(asking, places, machine) if asking else []
+        forecasts = _forecasts(asking, places, machine) if asking else []
     except (StoreError, OSError) as error:
         yield f"no recorded run was asked whether the walltime will do: {error}"
         return
-    longest: dict[str, Forecast] = {}
-    for item, forecast in zip(asking, found, strict=bool(found)):
-        walltime, expected_s = str(item.run.resources.walltime), _expected_s(forecast)
-        if expected_s > (item.plan.stop_after_s or 0) and expected_s > _expected_s(longest.get(walltime)):
-            longest[walltime] = forecast
-    for walltime, forecast in longest.items():
-        count = len(forecast.uids)
-        runs = f"{count} recorded run{'s'[: count != 1]} like {forecast.wanted.name if len(planned) > 1 else 'it'}"
-        advice = f"resources.walltime={spell_walltime(forecast.suggested_s or 0)} would do"
-        yield f"resources.walltime={walltime}: {runs} took about {spell_walltime(forecast.wall_s or 0)}; {advice}"
-
-
-def _expected_s(forecast: Forecast | None) -> float:
-    """Return how long a run is expected to take at most, or where only similar ones are known (near) at least."""
-    if forecast is None:
-        return 0.0
-    return (forecast.low_s if forecast.basis == "near" else forecast.high_s) or 0.0
+    too_long = [
+        (expected_s, item.run.resources.walltime, forecast)
+        for item, forecast in zip(asking, forecasts, strict=bool(forecasts))
+        # Where only similar runs are known, it takes as long at least.
+        if (expected_s := (forecast.low_s if forecast.basis == "near" else forecast.high_s) or 0.0)
+        > (item.plan.stop_after_s or 0)
+    ]
+    if too_long:
+        _, walltime, forecast = max(too_long, key=lambda found: found[0])
+        count, name = len(forecast.uids), forecast.wanted.name if len(planned) > 1 else "it"
+        yield (
+            f"resources.walltime={walltime}: {count} recorded {one_or_many(count, 'runs')} like {name} took about "
+            f"{spell_walltime(forecast.wall_s or 0)}; resources.walltime={spell_walltime(forecast.suggested_s or 0)} "
+            "would do"
+        )
 
 
 def _forecasts(planned: Sequence[Planned], places: Places, machine: Machine) -> Sequence[Forecast]:
@@ -241,14 +238,14 @@ def preview_submission(
     """
     if places.home.is_dir() and (shared := why_shared(places.home)):
         raise NotPrivateError(shared)
-    planned, notes = with_jobs(planned, places)
+    planned = with_jobs(planned, places)
     planned, lines = images.foreseen(planned, environ, project)
     submissions = launch.preview(planned, places, backends)
-    said = rehearse(planned, places, backends)
-    refused = [*refusals(planned), *said.refusals]
+    answer = rehearse(planned, places, backends)
+    refused = [*refusals(planned), *answer.refusals]
     return SubmissionPreview(
         runs=[(item.run, launch.plan_shown(item, places), item.overrides) for item in planned],
         submissions=submissions,
-        sources=[*snapshot.foreseen(planned, places), *lines, *said.notes],
-        warnings=[*notes, *refused, *said.warnings, *all_warnings(planned, places, backends.machine())],
+        sources=[*snapshot.foreseen(planned, places), *lines, *answer.notes],
+        warnings=[*refused, *answer.warnings, *all_warnings(planned, places, backends.machine())],
     )

@@ -13,7 +13,7 @@ from hpcml.commands.machine import Machine, look_around
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.paths import Places
 from hpcml.schedulers.contract import Submitter
-from hpcml.schedulers.local.slots import Pool
+from hpcml.schedulers.local.runtime import Pool
 from hpcml.schedulers.local.submitter import LocalSubmitter
 from hpcml.schedulers.registry import open_submitter
 
@@ -42,7 +42,7 @@ class Backends:
     def this_machine(self, *, max_parallel: int | None = None) -> LocalSubmitter:
         """Return the submitter for jobs on this machine.
 
-        It shares the machine's cores and GPUs among all runs of the user, by locks (`lock_dir`).
+        It shares the machine's cores and GPUs among all runs of the user, by one queue (`lock_dir`).
         """
         return LocalSubmitter(
             submissions=self.places.submissions,
@@ -64,10 +64,10 @@ class Backends:
 
 
 def lock_dir(environ: Mapping[str, str]) -> Path:
-    """Return where cores and GPUs are claimed: on this machine, since a home directory may be shared with others.
+    """Return where the queue has its lock: on this machine, since a home directory may be shared with others.
 
     That is XDG_RUNTIME_DIR, or else the temporary folder: also where it cannot be used, as another user's behind su,
-    and where it is logind's, which goes with the user's last login (man pam_systemd), while queues and runs stay.
+    and where it is logind's, which goes with the user's last login (man pam_systemd), while the queue and runs stay.
     """
     given = environ.get("XDG_RUNTIME_DIR", "")
     is_lasting = given.startswith("/") and not Path(given).is_relative_to("/run/user")

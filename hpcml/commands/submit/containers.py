@@ -1,21 +1,19 @@
 """Checks that a run fits its container, and the run's plan rewritten to start inside of it.
 
-Which version of a framework is in an image NVIDIA's own tables say before the image is there (images/releases), and its
-record once it is; what neither says is left to the program.
+Which version of a framework is in an image NVIDIA's own tables say (images/releases); else it is left to the program.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from hpcml.commands.submit.plan import Planned
-from hpcml.errors import ConfigError
+from hpcml.errors import ConfigError, require
 from hpcml.images import releases
 from hpcml.images.command import PASSED_ON, gpu_for
 from hpcml.images.definition import reference_of
@@ -121,12 +119,12 @@ def runtime_for(run: Run) -> str:
 
 
 def put_inside(
-    plan: Plan, run: Run, image: Image, run_dir: RunDir, *, folder: Path, code: Path | None, packages: Sequence[Path]
+    plan: Plan, run: Run, image: Image, run_dir: RunDir, *, folder: Path, code: Path | None, packages: Path | None
 ) -> Plan:
     """Return *plan* with its command line wrapped, so that the program runs inside *image*.
 
-    *folder* is where the run was submitted to start; *code* and *packages* are the copies that it uses instead (None,
-    or empty: there are none). Bound into the container are these, the run directory, the data and the user's own binds.
+    *folder* is where the run was submitted to start; *code* and *packages* are the copies that it uses instead (None:
+    there are none). Bound into the container are these, the run directory, the data and the user's own binds.
     Variables reach the program by the environment, since arguments can be read by every user of a node.
     """
     container, switches = run.container, environment(run.precision.name)
@@ -134,7 +132,7 @@ def put_inside(
     # Arguments are public: only what they must say is here, the rest goes by the environment.
     last_word = {name: value for name, value in plan.environment.items() if name in switches or value is None}
     runtime = runtime_named(runtime_for(run))
-    ours = run_dir.python_path(is_observed=run.precision.observe is Observe.always)
+    own_paths = run_dir.python_path(is_observed=run.precision.observe is Observe.always)
     start = Start(
         image=image.path,
         command=plan.argv,
@@ -143,15 +141,15 @@ def put_inside(
         gpu=gpu,
         binds=_binds(plan, run, run_dir, folder, code, packages),
         last_word=last_word,
-        python_path=[*ours, *plan.python_path],
+        python_path=[*own_paths, *plan.python_path],
         old_branches=_old_branches(run) if gpu is ContainerGpu.nv else (),
         options=[*_instead_of_fuse(run), *container.options],
         writable_tmpfs=container.writable_tmpfs,
     )
     return replace(
         plan,
-        argv=runtime.words_for(start, plan.environment),
-        profiled=runtime.words_for(replace(start, command=plan.profiled), plan.environment) if plan.profiled else [],
+        argv=runtime.words_for(start),
+        profiled=runtime.words_for(replace(start, command=plan.profiled)) if plan.profiled else [],
         image=image,
         program_words=len(plan.argv),
         env_prefixes=list(runtime.env_prefixes),
@@ -188,7 +186,7 @@ def _old_branches(run: Run) -> Sequence[str]:
 def check_binds(plan: Plan, run: Run) -> None:
     """Raise `ConfigError` if a bind of the user would cover a path that hpcml must bind itself."""
     put_inside(
-        plan, run, Image(path="/image"), RunDir(Path("/run-of-hpcml")), folder=Path(plan.cwd), code=None, packages=()
+        plan, run, Image(path="/image"), RunDir(Path("/run-of-hpcml")), folder=Path(plan.cwd), code=None, packages=None
     )
 
 
@@ -221,30 +219,27 @@ def _check_own(container: Container, runtime: ContainerRuntime) -> None:
         raise ConfigError(f"container.path={path}: {runtime.name} takes {runtime.takes}, and this is none")
 
 
-def _binds(
-    plan: Plan, run: Run, run_dir: RunDir, folder: Path, code: Path | None, packages: Sequence[Path]
-) -> list[Bind]:
+def _binds(plan: Plan, run: Run, run_dir: RunDir, folder: Path, code: Path | None, packages: Path | None) -> list[Bind]:
     """Return all binds of the run, parents before children: hpcml's, each under its path outside, and the user's.
 
     Where the user binds the same folder in another mode (read-only or not), the user's bind counts.
     """
     chosen = run.container.all_binds()
     if plan.staging is None:
-        ours = [*_seen([run_dir.path, Path(plan.cwd), folder], read_only=False)]
+        own_binds = [*_seen([run_dir.path, Path(plan.cwd), folder], read_only=False)]
     else:  # the working directory lies in the run's; what it links to is shared by all runs
         shared = map(Path, plan.staging.shared.values())
-        ours = [*_seen([run_dir.path], read_only=False), *_seen([folder, *shared], read_only=True)]
+        own_binds = [*_seen([run_dir.path], read_only=False), *_seen([folder, *shared], read_only=True)]
     if run.workload.command is None:
-        ours += _seen([Path(plan.argv[1]).parent], read_only=True)
+        own_binds += _seen([Path(plan.argv[1]).parent], read_only=True)
     elif code is not None:
-        ours += _seen([code], read_only=True)
-    ours += _seen(packages, read_only=True)
-    if run.data.path is not None:
-        ours += _seen([Path(run.data.path)], read_only=True)
+        own_binds += _seen([code], read_only=True)
+    data = None if run.data.path is None else Path(run.data.path)
+    own_binds += _seen(filter(None, (packages, data)), read_only=True)
     # The same folder asked for in another mode: the user knows better, and what is written to stays so.
     known = {(bind.source, bind.destination) for bind in chosen}
     kept: dict[tuple[str, str], Bind] = {}
-    for bind in ours:
+    for bind in own_binds:
         if (place := (bind.source, bind.destination)) not in known:
             kept.setdefault(place, bind)
     return sorted([*kept.values(), *chosen], key=lambda bind: len(Path(bind.destination).parts))
@@ -276,34 +271,13 @@ def check_framework(run: Run, script: Path, project: Path) -> None:
         raise ConfigError(wrong)
     if image is not None and tag is not None:
         lowest, highest = releases.version_of(image, tag, framework)
-        _refuse_older(run, script, highest, f"{image}:{tag}", or_older=lowest != highest)
-
-
-def check_packages(planned: Iterable[Planned], packages: Mapping[str, Mapping[str, str]]) -> None:
-    """Raise `ConfigError` for the first run whose built image has an older framework than its recipe asks.
-
-    *packages* has what is installed in each image, as its record says it, by the key of the image.
-    """
-    for item in planned:
-        key = (item.image and item.image.key) or ""
-        if item.run.workload.command is None and key in packages:
-            has = packages[key].get(f"python:{item.run.model.framework}")
-            _refuse_older(item.run, Path(item.plan.argv[1]), has, f"the image {key[:12]}")
-
-
-def _refuse_older(run: Run, script: Path, has: str | None, image: str, *, or_older: bool = False) -> None:
-    """Raise `ConfigError` where the version *has* in *image* is of a release before the one that the recipe asks."""
-    asked, framework = oldest_version(run, read_recipe(script.parent)), run.model.framework
-    if has is None or asked is None:
-        return
-    oldest, why = asked
-    try:
-        is_older = Version(Version(has).base_version) < Version(oldest)
-    except InvalidVersion:
-        return
-    if is_older:
-        raise ConfigError(
-            f"{why} needs {framework} {oldest} or newer, and {image} has {framework} {has}"
-            f"{' or older' if or_older else ''}: choose a newer container.tag, or container.pip=[{framework}] with a "
-            "version"
+        asked = oldest_version(run, read_recipe(script.parent))
+        if asked is None or highest is None:
+            return
+        oldest, why = asked
+        require(
+            Version(Version(highest).base_version) >= Version(oldest),
+            f"{why} needs {framework} {oldest} or newer, and {image}:{tag} has {framework} {highest}"
+            f"{' or older' if lowest != highest else ''}: choose a newer container.tag, or container.pip=[{framework}] "
+            "with a version",
         )

@@ -15,7 +15,7 @@ from hpcml.codec import encode
 from hpcml.commands import images
 from hpcml.commands.images import WantedImage
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.containers import check_packages, runtime_for
+from hpcml.commands.submit.containers import runtime_for
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.plan import Planned, Software, build_plan
 from hpcml.errors import ConfigError, ImageError
@@ -70,16 +70,14 @@ def with_images(
     its SHA-256. All images are claimed for this home before anything is submitted, so that `hpcml images rm` keeps
     them.
 
-    Raises `ConfigError` for one that is not there and must not be built (``container.build=never``) and for one with an
-    older framework than a recipe needs, `ImageError` for one that cannot be built, is damaged, or is removed by
-    somebody at this moment, and for a job what `launch` raises.
+    Raises `ConfigError` for one that is not there and must not be built (``container.build=never``), `ImageError` for
+    one that cannot be built, is damaged, or is removed by somebody at this moment, and for a job what `launch` raises.
     """
     kinds = _kinds(planned)
     wanted = [_wanted(item, environ, project) for item in kinds]
     for line in [line for item, want in zip(kinds, wanted, strict=True) if want for line in _remarks(want, item)]:
         reporter.warn(line)
     checksums = Checksums(places.checksums)
-    packages: dict[str, Mapping[str, str]] = {}
     jobs: dict[tuple[str, str], Launched] = {}
     found: list[tuple[Image, str | None]] = []
     for item, want in zip(kinds, wanted, strict=True):
@@ -89,12 +87,11 @@ def with_images(
             asked = (want.definition.key, item.run.cluster.name)
             if asked not in jobs:
                 (jobs[asked],) = launch([_building(want, item, places)], places, backends, command_line)
-                reporter.note(_told(want, jobs[asked]))
+                reporter.note(_build_note(want, jobs[asked]))
             image = replace(_unbuilt(want), built_by=jobs[asked].run_dir.uid)
             found.append((image, jobs[asked].ticket.job_id))
         else:
             record = _record(want, environ, checksums, reporter)
-            packages[record.key] = record.packages or {}
             image = Image(
                 path=record.path,
                 sha256=record.sha256,
@@ -103,9 +100,7 @@ def with_images(
                 key=record.key,
             )
             found.append((image, None))
-    done = _each(planned, kinds, found)
-    check_packages(done, packages)
-    return done
+    return _each(planned, kinds, found)
 
 
 def _remarks(wanted: WantedImage, item: Planned) -> list[str]:
@@ -287,7 +282,7 @@ def _says_what_to_build(override: str) -> bool:
 _EXPERIMENT = "images"  # where such runs are listed
 
 
-def _told(wanted: WantedImage, launched: Launched) -> str:
+def _build_note(wanted: WantedImage, launched: Launched) -> str:
     return (
         f"{wanted.definition.base} is built by {launched.ticket.scheduler} job {launched.ticket.job_id}, run "
         f"{launched.run_dir.uid}; what needs it begins afterwards"

@@ -39,11 +39,9 @@ from hpcml.runs.plan import Plan
 from hpcml.runs.private import FOLDER, make_folder, open_file, write_file
 from hpcml.runs.run_json import FORMAT
 from hpcml.runs.state import EventName
-from hpcml.schedulers.batches import token_of
 from hpcml.schedulers.commands import NoAnswerError
 from hpcml.schedulers.contract import Batch, Job, Preview, Submitter, Ticket
 from hpcml.schedulers.registry import require_programs
-from hpcml.schedulers.request import Request, request_for_pack
 from hpcml_client.journal import JournalWriter
 
 NONE_SUBMITTED = "none of these runs was submitted"  # a job that builds their image may have been
@@ -58,21 +56,24 @@ class UnrecordedError(HpcmlError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """A run that was submitted, with its directory, what it was asked for with, and the ticket of its job."""
+    """A run that was submitted, with its directory and the ticket of its job."""
 
     run_dir: RunDir
     manifest: Manifest
-    overrides: tuple[str, ...]
     ticket: Ticket
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """The words that tell it from others of its sweep."""
+        return tuple(self.manifest.provenance.overrides or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
-    """A run that is completely decided, of which nothing but the copy of its code is on the disk yet."""
+    """A run that is completely decided, of which nothing but the copies of code are on the disk yet."""
 
-    item: Planned
     job: Job
-    kept: KeptCode
+    packages: Path | None  # as in `KeptCode`
     diff: bytes
 
 
@@ -99,24 +100,15 @@ def launch(
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(NONE_SUBMITTED) from error
     jobs = iter([each.job for each in prepared])
-    batches = batches_of([[next(jobs) for _ in pack] for pack in packed], submission)
-    about_to_send = Submission(
-        submission=submission,
-        host=this_host(),
-        batches=[_recorded(batch) for batch in batches],
-        run_dirs=[str(each.job.run_dir.path) for each in prepared],
-    )
-    opened = open_submission(places.open_submissions, about_to_send, Phase.PLANNING)
+    batches = packs.batches_of([[next(jobs) for _ in pack] for pack in packed], submission)
+    run_dirs = [str(each.job.run_dir.path) for each in prepared]
+    to_send = Submission(submission=submission, host=this_host(), batches=_recorded(batches), run_dirs=run_dirs)
+    opened = open_submission(places.open_submissions, to_send, Phase.PLANNING)
     _write_run_dirs(prepared, backends, opened)
     tickets = _send(batches, backends, opened)
     return [
-        Launched(
-            run_dir=each.job.run_dir,
-            manifest=each.job.manifest,
-            overrides=each.item.overrides,
-            ticket=tickets[each.job.run_dir.uid],
-        )
-        for each in prepared
+        Launched(run_dir=job.run_dir, manifest=job.manifest, ticket=tickets[job.run_dir.uid])
+        for job in (each.job for each in prepared)
     ]
 
 
@@ -131,29 +123,30 @@ def submit_retries(
     `NoAnswerError` it is not known whether they were queued: they stay as they are until `recover` has found out.
     """
     submission = new_submission_id(datetime.now(UTC).astimezone())
-    batches = batches_of([[job] for job in jobs], submission)
-    about_to_send = Submission(
+    batches = packs.batches_of([[job] for job in jobs], submission)
+    to_send = Submission(
         submission=submission,
         host=this_host(),
-        batches=[_recorded(batch) for batch in batches],
+        batches=_recorded(batches),
         attempt=attempt,
         details={"why": why, "by": by},
     )
-    tickets = _send(batches, backends, open_submission(places.open_submissions, about_to_send, Phase.SUBMITTING))
+    tickets = _send(batches, backends, open_submission(places.open_submissions, to_send, Phase.SUBMITTING))
     return [tickets[job.run_dir.uid] for job in jobs]
 
 
 def draft(planned: Sequence[Planned], places: Places) -> list[Batch]:
     """Return the batches that `launch` would submit, under names that are not used; nothing is written."""
     now = datetime.now(UTC).astimezone()
-    origin = provenance.describe([], Path.cwd(), provenance.NO_CODE, (), now)
     index = iter(range(len(planned)))
 
     def shown(item: Planned) -> Job:
         run_dir = RunDir(places.runs / item.run.experiment / new_uid(now, next(index)))
-        return _job(item, KeptCode(plan=item.plan, code=None, packages=()), run_dir, origin, spec_hash="")
+        code = KeptCode(plan=item.plan, code=None, packages=None)
+        return _job(item, code, run_dir, packs.NOWHERE, spec_hash="")  # no script says where it is from
 
-    return batches_of([[shown(item) for item in pack] for pack in packs.packs_of(planned)], new_submission_id(now))
+    packed = [[shown(item) for item in pack] for pack in packs.packs_of(planned)]
+    return packs.batches_of(packed, new_submission_id(now))
 
 
 def preview(planned: Sequence[Planned], places: Places, backends: Backends) -> list[Preview]:
@@ -170,7 +163,7 @@ def plan_shown(item: Planned, places: Places) -> Plan:
     if item.image is None:
         return item.plan
     run_dir = RunDir(places.runs / item.run.experiment / "RUN")
-    return put_inside(item.plan, item.run, item.image, run_dir, folder=item.code_folder, code=None, packages=())
+    return put_inside(item.plan, item.run, item.image, run_dir, folder=item.code_folder, code=None, packages=None)
 
 
 def describe(item: Launched) -> dict[str, object]:
@@ -201,7 +194,7 @@ def _prepare(
     """Take the snapshots of the code and decide everything else; nothing but the snapshots is written."""
     codes = {folder: provenance.describe_code(folder) for folder in {item.code_folder for item in everything}}
     origin = replace(
-        provenance.describe(command_line, Path.cwd(), provenance.NO_CODE, everything[0].user_config, now),
+        provenance.describe(command_line, everything[0].user_config, now),
         home=str(places.home),
         submission=submission,
         submission_size=len(everything),
@@ -218,7 +211,7 @@ def _prepare(
             overrides=list(item.overrides),
         )
         job = _job(item, kept, run_dir, own_origin, spec_hash=item.run.spec_hash)
-        prepared.append(_Prepared(item=item, job=job, kept=kept, diff=code.diff))
+        prepared.append(_Prepared(job=job, packages=kept.packages, diff=code.diff))
     return prepared
 
 
@@ -238,7 +231,7 @@ def _write_run_dirs(everything: Sequence[_Prepared], backends: Backends, opened:
     submitters: dict[tuple[SchedulerName, int | None], Submitter] = {}  # one of them remembers its scripts
     try:
         for prepared in everything:
-            run_dir, cluster = prepared.job.run_dir, prepared.item.run.cluster
+            run_dir, cluster = prepared.job.run_dir, prepared.job.manifest.run.cluster
             make_folder(run_dir.path.parent, parents=True)
             written.append(run_dir)  # first: Ctrl-C between the two must not leave a directory that nobody knows
             try:
@@ -268,14 +261,14 @@ def _write_run_dirs(everything: Sequence[_Prepared], backends: Backends, opened:
 
 
 def _fill(prepared: _Prepared, script: str) -> None:
-    run_dir, kept = prepared.job.run_dir, prepared.kept
+    run_dir, code = prepared.job.run_dir, prepared.job.manifest.provenance.code
     if prepared.diff:
         with open_file(run_dir.git_diff, "xb") as file:
             file.write(prepared.diff)
-    if kept.code is not None:
-        run_dir.code.symlink_to(kept.code)
-    if kept.packages:  # in one folder, which the program finds its packages in; the agent leaves it as it is
-        run_dir.client_path.symlink_to(kept.packages[0].parent)
+    if code is not None:
+        run_dir.code.symlink_to(code)
+    if prepared.packages is not None:  # the agent leaves it as it is
+        run_dir.client_path.symlink_to(prepared.packages)
     make_folder(run_dir.journals)
     make_folder(run_dir.logs)
     write_file(run_dir.script, script)
@@ -285,60 +278,17 @@ def _fill(prepared: _Prepared, script: str) -> None:
 # The batches.
 
 
-def batches_of(packed: Sequence[Sequence[Job]], submission: str) -> list[Batch]:
-    """Return the batches that packs go out in: one for each distinct request, split at the site's `max_array_size`.
-
-    Each pack becomes one element of an array: its runs share that job and run one after the other. Packs with equal
-    requests keep their order; the queue of this machine takes unequal ones too. `resources.array_parallelism` is
-    divided evenly among the arrays of those that name the same. A batch of one run has that run's own token; every
-    other has *submission* with a running number, and a scheduler can be asked by that token whether it has the batch.
-    """
-    groups: list[tuple[Request, list[Sequence[Job]]]] = []
-    for pack in packed:
-        request = request_for_pack(pack)
-        members = next((members for known, members in groups if _may_share(known, request)), None)
-        if members is None:
-            groups.append((request, [pack]))
-        else:
-            members.append(pack)
-    chunks = [
-        (_throttle(request), chunk) for request, members in groups for chunk in packs.chunks(members, _largest(request))
-    ]
-    throttles = [throttle for throttle, _ in chunks]
-    batches: list[Batch] = []
-    for number, (throttle, chunk) in enumerate(chunks):
-        alone = len(chunk) == len(chunk[0]) == 1
-        token = token_of(chunk[0][0]) if alone else f"{submission}-{number}"
-        _, limit = throttle
-        at_once = packs.share(limit, throttles[:number].count(throttle), throttles.count(throttle))
-        batches.append(Batch(token=token, packs=chunk, at_once=at_once))
-    return batches
-
-
-def _may_share(one: Request, other: Request) -> bool:
-    """Tell whether jobs may be in one batch: in an array all are equal, the queue of this machine takes any."""
-    if one.cluster.scheduler is not SchedulerName.local or other.cluster.scheduler is not SchedulerName.local:
-        return one == other
-    limits = [(each.cluster.name, each.cluster.max_parallel, each.array_parallelism) for each in (one, other)]
-    return limits[0] == limits[1]
-
-
-def _throttle(request: Request) -> tuple[str, int | None]:
-    return request.cluster.name, request.array_parallelism
-
-
-def _largest(request: Request) -> int | None:
-    return None if request.cluster.scheduler is SchedulerName.local else request.cluster.max_array_size
-
-
 def submitter_of(batch: Batch, backends: Backends) -> Submitter:
     """Return the submitter that *batch* goes to."""
     return backends.submitter_for(batch.jobs[0].manifest.run.cluster)
 
 
-def _recorded(batch: Batch) -> RecordedBatch:
-    packed = [[str(job.source) for job in pack] for pack in batch.packs]
-    return RecordedBatch(token=batch.token, packs=packed, at_once=batch.at_once)
+def _recorded(batches: Sequence[Batch]) -> list[RecordedBatch]:
+    packed = [[[str(job.source) for job in pack] for pack in batch.packs] for batch in batches]
+    return [
+        RecordedBatch(token=batch.token, packs=sources, at_once=batch.at_once)
+        for batch, sources in zip(batches, packed, strict=True)
+    ]
 
 
 def _send(batches: Sequence[Batch], backends: Backends, opened: OpenSubmission) -> dict[str, Ticket]:
@@ -432,7 +382,6 @@ def tell_submitted(run_dir: RunDir, submission: Submission, ticket: Ticket, pack
         job_name=ticket.job_name,
         pack=pack,
         **({} if ticket.job_cluster is None else {"job_cluster": ticket.job_cluster}),
-        **({} if ticket.queue is None else {"queue": ticket.queue.as_details()}),
     )
     if journal is None:
         raise UnrecordedError(

@@ -1,4 +1,4 @@
-"""Packing several small runs into one job, their order in it, and the chunks of a job array. Pure functions."""
+"""Packing several small runs into one job, their order in it, and the batches that jobs go out in. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from hpcml.model.identity import identifies
 from hpcml.model.run import Run
 from hpcml.runs.manifest import Manifest, Provenance
 from hpcml.runs.run_json import FORMAT
-from hpcml.schedulers.request import PACK_MARGIN_S, Request, request_for
+from hpcml.schedulers.batches import token_of
+from hpcml.schedulers.contract import Batch, Job
+from hpcml.schedulers.request import PACK_MARGIN_S, Request, request_for, request_for_pack
 from hpcml.spelling import did_you_mean
 from hpcml.units import format_walltime, parse_walltime_s
 
-_NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
+NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
 T = TypeVar("T")
 
 
@@ -167,7 +169,7 @@ def _keys(factor: str, settings: dict[str, Any], run: Run) -> list[str]:
 
 
 def _request(item: Planned) -> Request:
-    nameless = Manifest(format=FORMAT, uid="", spec_hash="", run=item.run, plan=item.plan, provenance=_NOWHERE)
+    nameless = Manifest(format=FORMAT, uid="", spec_hash="", run=item.run, plan=item.plan, provenance=NOWHERE)
     return request_for(nameless)
 
 
@@ -192,3 +194,50 @@ def _refuse_too_long(items: Sequence[Planned]) -> None:
                 f"schedule.pack={run.schedule.pack}: {count} runs x {run.resources.walltime} and {PACK_MARGIN_S} s are "
                 f"{format_walltime(total_s)} in one job; {where} allows {limit}"
             )
+
+
+# The batches.
+
+
+def batches_of(packed: Sequence[Sequence[Job]], submission: str) -> list[Batch]:
+    """Return the batches that packs go out in: one for each distinct request, split at the site's `max_array_size`.
+
+    Each pack becomes one element of an array: its runs share that job and run one after the other. Packs with equal
+    requests keep their order; the queue of this machine takes unequal ones too. `resources.array_parallelism` is
+    divided evenly among the arrays of those that name the same. A batch of one run has that run's own token; every
+    other has *submission* with a running number, and a scheduler can be asked by that token whether it has the batch.
+    """
+    groups: list[tuple[Request, list[Sequence[Job]]]] = []
+    for pack in packed:
+        request = request_for_pack(pack)
+        members = next((members for known, members in groups if _may_share(known, request)), None)
+        if members is None:
+            groups.append((request, [pack]))
+        else:
+            members.append(pack)
+    arrays = [
+        ((request.cluster.name, request.array_parallelism), chunk)
+        for request, members in groups
+        for chunk in chunks(members, _largest(request))
+    ]
+    sizes = Counter(limit for limit, _ in arrays)
+    seen: Counter[tuple[str, int | None]] = Counter()
+    batches: list[Batch] = []
+    for number, (limit, chunk) in enumerate(arrays):
+        is_alone = len(chunk) == len(chunk[0]) == 1
+        token = token_of(chunk[0][0]) if is_alone else f"{submission}-{number}"
+        batches.append(Batch(token=token, packs=chunk, at_once=share(limit[1], seen[limit], sizes[limit])))
+        seen[limit] += 1
+    return batches
+
+
+def _largest(request: Request) -> int | None:
+    return None if request.cluster.scheduler is SchedulerName.local else request.cluster.max_array_size
+
+
+def _may_share(one: Request, other: Request) -> bool:
+    """Tell whether jobs may be in one batch: in an array all are equal, the queue of this machine takes any."""
+    if one.cluster.scheduler is not SchedulerName.local or other.cluster.scheduler is not SchedulerName.local:
+        return one == other
+    limits = [(each.cluster.name, each.cluster.max_parallel, each.array_parallelism) for each in (one, other)]
+    return limits[0] == limits[1]

@@ -226,7 +226,7 @@ def _split(command: str) -> list[str]:
     return argv
 
 
-_TOLD = ("HPCML_PRECISION", "HPCML_NUMERICS")
+_TOLD_EACH_PROCESS = ("HPCML_PRECISION", "HPCML_NUMERICS")
 # What torch.compile made of one run's graph is no other run's: PyTorch before 2.13 gives a program that asks for FP16
 # (or, in an autocast, FP32) what it compiled for BF16 (pytorch/pytorch#181564). Kernels are kept, by their source.
 _NO_GRAPHS_OF_BEFORE = dict.fromkeys(
@@ -240,22 +240,22 @@ def _environment(run: Run, device: Device, numerics: str, cpus_per_task: int | N
     Raises `ConfigError` where ``workload.env`` would undo the switches of the precision or the strategy, or names what
     each process is told.
     """
-    switches, told = environment(run.precision.name), run.strategy.environment()
+    switches, by_strategy = environment(run.precision.name), run.strategy.environment()
     processes = processes_per_node(run, device) * run.resources.nodes
     for name in sorted(run.workload.env):
         if name in switches:
             raise ConfigError(f"workload.env.{name} would undo precision={run.precision.name.name}: leave it to hpcml")
-        if name in told:
+        if name in by_strategy:
             library = name.partition("_")[0].lower()
             raise ConfigError(f"workload.env.{name} would undo strategy.{library}: set one of them")
-        if name in _TOLD or overrides_env(run, name, processes=processes):
+        if name in _TOLD_EACH_PROCESS or overrides_env(run, name, processes=processes):
             raise ConfigError(
                 f"workload.env.{name} would have no effect: hpcml tells each of {processes} process(es) its own "
                 f"{name}: leave it out"
             )
     variables: dict[str, str | None] = {
         **switches,
-        **told,
+        **by_strategy,
         **_NO_GRAPHS_OF_BEFORE,
         "HPCML_PRECISION": run.precision.name.name,
         "HPCML_NUMERICS": numerics,

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from hpcml.errors import ConfigError
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.container import ContainerKind
 from hpcml.model.run import Run
-from hpcml.runs.files import read_whole
 from hpcml.schedulers.registry import SUBMITS
 
 _PYTHON = re.compile(r"python[\d.]*")
@@ -33,9 +31,14 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {  # of the scripts that a program ru
 }
 # python -m, and what reads its program from a word or standard input: bash -lc, perl -ne, python -
 _RUNS_NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[cesm]|--module|--no[-_]python")
-_COMPILE = "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec')"
-_OF_SYNTAX = re.compile(r"^(?:Syntax|Indentation|Tab)Error", re.MULTILINE)
-_MOST_BYTES = 1 << 20  # of a script that is compiled
+_COMPILE = r"""
+import sys
+source = open(sys.argv[1], "rb").read()
+try:
+    b"\0" in source or compile(source, sys.argv[1], "exec")  # an archive, which Python runs too, has zeros
+except SyntaxError as error:
+    print(("line %d: " % error.lineno if error.lineno else "") + error.msg)
+"""
 _PATIENCE_S = 20.0
 
 
@@ -125,41 +128,27 @@ def _no_script(start: ProgramStart, *, is_inside: bool) -> Iterator[str]:
 
 
 def _no_python(start: ProgramStart) -> Iterator[str]:
-    """Yield what is wrong with a script that neither this Python nor that of the command can compile."""
+    """Yield what is wrong with a script that the Python of the command cannot compile; nothing is said without one."""
     if start.script is None or not start.script.endswith(".py"):
         return
-    found = shutil.which(str(start.cwd / start.program) if os.sep in start.program else start.program)
-    error = _error_in(start.cwd / start.script)
-    if found is None or error is None:
+    program = shutil.which(str(start.cwd / start.program) if os.sep in start.program else start.program)
+    if program is None:
         return
-    python = found if _PYTHON.fullmatch(Path(found).name) else str(Path(found).with_name("python"))
+    python = program if _PYTHON.fullmatch(Path(program).name) else str(Path(program).with_name("python"))
     with suppress(OSError, subprocess.TimeoutExpired):
         asked = subprocess.run(
             [python, "-I", "-c", _COMPILE, start.script],  # -I: nothing of the user's folder is loaded
             cwd=start.cwd,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
             errors="replace",
             timeout=_PATIENCE_S,
             check=False,
         )
-        if asked.returncode and _OF_SYNTAX.search(asked.stderr):
-            where = f", line {error.lineno}" if error.lineno else ""
-            yield f"{start.script}{where}: {error.msg}, says the Python of the command, which cannot compile it"
-
-
-def _error_in(script: Path) -> SyntaxError | None:
-    """Return what this Python says of *script*; None where it compiles it, or cannot tell."""
-    with suppress(OSError, ValueError, RecursionError, MemoryError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a program's own odd escapes
-        source = read_whole(script, most=_MOST_BYTES)
-        try:
-            if b"\0" not in source:  # else an archive, which Python runs too
-                compile(source, str(script), "exec", dont_inherit=True)
-        except SyntaxError as error:
-            return error
-    return None
+        if problem := asked.stdout.strip():
+            yield f"{start.script}: {problem}, says the Python of the command, which cannot compile it"
 
 
 def _is_dir(path: Path) -> bool:

@@ -64,8 +64,8 @@ def git(folder: Path, *words: str) -> bytes | None:
 
 def top_of(folder: Path, *options: str) -> Path | None:
     """Return the root of the working tree around *folder*; None where there is none, or no git."""
-    told = git(folder, *options, "rev-parse", "--show-toplevel")
-    return Path(os.fsdecode(told.rstrip(b"\n"))) if told else None
+    answer = git(folder, *options, "rev-parse", "--show-toplevel")
+    return Path(os.fsdecode(answer.rstrip(b"\n"))) if answer else None
 
 
 def distrusted_by_git(folder: Path) -> str | None:
@@ -90,25 +90,21 @@ def describe_code(folder: Path) -> Code:
     return Code(commit=commit.decode().strip(), dirty=bool(changes.strip()), diff=diff)
 
 
-def describe(
-    command_line: Sequence[str], folder: Path, code: Code, user_config: Sequence[str], now: datetime
-) -> Provenance:
+def describe(command_line: Sequence[str], user_config: Sequence[str], now: datetime) -> Provenance:
     """Return the provenance of runs submitted by this call: who, where, when, by which command and with which software.
 
     Secrets in *command_line* are left out, since manifests may be shown to others. *now* carries its time
-    zone. The submission's id and size are added by `launch`.
+    zone. The submission's id and size, and each run's code, are added by `launch`.
     """
     return Provenance(
         command_line=masked(command_line),
         submitted_at=now.isoformat(timespec="seconds"),
         submitted_from=socket.gethostname(),
         user=user_name(),
-        cwd=str(folder),
+        cwd=str(Path.cwd()),
         hpcml_version=__version__,
         python=platform.python_version(),
         packages=_packages(),
-        git_commit=code.commit,
-        git_dirty=code.dirty,
         user_config=list(user_config),
     )
 
@@ -130,8 +126,8 @@ def _packages() -> dict[str, str]:
     found = {}
     for distribution in metadata.distributions():
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-        said = _NAME_OR_VERSION.findall(text.partition("\n\n")[0])
-        fields = {key.lower(): value for key, value in reversed(said)}
+        pairs = _NAME_OR_VERSION.findall(text.partition("\n\n")[0])
+        fields = {key.lower(): value for key, value in reversed(pairs)}
         if fields.get("name"):
             found[fields["name"]] = fields.get("version", "")
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.commands.collect import opened as opened_store
-from hpcml.commands.follow import Watcher
 from hpcml.commands.submit import submission
 from hpcml.commands.submit.backends import Backends
-from hpcml.commands.submit.launch import record, tell, tell_submitted
+from hpcml.commands.submit.launch import record, tell
 from hpcml.commands.submit.submission import OpenSubmission, Phase, RecordedBatch, Submission
 from hpcml.errors import ConfigError, HpcmlError, SubmissionError
 from hpcml.model.cluster import Cluster, SchedulerName
-from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.atomic import have_on_disk
 from hpcml.runs.cancellation import is_cancelled
@@ -79,39 +77,6 @@ def recover(places: Places, backends: Backends) -> Recovered:
         else:
             counts.update([] if phase is None else [phase])
     return Recovered(finished=counts[Phase.SUBMITTING], removed=counts[Phase.PLANNING], waiting=waiting)
-
-
-def start_queues_again(backends: Backends) -> list[str]:
-    """Start each queue of this machine that was killed; return a line for each, and for what cannot be started now.
-
-    The runs that wait in it get the ticket of the new queue. Without such a queue this lists one folder.
-    """
-    lines: list[str] = []
-    for token, found in backends.this_machine().start_again():
-        if isinstance(found, str):
-            lines.append(f"the local queue of {token} was killed and cannot be started again: {found}")
-            continue
-        waiting = 0
-        for source, ticket in found.tickets():
-            run_dir = run_dir_of(source)
-            try:
-                seen = Watcher(run_dir).look()
-            except (HpcmlError, FileNotFoundError) as error:  # of its journals: the others get their tickets
-                lines.append(f"whether run {run_dir.uid} waits in a queue cannot be told: {error}")
-                continue
-            if seen.state is State.PENDING:
-                again = Submission(
-                    submission=token,
-                    host=submission.this_host(),
-                    batches=[],
-                    attempt=seen.attempt,
-                    details={"why": "its queue was killed, and started again", "by": "sync"},
-                )
-                tell_submitted(run_dir, again, ticket, f"{token}/{ticket.array_index}" if ticket.is_shared else None)
-                waiting += 1
-        if waiting:
-            lines.append(f"a local queue was killed with {waiting} runs left, and was started again")
-    return lines
 
 
 def _put_right(path: Path, places: Places, backends: Backends) -> Phase | None:

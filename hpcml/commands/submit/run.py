@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,13 +15,12 @@ from typing import Protocol
 from hpcml.commands import repairs
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import is_going_on
-from hpcml.commands.submit import advice, dependencies, images, recover
+from hpcml.commands.submit import advice, check, images, recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.plan import Planned
 from hpcml.commands.submit.submission import deciding_alone
 from hpcml.errors import ConfigError
-from hpcml.model.run import know_hashes
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.store.database import Database
@@ -84,24 +84,26 @@ def submit_points(
     chosen = images.with_images(
         chosen, places, backends, reporter, environ=environ, project=project, command_line=command_line
     )
-    if not chosen or not only_missing:
-        return launch(chosen, places, backends, command_line) if chosen else []
-    with deciding_alone(places, reporter.note):  # not before: an image may have been built for an hour
-        still = {id(item) for item in _missing_of(missing, places, reporter, only_missing=True)}
-        chosen = [ready for item, ready in zip(missing, chosen, strict=True) if id(item) in still]
+    if not chosen:
+        return []
+    # Not alone before: an image may have been built for an hour.
+    with deciding_alone(places, reporter.note) if only_missing else nullcontext():
+        if only_missing:
+            still = {id(item) for item in _missing_of(missing, places, reporter, only_missing=True)}
+            chosen = [ready for item, ready in zip(missing, chosen, strict=True) if id(item) in still]
         return launch(chosen, places, backends, command_line) if chosen else []
 
 
 def _checked(planned: Sequence[Planned], places: Places, backends: Backends, reporter: RunReporter) -> list[Planned]:
     """Return *planned* with the jobs that they wait for; raise where one is refused by this machine or its site."""
-    chosen, notes = dependencies.with_jobs(planned, places)
+    chosen = check.with_jobs(planned, places)
     for line in advice.refusals(chosen):
         raise ConfigError(line)
     answer = advice.rehearse(chosen, places, backends)
     answer.refuse()
     for warning in answer.warnings:
         reporter.warn(warning)
-    for note in (*notes, *answer.notes):
+    for note in answer.notes:
         reporter.note(note)
     return chosen
 
@@ -118,7 +120,6 @@ def _missing_of(
     """
     if only_missing:
         recover.refuse_if_interrupted(places)
-    know_hashes(item.run for item in planned)
     with opened(places) as store:
         collect(store, places)
         under_way = {record.uid for record in open_runs(store)}

@@ -46,14 +46,13 @@ _NEVER = frozenset({".git", "__pycache__"})  # Python might take what was compil
 class KeptCode:
     """The copy of a run's code, and the plan that starts in it.
 
-    `code` None: nothing was copied, and the job runs what lies in its folder when it starts. `packages` are copies of
-    hpcml_client and hpcml_train, which programs import; empty: the job uses those of the agent that starts it. They lie
-    in one folder, in which nothing else is.
+    `code` None: nothing was copied, and the job runs what lies in its folder when it starts. `packages` is a folder
+    with copies of hpcml_client and hpcml_train, which programs import; None: the job uses those of its agent.
     """
 
     plan: Plan
     code: Path | None
-    packages: tuple[Path, ...]
+    packages: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +81,112 @@ class Tree:
     """
 
     top: Path
+    rules: Schedule
+    left_out: list[str] = field(default_factory=list)  # real paths
     files: list[File] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
     linked: dict[str, str] = field(default_factory=dict)
     beside: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    ignored: list[File] = field(default_factory=list)  # by git, until `add_ignored` decides
+
+    def add_repository(self, prefix: PurePosixPath) -> None:
+        """Add the repository at *prefix*, and those inside it."""
+        names = _listed(self.top / prefix, "-co")
+        # An environment that git was not told to ignore
+        environments = {path.parent for name in names if (path := PurePosixPath(name)).name == "pyvenv.cfg"}
+        environments.discard(PurePosixPath())
+        for folder in sorted(environments):
+            self._add_link(prefix / folder)
+        for name in names:
+            if not environments or environments.isdisjoint(PurePosixPath(name).parents):
+                self._add(prefix / name, self.files)
+        seen: set[PurePosixPath] = set()
+        for path in map(PurePosixPath, _listed(self.top / prefix, "-oi", "--directory")):
+            if seen.isdisjoint(path.parents):  # git names a folder, and one that is all it holds
+                seen.add(path)
+                self._sort(prefix / path, is_ignored=True)
+
+    def add_folder(self, path: PurePosixPath) -> None:
+        """Add what lies in a folder that git knows nothing of."""
+        try:
+            names = sorted(os.listdir(self.top / path))  # noqa: PTH208 - names will do
+        except OSError:
+            return  # gone, or not for us to read
+        for name in names:
+            self._sort(path / name, is_ignored=False)
+        if not names and path.parts:
+            self.empty.append(str(path))
+
+    def add_ignored(self) -> None:
+        """Add the files that git ignores, as copies while there is room, then as links."""
+        most_mib, large = self.rules.ignored_mib, []
+        room = most_mib << 20
+        for file in sorted(self.ignored, key=lambda file: (file.size, file.path)):
+            room -= file.size
+            if room >= 0:
+                self.files.append(file)
+            else:
+                self._add_link(PurePosixPath(file.path))
+                large.append(file)
+        if large:
+            self.remarks.append(
+                f"each run has a link to yours, since schedule.ignored_mib={most_mib} is the most that is copied of "
+                f"files that git ignores: {_biggest(large)}"
+            )
+
+    def _sort(self, path: PurePosixPath, *, is_ignored: bool) -> None:
+        """Add what lies at *path*, by its name and kind; *is_ignored*: by git."""
+        place = self.top / path
+        if path.name in _NEVER or self._is_left_out(place):
+            return
+        is_folder = os.path.isdir(place)  # noqa: PTH112 - one that is not for us to read is none
+        is_package = is_folder and (place / "__init__.py").is_file()  # of Python, called data or results
+        is_fresh = not is_package and _is_named(path.name, self.rules.fresh, is_folder=is_folder)
+        is_linked = not is_package and _is_named(path.name, self.rules.linked, is_folder=is_folder)
+        if is_folder and is_environment(place):
+            self._add_link(path)
+        elif is_fresh and (is_folder or is_ignored):
+            if is_folder:
+                self.empty.append(str(path))
+        elif is_linked or (is_folder and is_ignored):
+            self._add_link(path)
+        elif is_folder and not place.is_symlink():
+            self.add_folder(path)
+        else:
+            self._add(path, self.ignored if is_ignored else self.files)
+
+    def _add(self, path: PurePosixPath, files: list[File]) -> None:
+        """Add a file to *files*, a symbolic link as what it is, and a repository inside."""
+        place = self.top / path
+        try:
+            status = place.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return  # removed, and git has not been told
+        if self._is_left_out(place):
+            return
+        if stat.S_ISREG(status.st_mode):
+            files.append(_file(path, place, status))
+        elif stat.S_ISLNK(status.st_mode):
+            target = _target(self.top, path)
+            if os.path.isabs(target) and os.path.exists(target):  # noqa: PTH110, PTH117 - a text
+                self.linked[str(path)] = target
+            else:
+                self.links.append(Link(path=str(path), target=target))
+        elif stat.S_ISDIR(status.st_mode) and top_of(place) == place:  # a submodule, or another repository
+            self.add_repository(path)
+        elif stat.S_ISDIR(status.st_mode):
+            self.remarks.append(
+                f"{path}: not checked out, and each run lacks it: git submodule update --init --recursive, if the "
+                "program needs it"
+            )
+
+    def _add_link(self, path: PurePosixPath) -> None:
+        self.linked[str(path)] = str(self.top / path)
+
+    def _is_left_out(self, place: Path) -> bool:
+        return any(_lies_in(str(place), own) for own in self.left_out)
 
 
 def keep_code(places: Places) -> Callable[[Planned, RunDir], KeptCode]:
@@ -106,16 +205,14 @@ def keep_code(places: Places) -> Callable[[Planned, RunDir], KeptCode]:
         return None if tree is None else _Copy(tree, code_store.keep(places.code, tree.files, tree.links))
 
     @functools.cache
-    def packages() -> tuple[Path, ...]:
-        found = program_packages()
-        kept = code_store.keep(places.code, [file for package in found for file in _files_of(package)])
-        return tuple(kept / package.name for package in found)
+    def packages() -> Path:
+        return code_store.keep(places.code, [file for package in program_packages() for file in _files_of(package)])
 
     def keep(item: Planned, run_dir: RunDir) -> KeptCode:
         source = source_of(item)
         copy = copy_of(source)
         if copy is None:  # hpcml's own folders are not seen inside an image
-            return KeptCode(plan=item.plan, code=None, packages=packages() if item.wants_image else ())
+            return KeptCode(plan=item.plan, code=None, packages=packages() if item.wants_image else None)
         if source.is_recipe:
             python, script = item.plan.argv
             argv = [python, str(copy.kept / source.folder.name / Path(script).name)]
@@ -196,18 +293,17 @@ def read_tree(source: CodeSource, places: Places) -> Tree | None:
     if not source.is_copied or (not source.is_recipe and is_everything(folder)):
         return None
     if source.is_recipe:
-        tree = Tree(top=folder, files=_files_of(folder))
+        tree = Tree(top=folder, rules=source.rules, files=_files_of(folder))
         _refuse_too_large(tree, source, "keep its data elsewhere (data.path)")
         return tree
     top, real = top_of(folder), Path(os.path.realpath(folder))
     is_git = top is not None and (real == top or git(folder, "check-ignore", "-q", ".") is None)
-    tree = Tree(top=top if top is not None and is_git else real)
-    reader = _Reader(tree, source, _left_out(folder, places))
+    tree = Tree(top if top is not None and is_git else real, source.rules, _left_out(folder, places))
     if is_git:
-        reader.add_repository(PurePosixPath())
+        tree.add_repository(PurePosixPath())
     else:
-        reader.add_folder(PurePosixPath())
-    reader.add_ignored()
+        tree.add_folder(PurePosixPath())
+    tree.add_ignored()
     tree.beside = _beside(tree.top, source.rules.linked)
     if top is None and (own := distrusted_by_git(folder)) is not None:
         tree.remarks.append(
@@ -216,113 +312,6 @@ def read_tree(source: CodeSource, places: Places) -> Tree | None:
         )
     _refuse_too_large(tree, source, "let .gitignore (without git: schedule.linked) name what is no code")
     return tree
-
-
-@dataclass(slots=True)
-class _Reader:
-    """Sorts the entries of a working tree into *tree*, by the rules of *source*."""
-
-    tree: Tree
-    source: CodeSource
-    left_out: list[str]  # real paths
-    ignored: list[File] = field(default_factory=list)
-
-    def add_repository(self, prefix: PurePosixPath) -> None:
-        """Add the repository at *prefix*, and those inside it."""
-        names = _listed(self.tree.top / prefix, "-co")
-        # An environment that git was not told to ignore
-        environments = {path.parent for name in names if (path := PurePosixPath(name)).name == "pyvenv.cfg"}
-        environments.discard(PurePosixPath())
-        for folder in sorted(environments):
-            self._add_link(prefix / folder)
-        for name in names:
-            if not environments or environments.isdisjoint(PurePosixPath(name).parents):
-                self._add(prefix / name, self.tree.files)
-        seen: set[PurePosixPath] = set()
-        for path in map(PurePosixPath, _listed(self.tree.top / prefix, "-oi", "--directory")):
-            if seen.isdisjoint(path.parents):  # git names a folder, and one that is all it holds
-                seen.add(path)
-                self._sort(prefix / path, is_ignored=True)
-
-    def add_folder(self, path: PurePosixPath) -> None:
-        """Add what lies in a folder that git knows nothing of."""
-        try:
-            names = sorted(os.listdir(self.tree.top / path))  # noqa: PTH208 - names will do
-        except OSError:
-            return  # gone, or not for us to read
-        for name in names:
-            self._sort(path / name, is_ignored=False)
-        if not names and path.parts:
-            self.tree.empty.append(str(path))
-
-    def add_ignored(self) -> None:
-        """Add the files that git ignores, as copies while there is room, then as links."""
-        most_mib, large = self.source.rules.ignored_mib, []
-        room = most_mib << 20
-        for file in sorted(self.ignored, key=lambda file: (file.size, file.path)):
-            room -= file.size
-            if room >= 0:
-                self.tree.files.append(file)
-            else:
-                self._add_link(PurePosixPath(file.path))
-                large.append(file)
-        if large:
-            self.tree.remarks.append(
-                f"each run has a link to yours, since schedule.ignored_mib={most_mib} is the most that is copied of "
-                f"files that git ignores: {_biggest(large)}"
-            )
-
-    def _sort(self, path: PurePosixPath, *, is_ignored: bool) -> None:
-        """Add what lies at *path*, by its name and kind; *is_ignored*: by git."""
-        place, rules = self.tree.top / path, self.source.rules
-        if path.name in _NEVER or self._is_left_out(place):
-            return
-        is_folder = os.path.isdir(place)  # noqa: PTH112 - one that is not for us to read is none
-        is_package = is_folder and (place / "__init__.py").is_file()  # of Python, called data or results
-        is_fresh = not is_package and _is_named(path.name, rules.fresh, is_folder=is_folder)
-        is_linked = not is_package and _is_named(path.name, rules.linked, is_folder=is_folder)
-        if is_folder and is_environment(place):
-            self._add_link(path)
-        elif is_fresh and (is_folder or is_ignored):
-            if is_folder:
-                self.tree.empty.append(str(path))
-        elif is_linked or (is_folder and is_ignored):
-            self._add_link(path)
-        elif is_folder and not place.is_symlink():
-            self.add_folder(path)
-        else:
-            self._add(path, self.ignored if is_ignored else self.tree.files)
-
-    def _add(self, path: PurePosixPath, files: list[File]) -> None:
-        """Add a file to *files*, a symbolic link as what it is, and a repository inside."""
-        place = self.tree.top / path
-        try:
-            status = place.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return  # removed, and git has not been told
-        if self._is_left_out(place):
-            return
-        if stat.S_ISREG(status.st_mode):
-            files.append(_file(path, place, status))
-        elif stat.S_ISLNK(status.st_mode):
-            target = _target(self.tree.top, path)
-            if os.path.isabs(target) and os.path.exists(target):  # noqa: PTH110, PTH117 - a text
-                self.tree.linked[str(path)] = target
-            else:
-                self.tree.links.append(Link(path=str(path), target=target))
-        elif stat.S_ISDIR(status.st_mode) and top_of(place) == place:  # a submodule, or another repository
-            self.add_repository(path)
-        elif stat.S_ISDIR(status.st_mode):
-            self.tree.remarks.append(
-                f"{path}: not checked out, and each run lacks it: git submodule update --init --recursive, if the "
-                "program needs it"
-            )
-
-    def _add_link(self, path: PurePosixPath) -> None:
-        self.tree.linked[str(path)] = str(self.tree.top / path)
-
-    def _is_left_out(self, place: Path) -> bool:
-        return any(_lies_in(str(place), own) for own in self.left_out)
 
 
 def _listed(folder: Path, *flags: str) -> list[str]:
@@ -477,7 +466,7 @@ def _moved(plan: Plan, copy: _Copy, run_dir: RunDir) -> Plan:
     }
     environment.setdefault("GIT_CEILING_DIRECTORIES", str(run_dir.work))  # no repository around the home is the code's
     argv = [_word(word, plan.cwd, moved) for word in plan.argv]
-    ours = (path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if moved(path) != path)
+    moved_parts = (path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if moved(path) != path)
     roots = [project, *([f"{project}/src"] if "src" in copy.paths else [])]
     return replace(
         plan,
@@ -486,7 +475,7 @@ def _moved(plan: Plan, copy: _Copy, run_dir: RunDir) -> Plan:
         cwd=os.path.normpath(f"{project}/{os.path.relpath(os.path.realpath(plan.cwd), copy.tree.top)}"),
         environment=environment,
         staging=copy.staging,
-        python_path=list(dict.fromkeys([*map(moved, ours), *roots])),
+        python_path=list(dict.fromkeys([*map(moved, moved_parts), *roots])),
     )
 
 

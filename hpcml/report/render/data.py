@@ -9,23 +9,24 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hpcml.codec import Json
+from hpcml.codec import Json, encode
 from hpcml.formulas import inert
 from hpcml.report.document import Document
 from hpcml.report.text import safe
 
 
 def as_json(document: Document) -> str:
-    """Return the document's record as one JSON object; its keys do not change between versions."""
-    return json_text(document.record)
+    """Return the document's record, or a list with an object for each of its rows; keys do not change their meaning."""
+    record = document.record() if callable(document.record) else document.record
+    if record is not None:
+        return json_text(record)
+    return json_text([{key: encode(value) for key, value in line.items()} for line in document.flat])
 
 
 def as_csv(document: Document) -> str:
-    """Return the document's lines as CSV; an unknown value is an empty field.
-
-    The fields of the first line are the headings.
-    """
-    return csv_text(list(document.lines[0]) if document.lines else [], [line.values() for line in document.lines])
+    """Return a line for each row of the document; an unknown value is an empty field, a list or an object JSON."""
+    names = document.fields
+    return csv_text(names, [[_packed(encode(line.get(name))) for name in names] for line in document.flat])
 
 
 def json_text(value: Any) -> str:  # noqa: ANN401 - JSON
@@ -74,3 +75,7 @@ def json_ready(value: Json) -> Json:
     if isinstance(value, list):
         return [json_ready(item) for item in value]
     return value
+
+
+def _packed(value: object) -> object:
+    return json.dumps(value, sort_keys=True, default=str) if isinstance(value, list | tuple | dict) else value

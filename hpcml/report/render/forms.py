@@ -36,6 +36,18 @@ class Output(Generic[T]):
     code: int = 0  # the exit code
 
 
-def document_output(document: Document) -> Output[Document]:
-    """Return *document* as an output in every form."""
-    return Output(document, table=as_renderable, json=as_json, csv=as_csv, md=as_markdown, latex=as_latex)
+def document_output(
+    document: Document, *, lines: Iterable[str] = (), remark: str | None = None, code: int = 0
+) -> Output[Document]:
+    """Return *document* as an output in every form; *remark* is for standard error, *code* the exit code."""
+    return Output(
+        document,
+        table=as_renderable,
+        lines=lines,
+        remark=remark,
+        json=as_json,
+        csv=as_csv if document.fields else None,
+        md=as_markdown,
+        latex=as_latex,
+        code=code,
+    )

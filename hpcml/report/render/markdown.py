@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
-from hpcml.report.document import Chart, Commands, Document, Findings, Paragraph, Part, Remarks, Section, Table
+from hpcml.report.document import (
+    Commands,
+    Document,
+    Figure,
+    Findings,
+    Listing,
+    Pairs,
+    Paragraph,
+    Part,
+    Remarks,
+    Section,
+)
 from hpcml.report.text import safe
 
 REPORT = "<!-- hpcml report -->"
@@ -23,7 +35,7 @@ def as_markdown_report(document: Document) -> str:
 
 
 def as_markdown(document: Document) -> str:
-    """Return *document* as Markdown; a chart is replaced by its numbers, unless a table of the section has them.
+    """Return *document* as Markdown; a figure is its numbers, unless a table of the section has them.
 
     A document without a title has headings of the third level, to be put below another's. Commands are indented by four
     blanks, which makes them code.
@@ -45,16 +57,6 @@ def safe_markdown(value: object) -> str:
     return _MARKUP.sub(lambda match: f"\\{match[0]}", text)
 
 
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
-    """Return the lines of a table; *right* are the right-aligned columns. Cells are taken as Markdown.
-
-    >>> markdown_table(["run", "loss"], [["a", "0.5"]], right=[1])
-    ['| run | loss |', '| --- | ---: |', '| a | 0.5 |']
-    """
-    rule = ["---:" if column in right else "---" for column in range(len(headings))]
-    return [f"| {' | '.join(line)} |" for line in (headings, rule, *rows)]
-
-
 def _section(section: Section, depth: int) -> Iterator[str]:
     if section.heading:
         yield f"{'#' * depth} {safe_markdown(section.heading)}"
@@ -73,43 +75,41 @@ def _part(part: Part) -> Iterator[str]:
     elif isinstance(part, Paragraph):
         yield safe_markdown(part.text)
     elif isinstance(part, Remarks):
-        yield from _listed(part)
+        yield from (
+            f"- **{safe_markdown(line)}**" if tone == "conclusion" else f"- {safe_markdown(line)}"
+            for line, tone in part.toned()
+        )
+    elif isinstance(part, Pairs):
+        yield from (f"- {safe_markdown(label)}: {safe_markdown(text)}" for label, text in part.known.items())
     elif isinstance(part, Commands):
         yield from (f"    {safe(line)}" for line in part.lines)  # indented: no fence that a line could end
-    elif isinstance(part, Table):
+    elif isinstance(part, Listing):
         yield from _table(part)
-    elif isinstance(part, Chart) and not part.repeats_a_table:
+    elif isinstance(part, Figure) and not part.repeats_a_table:
         yield safe_markdown(part.described)
         yield ""
         yield from _table(part.numbers)
 
 
 def _findings(part: Findings) -> Iterator[str]:
-    for where, asked, shared, of in part.together():
-        if asked:
-            yield f"- Asked{f' ({safe_markdown(where)})' if where else ''}: {safe_markdown(asked)}"
-        for verdict, _, who in part.tally(of):
-            yield f"- **{verdict}**: {safe_markdown(who)}"
-        for finding in of:
-            yield f"- **{finding.verdict}**: {safe_markdown(finding.text)}"
+    for finding in part.findings:
+        marks = f" (weakened by {', '.join(map(str, part.marks(finding)))})" if finding.doubts else ""
+        yield f"- **{finding.verdict}**: {safe_markdown(finding.text)}{marks if part.are_numbered else ''}"
+        if not part.are_numbered:
             yield from (f"  - {safe_markdown(doubt)}" for doubt in finding.doubts)
-        if shared:
-            yield f"- All of these{f' ({safe_markdown(where)})' if where else ''} are weakened by:"
-            yield from (f"  - {safe_markdown(doubt)}" for doubt in shared)
-
-
-def _listed(listed: Remarks) -> Iterator[str]:
-    if not listed.terminal_only:
-        for line, tone in listed.toned():
-            text = safe_markdown(line)
-            yield f"- **{text}**" if tone == "conclusion" else f"- {text}"
-
-
-def _table(table: Table) -> Iterator[str]:
-    headings = [f"{column.title} ({column.unit})" if column.unit else column.title for column in table.columns]
-    rows = [[safe_markdown(entry.whole) for entry in row] for row in table.rows]
-    right = [at for at, column in enumerate(table.columns) if column.is_number]
-    if table.caption:
-        yield f"{safe_markdown(table.caption)}:"
+    if part.are_numbered and part.doubts:
         yield ""
-    yield from markdown_table([safe_markdown(heading) for heading in headings], rows, right=right)
+        yield from (f"{number}. {safe_markdown(doubt)}" for number, doubt in enumerate(part.doubts, start=1))
+
+
+def _table(listing: Listing[Any]) -> Iterator[str]:
+    columns = listing.shown()
+    if listing.caption:
+        yield f"{safe_markdown(listing.caption)}:"
+        yield ""
+    rule = ["---:" if listing.is_number(column) else "---" for column in columns]
+    rows = [[safe_markdown(column.written(row)) for column in columns] for row in listing.rows]
+    yield from (f"| {' | '.join(cells)} |" for cells in ([safe_markdown(each.title) for each in columns], rule, *rows))
+    if listing.notes:
+        yield ""
+        yield from (f"- {safe_markdown(note)}" for note in listing.notes)

@@ -1,4 +1,4 @@
-"""Begins the queue of a batch in a process of its own: ``python -m hpcml.schedulers.local.start FOLDER``."""
+"""Begins the queue of this machine in a process of its own: ``python -m hpcml.schedulers.local.start RUNTIME LOCK``."""
 
 import os
 import sys
@@ -7,27 +7,29 @@ from typing import NoReturn
 from hpcml.search_path import standard_library_first
 
 
-def start(folder: str) -> None:
-    """Fork a process that drains the batch in *folder*; return once that has left its ticket, or was not needed.
+def start(runtime: str, lock: int) -> None:
+    """Fork a process that serves the queue of *runtime*, whose lock is the descriptor *lock*; return once it does.
 
     So the queue is no child of `hpcml run`, which need not wait for its end. What it prints, and its traceback where it
-    dies of one, go where this process writes: into the batch's queue.log.
+    dies of one, go where this process writes. Exits with 1 where it could not begin.
     """
     heard, told = os.pipe()
     if os.fork() == 0:
         os.close(heard)
-        _be_the_queue(folder, told)
+        _be_the_queue(runtime, lock, told)
     os.close(told)
-    os.read(heard, 1)  # which ends with the ticket, or with the queue
+    os.close(lock)
+    if not os.read(heard, 1):
+        sys.exit(1)
 
 
-def _be_the_queue(folder: str, told: int) -> NoReturn:
+def _be_the_queue(runtime: str, lock: int, told: int) -> NoReturn:
     code = 1
     try:
         os.setsid()
-        from hpcml.schedulers.local.queue import drain  # noqa: PLC0415 - not before it is known where modules are found
+        from hpcml.schedulers.local.queue import serve  # noqa: PLC0415 - not before it is known where modules are found
 
-        drain(folder, on_ticket=lambda: os.close(told))
+        serve(runtime, lock, on_ready=lambda: os.write(told, b"1"))
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it is, nothing of the process that was copied is to be done twice
         sys.excepthook(*sys.exc_info())
@@ -42,4 +44,4 @@ if __name__ == "__main__":
     from hpcml.paths import begin_in_utf8
 
     begin_in_utf8()
-    start(sys.argv[1])
+    start(sys.argv[1], int(sys.argv[2]))

@@ -1,19 +1,19 @@
-"""What runs of this machine wait for, in words: cores and GPUs, and the runs that hold them."""
+"""What waits in the queue of this machine, and what for, in words: cores and GPUs, and the runs that hold them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
-from hpcml.runs.layout import home_of, queues_of
-from hpcml.runs.lock import owners
+from hpcml.runs.layout import home_of
 from hpcml.schedulers.contract import Known, Ticket
-from hpcml.schedulers.local.queue import LocalBatch, read_batch, read_ticket, was_handed
-from hpcml.schedulers.local.slots import Holder, Shortage, find_shortage
+from hpcml.schedulers.local import jobs
+from hpcml.schedulers.local.jobs import QueuedBatch, QueuedJob
+from hpcml.schedulers.local.runtime import Pool, RuntimeFolder, StartedJob, free_of
 
 _MOST_HOLDERS = 2  # that are named
 
@@ -22,74 +22,113 @@ def why_waiting(submissions: Path, tickets: Collection[Ticket]) -> dict[Ticket, 
     """Return for each of *tickets* whose job waits what it lacks, who holds that, and its place in order of arrival.
 
     Left out are jobs that have started, that wait for another run, or that are alone and about to start. The place is
-    among the jobs of this home; those of one submission start in that order. Files are read, and no program is called.
-    A queue whose folder cannot be read is passed over: whoever asks of it says why.
+    among all jobs that wait on this machine. Files are read, and no program is called. A batch that cannot be read is
+    passed over: whoever asks of it says why.
 
         why_waiting(places.submissions, [ticket])  # {ticket: "2 cores, held by 20261123-... (4m); no. 2 of 3 ..."}
     """
-    wanted: dict[str, list[Ticket]] = {}
-    for ticket in tickets:
-        wanted.setdefault(ticket.job_id, []).append(ticket)
-    queues = sorted(_queues(submissions), key=lambda queue: queue[1].arrived_at)
-    places = _places(queues)
+    wanted = {(ticket.job_id, ticket.array_index or 0): ticket for ticket in tickets}
+    runtimes = {RuntimeFolder(Path(batch.runtime)) for _, batch in _batches(submissions)} if wanted else set()
     found: dict[Ticket, str] = {}
-    for folder, batch, job_id in queues:
-        for ticket in wanted.get(job_id, ()):
-            index = ticket.array_index or 0
-            if (place := places.get((folder, index))) is not None:
-                lacks = _words(folder, batch, index)
-                behind = f"no. {place} of {len(places)} that wait in this home" if len(places) > 1 else None
+    for runtime in runtimes:
+        running = [job for job in runtime.started() if runtime.lives(job)]
+        waiting = _in_order(runtime, {job.key for job in running})
+        for place, (path, index, batch) in enumerate(waiting, start=1):
+            ticket = wanted.get((jobs.token_of(path), index))
+            if ticket is not None and path.parent.parent == submissions:
+                lacks = _lacks(batch.jobs[index], batch.pool, running, home=home_of(path))
+                behind = f"no. {place} of {len(waiting)} that wait on this machine" if len(waiting) > 1 else None
                 if lacks is not None or place > 1:
                     found[ticket] = "; ".join(filter(None, [lacks or "its turn", behind]))
     return found
 
 
 def known_as_waiting(what: str | None) -> Known:
-    """Return what is known of a job that a queue of this machine has, and that lacks *what*."""
+    """Return what is known of a job that the queue of this machine has, and that lacks *what*."""
     return Known(state=State.PENDING, raw="queued", reason=None if what is None else f"waiting for {what}")
 
 
-def _queues(submissions: Path) -> Iterator[tuple[Path, LocalBatch, str]]:
-    for token, owner in owners(queues_of(submissions)).items():
-        folder = submissions / token
-        with suppress(HpcmlError, OSError):
-            if not owner.is_gone and (started := read_ticket(folder)) is not None:
-                yield folder, read_batch(folder), started.job_id
+def still_queued(submissions: Path, tickets: Collection[Ticket]) -> list[Ticket]:
+    """Return those of *tickets* whose jobs wait, or whose agents run. Raises `HpcmlError` where that cannot be read."""
+    return [one for one in tickets if jobs.is_queued(submissions, one.job_id, one.array_index or 0)]
 
 
-def _places(queues: Iterable[tuple[Path, LocalBatch, str]]) -> dict[tuple[Path, int], int]:
-    """Return the jobs that wait for nothing but cores, GPUs or their turn, each with its number in order of arrival."""
-    waiting = [
-        (folder, index)
-        for folder, batch, _ in queues
-        for index, job in enumerate(batch.jobs)
-        if job.dependency is None and not was_handed(folder, index) and not job.is_unwanted
-    ]
-    return {place: number for number, place in enumerate(waiting, start=1)}
+def is_served(submissions: Path, tickets: Collection[Ticket]) -> bool:
+    """Tell whether a queue is at work that has any of *tickets*."""
+    paths = {jobs.find_batch(submissions, one.job_id) for one in still_queued(submissions, tickets)}
+    return any(RuntimeFolder(Path(jobs.read_batch(path).runtime)).is_at_work for path in paths if path is not None)
 
 
-def _words(folder: Path, batch: LocalBatch, index: int) -> str | None:
+def left_by_killed(submissions: Path) -> int:
+    """Return how many runs wait in the queue of this machine while no process serves it. Raises `OSError`."""
+    batches = list(_batches(submissions))
+    runtimes = {RuntimeFolder(Path(batch.runtime)) for _, batch in batches}
+    dead = {str(runtime.path) for runtime in runtimes if not runtime.serves(submissions)}
+    return sum(runs_left(path, batch) for path, batch in batches if batch.runtime in dead)
+
+
+def runs_left(path: Path, batch: QueuedBatch) -> int:
+    """Return how many runs of *batch* wait; raise `HpcmlError` where that cannot be read."""
+    runtime = RuntimeFolder(Path(batch.runtime))
+    done = {job.index for job in runtime.started() if job.batch == str(path) and runtime.lives(job)}
+    done |= jobs.read_ended(jobs.folder_of(path))
+    return sum(len(job.sources) for index, job in enumerate(batch.jobs) if index not in done)
+
+
+def killed_words(count: int) -> str:
+    """Say that the queue was killed with *count* runs left."""
+    return f"the local queue was killed with {count} run{'s' if count != 1 else ''} left"
+
+
+def listed(submissions: Path) -> list[Path]:
+    """Return the files of the batches of this machine; [] where nothing was submitted yet. Raises `OSError`."""
     try:
-        shortage = find_shortage(batch.jobs[index].need, batch.pool, Path(batch.lock_dir))
-    except OSError:
+        return jobs.batch_files(submissions)
+    except FileNotFoundError:
+        return []
+
+
+def _batches(submissions: Path) -> Iterator[tuple[Path, QueuedBatch]]:
+    for path in listed(submissions):
+        with suppress(HpcmlError):
+            yield path, jobs.read_batch(path)
+
+
+def _in_order(runtime: RuntimeFolder, running: Collection[tuple[Path, int]]) -> list[tuple[Path, int, QueuedBatch]]:
+    """Return the jobs that wait for nothing but cores, GPUs or their turn, in their order."""
+    found = []
+    for submissions in runtime.homes():
+        with suppress(OSError, HpcmlError):
+            for path, batch in _batches(submissions):
+                ended = jobs.read_ended(jobs.folder_of(path))
+                for index, job in enumerate(batch.jobs):
+                    is_over = index in ended or (path, index) in running or job.is_unwanted
+                    if job.dependency is None and not is_over and Path(batch.runtime) == runtime.path:
+                        found.append((path, index, batch))
+    return sorted(found, key=lambda one: (one[0].name, one[1]))
+
+
+def _lacks(job: QueuedJob, pool: Pool, running: Collection[StartedJob], *, home: Path) -> str | None:
+    """Return in a line what is missing for *job* and who holds it; None where enough is free.
+
+    Runs are named as seen from *home*: of other homes, with these.
+    """
+    cores, gpus = free_of(pool, running)
+    missing = {"core": job.cores - cores, "GPU": job.gpus - len(gpus)}
+    counts = [f"{n} {word if n == 1 else f'{word}s'}" for word, n in missing.items() if n > 0]
+    if not counts:
         return None
-    return None if shortage is None else in_words(shortage, home=home_of(folder / "queue.json"), now_s=time.time())
-
-
-def in_words(shortage: Shortage, *, home: Path, now_s: float) -> str:
-    """Return *shortage* in a line, as seen from *home*: other homes are named, with the runs there."""
-    counts = [
-        f"{n} {word if n == 1 else f'{word}s'}" for n, word in ((shortage.cores, "core"), (shortage.gpus, "GPU")) if n
-    ]
-    named = [_holder_words(holder, home, now_s) for holder in shortage.holders[:_MOST_HOLDERS]]
-    if more := len(shortage.holders) - len(named):
+    holders = [one for one in running if (missing["core"] > 0 and one.cores) or (missing["GPU"] > 0 and one.gpus)]
+    named = [_holder(one, home) for one in holders[:_MOST_HOLDERS]]
+    if more := len(holders) - len(named):
         named.append(f"{more} more")
     held = f", held by {', '.join(named)}" if named else ""
     return f"{' and '.join(counts)}{held}"
 
 
-def _holder_words(holder: Holder, home: Path, now_s: float) -> str:
-    there = home_of(holder.run_dir / "run.json")
+def _holder(job: StartedJob, home: Path) -> str:
+    run_dir = Path(job.run_dir)
+    there = home_of(run_dir / "run.json")
     elsewhere = "" if there == home else f"home {there}, "
-    minutes, seconds = divmod(max(0, round(now_s - holder.since_s)), 60)
-    return f"{holder.run_dir.name} ({elsewhere}{f'{minutes}m' if minutes else f'{seconds}s'})"
+    minutes, seconds = divmod(max(0, round(time.time() - job.since_s)), 60)
+    return f"{run_dir.name} ({elsewhere}{f'{minutes}m' if minutes else f'{seconds}s'})"

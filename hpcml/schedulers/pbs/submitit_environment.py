@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,12 +21,12 @@ from submitit.core import job_environment, logger
 
 from hpcml.codec import decode
 from hpcml.runs.private import open_file, write_file
-from hpcml.schedulers.pbs import submission
-from hpcml.schedulers.pbs.answers import parse_id
-from hpcml.schedulers.pbs.script import Ask
+from hpcml.schedulers.description import JobDraft
+from hpcml.schedulers.driver import Driver
+from hpcml.schedulers.pbs.scheduler import PBS
 
 JOB_ID = "SUBMITIT_PBS_JOB_ID"  # submitit's id: that of the first of a chain, 12 or 12_3
-ASK = "SUBMITIT_PBS_ASK"  # what a resubmission of this one job asks for, as JSON
+DRAFT = "SUBMITIT_PBS_DRAFT"  # what a resubmission of this one job asks for, as JSON
 SCRIPT = "SUBMITIT_PBS_SCRIPT"
 WALLTIME_S = "SUBMITIT_PBS_WALLTIME_S"
 STARTED_S = "SUBMITIT_PBS_STARTED_S"  # when the script began, in seconds since 1970
@@ -86,16 +87,19 @@ class PbsJobEnvironment(job_environment.JobEnvironment):
         turn = len(read_chain(self.paths.folder, self.job_id)) + 1
         script = self.paths.folder / f"{self.job_id}_requeue_{turn}.sh"
         again = f"export {JOB_ID}={shlex.quote(self.job_id)}\nexec /bin/bash {shlex.quote(os.environ[SCRIPT])}\n"
-        write_file(script, f"#!/bin/bash\n{again}")
+        text = f"#!/bin/bash\n{again}"
+        write_file(script, text)
         index = self.array_task_id
-        wanted: Ask = decode(Ask, json.loads(os.environ[ASK]))
-        full = submission.submit_again(
-            wanted, script, os.environ, mark=f".{f'{index}.' if index else ''}r{turn}"
-        ).job_id
-        job = parse_id(full)
-        assert job is not None
+        before = decode(JobDraft, json.loads(os.environ[DRAFT]))
+        draft = replace(
+            before,
+            name=f"{before.name}.{f'{index}.' if index else ''}r{turn}",  # both are there for a while
+            request=replace(before.request, dependency=None),
+            script=script,
+        )
+        (full,) = Driver(scheduler=PBS, submissions=Path("none")).send(draft, text, os.environ)
         with open_file(chain, "a", encoding="utf-8") as file:
-            file.write(f"{job.number}\n")
+            file.write(f"{PBS.number_of(full)}\n")
         logger.get_logger().info(f"Requeued job {self.job_id} as {full} ({countdown} remaining timeouts)")
 
 

@@ -21,15 +21,21 @@ from submitit.core import core, logger, utils
 
 from hpcml.codec import encode
 from hpcml.errors import HpcmlError, NotPrivateError
+from hpcml.model.cluster import Cluster, SchedulerName
+from hpcml.model.pbs import PbsRequest
 from hpcml.runs.private import FILE, check, make_folder, make_home, open_file, write_file
-from hpcml.schedulers.pbs import query, submission, submitit_environment
-from hpcml.schedulers.pbs.answers import Attributes, JobId, find_submitted_id, known_of, parse_id
-from hpcml.schedulers.pbs.script import FIRST_LINES, Ask, chunk_of, job_name, placement, qsub_argv
+from hpcml.schedulers.contract import Answers, Known, Ticket
+from hpcml.schedulers.description import JobDraft
+from hpcml.schedulers.driver import Driver
+from hpcml.schedulers.pbs import submitit_environment
+from hpcml.schedulers.pbs.scheduler import FIRST_LINES, PBS, submit
+from hpcml.schedulers.request import Request
 
 _DEFAULT_TIMEOUT_MIN = 5  # as with submitit's other executors
 _DEFAULT_SIGNAL_DELAY_S = 90
 _UNKNOWN_UNTIL_LOST = 3  # a server that was restarted may not know a job for a moment
 _PASSED_ON = ("PYTHONPATH", "LD_LIBRARY_PATH")  # `qsub -V` sends nothing, or crashes, depending on the version
+_DRIVER = Driver(scheduler=PBS, submissions=Path("none"))  # a function has a folder of submitit's
 _FINAL = frozenset({"COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "NOT_FOUND"})
 
 
@@ -64,27 +70,28 @@ class PbsInfoWatcher(core.InfoWatcher):
         self._num_calls += 1
         asked = {job_id: self._latest(job_id) for job_id in self._registered - self._finished}
         try:
-            described = query.describe(set(asked.values()), query.Inquiry())
+            answers = _DRIVER.query(list(asked.values()))
         except HpcmlError as error:
-            described = query.Described({}, dict.fromkeys(asked.values(), str(error)))
-        for problem in set(described.unanswered.values()):
+            answers = Answers(known={}, unanswered=dict.fromkeys(asked.values(), str(error)))
+        for problem in set(answers.unanswered.values()):
             logger.get_logger().warning(f"Call #{self.num_calls} - {problem}; states may be out of date.")
-        for job_id, asked_id in asked.items():
+        for job_id, ticket in asked.items():
             # It may have gone back into the queue between the two looks: then the answer is about its past.
-            if asked_id not in described.unanswered and self._latest(job_id) == asked_id:
-                self._take(job_id, described.found.get(asked_id))
+            if ticket not in answers.unanswered and self._latest(job_id) == ticket:
+                self._take(job_id, answers.known.get(ticket))
         self._last_status_check = time.time()
         self._finished |= {job_id for job_id in asked if self.is_done(job_id, mode="cache")}
 
-    def _latest(self, job_id: str) -> JobId:
+    def _latest(self, job_id: str) -> Ticket:
         chain = submitit_environment.read_chain(self._folders[job_id], job_id) if job_id in self._folders else []
-        return JobId(chain[-1]) if chain else _pbs_id(job_id)
+        number, _, index = (str(chain[-1]) if chain else job_id).partition("_")
+        job = f"{number}[]" if index else number
+        return Ticket(scheduler="pbs", job_id=job, array_index=int(index) if index else None)
 
-    def _take(self, job_id: str, said: Attributes | None) -> None:
-        known = None if said is None else known_of(said)
-        if said is not None and known is not None:
+    def _take(self, job_id: str, known: Known | None) -> None:
+        if known is not None:
             self._unknown.pop(job_id, None)
-            self._info_dict[job_id] = {**said, "State": known.state.value, "Reason": known.reason or ""}
+            self._info_dict[job_id] = {"State": known.state.value, "Reason": known.reason or ""}
             return
         self._unknown[job_id] = self._unknown.get(job_id, 0) + 1
         if self._unknown[job_id] >= _UNKNOWN_UNTIL_LOST:
@@ -120,7 +127,7 @@ class PbsJob(core.Job[core.R]):
         make_folder(self._cancel_mark.parent, parents=True)
         self._cancel_mark.touch(mode=FILE)
         try:
-            submission.delete(self.watcher._latest(self.job_id))  # noqa: SLF001 - of this file
+            _DRIVER.cancel([self.watcher._latest(self.job_id)])  # noqa: SLF001 - of this file
         except HpcmlError:
             if check:
                 raise
@@ -143,7 +150,7 @@ class PbsExecutor(core.PicklingExecutor):
 
     Parameters beyond submitit's own, with the prefix ``pbs_`` in `AutoExecutor`: queue, account, array_parallelism,
     setup (shell lines), signal_delay_s (warning before walltime), dependency, place, chunk (more of the select
-    statement, as "mpiprocs=4"), mail_user, mail_points, env (variables), additional_parameters (more options of qsub).
+    statement, as "mpiprocs=4"), mail_user, mail_type, env (variables), additional_parameters (more options of qsub).
 
     >>> executor = submitit.AutoExecutor("logs", cluster="pbs")  # doctest: +SKIP
     >>> executor.update_parameters(timeout_min=30, gpus_per_node=1, pbs_queue="gpu")  # doctest: +SKIP
@@ -170,7 +177,7 @@ class PbsExecutor(core.PicklingExecutor):
 
     @classmethod
     def _valid_parameters(cls) -> set[str]:
-        own = "queue account array_parallelism setup signal_delay_s dependency place chunk mail_user mail_points env"
+        own = "queue account array_parallelism setup signal_delay_s dependency place chunk mail_user mail_type env"
         return {*own.split(), "additional_parameters"}
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:  # noqa: ANN401 - submitit's, without types
@@ -226,18 +233,17 @@ class PbsExecutor(core.PicklingExecutor):
         """Write the script, submit it, and return the job's number."""
         uid = uuid.uuid4().hex
         script = self._script_path(uid)
-        write_file(script, self._make_submission_file_text(command, uid))
-        wanted = self._ask(uid, array_size)
+        text = self._make_submission_file_text(command, uid)
+        write_file(script, text)
         try:
-            full = submission.submit(qsub_argv("qsub", wanted, script), name=wanted.name)
+            (full,) = _DRIVER.send(self._draft(uid, array_size), text, os.environ)
         except HpcmlError as error:
             raise utils.FailedSubmissionError(str(error)) from error
-        job = parse_id(full)
-        assert job is not None
-        paths = utils.JobPaths(self.folder, job_id=str(job.number) if array_size is None else f"{job.number}_0")
+        number = _number(full)
+        paths = utils.JobPaths(self.folder, job_id=str(number) if array_size is None else f"{number}_0")
         make_folder(paths.folder, parents=True)
         paths.move_temporary_file(script, "submission_file", keep_as_symlink=True)
-        return job.number
+        return number
 
     @property
     def _submission_folder(self) -> Path:
@@ -255,30 +261,36 @@ class PbsExecutor(core.PicklingExecutor):
     def _submitit_command_str(self) -> str:
         return f"{self.python} -u -m submitit.core._submit {shlex.quote(str(self.folder))}"
 
-    def _ask(self, uid: str, array_size: int | None) -> Ask:
-        said = self.parameters
-        nodes = said.get("nodes", 1)
-        chunk = chunk_of(
-            cpus=said.get("cpus_per_task", 1),
-            gpus=f"ngpus={said['gpus_per_node']}" if said.get("gpus_per_node") else "",
-            mem_mb=round(said["mem_gb"] * 1024) if said.get("mem_gb") else None,
-            more=said.get("chunk"),
-        )
-        return Ask(
-            name=job_name(f"{said.get('name', 'submitit')[:200]}-{uid[:8]}"),
-            select=f"{nodes}{chunk}",
-            log_dir=self._submission_folder,
-            queue=said.get("queue"),
-            account=said.get("account"),
-            place=said.get("place") or placement(nodes),
+    def _draft(self, uid: str, array_size: int | None) -> JobDraft:
+        asked = self.parameters
+        request = Request(
+            cluster=Cluster(name="pbs", scheduler=SchedulerName.pbs),
+            account=asked.get("account"),
+            partition=asked.get("queue"),
+            qos=None,
+            nodes=asked.get("nodes", 1),
+            gpus_per_node=asked.get("gpus_per_node") or 0,
+            cpus_per_node=asked.get("cpus_per_task", 1),
+            mem_mb=round(asked["mem_gb"] * 1024) if asked.get("mem_gb") else None,
             walltime_s=round(self._timeout_min * 60),
-            array_size=array_size,
-            parallelism=said.get("array_parallelism") if array_size else None,
-            depend=said.get("dependency"),
-            mail_user=said.get("mail_user"),
-            mail_points=said.get("mail_points", "n"),
-            extra=tuple(said.get("additional_parameters", ())),
+            constraint=asked.get("chunk"),
+            reservation=None,
+            nodelist=None,
+            exclude=None,
+            exclusive=False,
+            dependency=asked.get("dependency"),
+            mail_user=asked.get("mail_user"),
+            mail_type=asked.get("mail_type"),
+            array_parallelism=asked.get("array_parallelism"),
+            extra_directives=tuple(asked.get("additional_parameters", ())),
+            pbs=PbsRequest(place=asked.get("place")),
         )
+        name = PBS.label(f"{asked.get('name', 'submitit')[:200]}-{uid[:8]}")  # qsub takes 230 characters
+        folder, script = self._submission_folder, self._script_path(uid)
+        return JobDraft(
+            request=request, name=name, token=uid, remark="", folder=folder, logs=folder, script=script, command=(),
+            array_size=array_size,
+        )  # fmt: skip
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         said = self.parameters
@@ -288,7 +300,7 @@ class PbsExecutor(core.PicklingExecutor):
             submitit_environment.WALLTIME_S: str(round(self._timeout_min * 60)),
             submitit_environment.SIGNAL_DELAY_S: str(said.get("signal_delay_s", _DEFAULT_SIGNAL_DELAY_S)),
             submitit_environment.SCRIPT: str(self._script_path(uid)),
-            submitit_environment.ASK: json.dumps(encode(self._ask(uid, None)), default=str),
+            submitit_environment.DRAFT: json.dumps(encode(self._draft(uid, None)), default=str),
             **_passed_on(os.environ),
             **{name: str(value) for name, value in said.get("env", {}).items()},
         }
@@ -312,25 +324,24 @@ class PbsExecutor(core.PicklingExecutor):
         )
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        return qsub_argv("qsub", self._ask(uuid.uuid4().hex, None), submission_file_path)
+        return [*submit(self._draft(uuid.uuid4().hex, None))[:-1], str(submission_file_path)]
 
     @staticmethod
     def _get_job_id_from_submission_command(string: bytes | str) -> str:
         text = string.decode("utf-8", "replace") if isinstance(string, bytes) else string
-        job = parse_id(find_submitted_id(text) or "")
-        if job is None:
+        if not (ids := PBS.submitted(text)):
             raise utils.FailedSubmissionError(f"qsub printed no job id: {text!r}")
-        return str(job.number)
+        return str(_number(ids[-1]))
 
 
 def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in _PASSED_ON if environ.get(name)}
 
 
-def _pbs_id(job_id: str) -> JobId:
-    """Return the job that submitit calls 12 or 12_3."""
-    number, _, index = job_id.partition("_")
-    return JobId(int(number), int(index), array=True) if index else JobId(int(number))
+def _number(full: str) -> int:
+    number = PBS.number_of(full)
+    assert number is not None
+    return int(number)
 
 
 def _folder_in_bash(folder: Path) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import signal
@@ -14,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 PREFIX = Path("/opt/hpcml-apptainer")
 PATH = f"{PREFIX}/usr/bin:/usr/local/bin:/usr/bin:/bin"
@@ -135,39 +132,10 @@ def make_base(
     return layout
 
 
-def make_scratch(folder: Path, name: str, content: str) -> Path:
-    """Make an OCI layout with the tag `base` that holds one program and nothing else; return its path."""
-    layout, bundle = folder / "oci", folder / "bundle"
-    _unpack_new(layout, bundle)
-    program = bundle / "rootfs" / name
-    program.write_text(content, encoding="utf-8")
-    program.chmod(0o755)
-    _run(["umoci", "repack", "--image", f"{layout}:base", str(bundle)], cwd=folder)
-    return layout
-
-
 def configure(layout: Path, *variables: str) -> None:
     """Give the image `base` of an OCI layout variables, each as NAME=VALUE."""
     words = [word for variable in variables for word in ("--config.env", variable)]
     _run(["umoci", "config", "--image", f"{layout}:base", *words], cwd=layout.parent)
-
-
-def describe(layout: Path, **config: object) -> None:
-    """Let the image `base` of an OCI layout say *config* of itself, in Docker's words: WorkingDir="/app"."""
-    index = json.loads((layout / "index.json").read_text())
-    (entry,) = index["manifests"]
-    manifest = json.loads(_blob(layout, entry).read_text())
-    image = json.loads(_blob(layout, manifest["config"]).read_text())
-    image["config"] = {**image.get("config", {}), **config}
-    for described, words in ((manifest["config"], image), (entry, manifest)):
-        content = json.dumps(words).encode()
-        described |= {"digest": f"sha256:{hashlib.sha256(content).hexdigest()}", "size": len(content)}
-        _blob(layout, described).write_bytes(content)
-    (layout / "index.json").write_text(json.dumps(index), encoding="utf-8")
-
-
-def _blob(layout: Path, described: Mapping[str, Any]) -> Path:
-    return layout / "blobs" / str(described["digest"]).replace(":", "/")
 
 
 def _unpack_new(layout: Path, bundle: Path) -> None:

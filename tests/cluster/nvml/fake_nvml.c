@@ -20,17 +20,17 @@ typedef unsigned int U32;
 typedef unsigned long long U64;
 
 enum { OK, UNINITIALIZED, INVALID, UNSUPPORTED, NO_PERMISSION, NOT_FOUND = 6, TOO_SMALL, TIMEOUT = 10, LOST = 15 };
-enum { GPUS = 16, INSTANCES = 7, RING = 120 };
+enum { GPUS = 16, INSTANCES = 7 };
 
 typedef struct Device {
     struct Device *board;                      /* of an instance; NULL: a whole GPU */
     struct Device *mig[INSTANCES];
     int instances, index, minor, mig_mode, gi, ci, sms, cores, major, minor_cc;
-    int energy, average, instant, ring, counters, gpm, util;
+    int energy, average, instant, counters, gpm, util;
     int compute_mode, persistence, ecc, process, xid;
     int reasons, nvlinks, nvlink_to, ancestor; /* a mask of why clocks are lowered, -1: refused; the GPU at the other end */
     char name[96], uuid[96], pci[32];
-    double mean_w, swing_w, period_s, power_limit_w, default_limit_w, ring_step_s;
+    double mean_w, swing_w, period_s, power_limit_w, default_limit_w;
     double lost_after_s, reset_after_s, xid_after_s, memory_mib, used_mib, reserved_mib;
     double throttle_share, util_percent, mem_util_percent, tensor_percent, dram_percent;
     U64 ecc_corrected, ecc_uncorrected;
@@ -39,7 +39,6 @@ typedef struct Device {
 
 typedef union { double d; U32 ui; unsigned long ul; U64 ull; long long sll; int si; unsigned short us; } Value;
 typedef struct { U32 id, scope; long long at_us, latency_us; U32 type; Ret ret; Value value; } FieldValue;
-typedef struct { U64 at_us; Value value; } Sample;
 typedef struct { U32 version; U64 total, reserved, free, used; } MemoryV2;
 typedef struct { U64 total, free, used; } Memory;
 typedef struct { char legacy[16]; U32 domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
@@ -128,12 +127,12 @@ static U32 average_mw(const Device *d, double t) { return (U32)(1000 * (integral
 static void default_gpu(Device *d, int index) {
     memset(d, 0, sizeof *d);
     d->index = d->minor = index;
-    d->major = 9, d->energy = d->average = d->instant = d->ring = d->counters = d->gpm = d->util = 1;
+    d->major = 9, d->energy = d->average = d->instant = d->counters = d->gpm = d->util = 1;
     d->persistence = 1, d->ecc = 1, d->cores = 132 * 128, d->nvlinks = 18, d->nvlink_to = -1, d->ancestor = 50;
     snprintf(d->name, sizeof d->name, "NVIDIA H100 80GB HBM3");
     snprintf(d->uuid, sizeof d->uuid, "GPU-%08x-1111-2222-3333-444444444444", 0xfa4e0000u + (U32)index);
     snprintf(d->pci, sizeof d->pci, "00000000:%02X:00.0", 0x1a + index);
-    d->mean_w = 250, d->swing_w = 50, d->period_s = 4, d->power_limit_w = d->default_limit_w = 700, d->ring_step_s = 0.02;
+    d->mean_w = 250, d->swing_w = 50, d->period_s = 4, d->power_limit_w = d->default_limit_w = 700;
     d->memory_mib = 81559, d->used_mib = 20480, d->reserved_mib = 500;
     d->lost_after_s = d->reset_after_s = d->xid_after_s = -1, d->xid = 79;
     d->throttle_share = 0.25, d->util_percent = 93, d->mem_util_percent = 41, d->tensor_percent = 37, d->dram_percent = 52;
@@ -144,11 +143,11 @@ static void set_key(Device *d, const char *key, const char *value) {
 #define REAL(name) if (!strcmp(key, #name)) d->name = atof(value)
 #define WHOLE_NUMBER(name) if (!strcmp(key, #name)) d->name = atoi(value)
     TEXT(name); TEXT(uuid); TEXT(pci);
-    REAL(mean_w); REAL(swing_w); REAL(period_s); REAL(power_limit_w); REAL(default_limit_w); REAL(ring_step_s);
+    REAL(mean_w); REAL(swing_w); REAL(period_s); REAL(power_limit_w); REAL(default_limit_w);
     REAL(lost_after_s); REAL(reset_after_s); REAL(xid_after_s); REAL(memory_mib); REAL(used_mib); REAL(reserved_mib);
     REAL(throttle_share); REAL(util_percent); REAL(mem_util_percent); REAL(tensor_percent); REAL(dram_percent);
     WHOLE_NUMBER(minor); WHOLE_NUMBER(mig_mode); WHOLE_NUMBER(gi); WHOLE_NUMBER(ci); WHOLE_NUMBER(sms);
-    WHOLE_NUMBER(cores); WHOLE_NUMBER(energy); WHOLE_NUMBER(average); WHOLE_NUMBER(instant); WHOLE_NUMBER(ring);
+    WHOLE_NUMBER(cores); WHOLE_NUMBER(energy); WHOLE_NUMBER(average); WHOLE_NUMBER(instant);
     WHOLE_NUMBER(counters); WHOLE_NUMBER(gpm); WHOLE_NUMBER(util); WHOLE_NUMBER(compute_mode); WHOLE_NUMBER(persistence);
     WHOLE_NUMBER(ecc); WHOLE_NUMBER(process); WHOLE_NUMBER(xid); WHOLE_NUMBER(ecc_corrected); WHOLE_NUMBER(ecc_uncorrected);
     WHOLE_NUMBER(reasons); WHOLE_NUMBER(nvlinks); WHOLE_NUMBER(nvlink_to); WHOLE_NUMBER(ancestor);
@@ -394,26 +393,6 @@ Ret nvmlDeviceGetFieldValues(Device *d, int count, FieldValue *fields) {
         fields[i].type = type < 0 ? 0 : (U32)type;
     }
     return OK;
-}
-
-/* The power of the last RING steps, as long as they are after *last_seen_us*. */
-Ret nvmlDeviceGetSamples(Device *d, U32 kind, U64 last_seen_us, U32 *type, U32 *count, Sample *samples) {
-    ENTER(d);
-    WHOLE(d);
-    NEED(d->ring && kind == 0);
-    long long newest = (long long)floor(now() / d->ring_step_s);
-    *type = 1;
-    if (!samples) return *count = RING, OK;
-    U32 found = 0;
-    for (long long step = newest - RING + 1; step <= newest && found < *count; step++) {
-        double t = (double)step * d->ring_step_s;
-        U64 at_us = (U64)(1e6 * t + 0.5);
-        if (at_us <= last_seen_us) continue;
-        samples[found].at_us = at_us;
-        samples[found++].value.ui = milliwatts(power_w(d, t));
-    }
-    *count = found;
-    return found ? OK : NOT_FOUND;
 }
 
 Ret nvmlGpmQueryDeviceSupport(Device *d, GpmSupport *support) { ENTER(d); support->supported = (U32)d->gpm; return OK; }

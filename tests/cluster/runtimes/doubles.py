@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Doubles of enroot and Slurm's pyxis, made from documentation: no real one was ever seen.
+"""A double of Slurm's pyxis, made from documentation: no real one was ever seen.
 
-Called as ``enroot`` or ``srun`` (the last hands all but pyxis's options to the real srun). They read options as the
-real ones do (enroot.in, args.c), refuse what those refuse, and start the program in the image for real: namespaces,
-mounts and chroot. Standard library of the host's Python alone.
+Called as ``srun``, it hands all but pyxis's options to the real srun. It reads options as the real one does (args.c),
+refuses what that refuses, and starts the program in the image for real: namespaces, mounts and chroot. Standard library
+of the host's Python alone.
 """
 
 import json
@@ -13,8 +13,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-NAME = Path(sys.argv[0]).name
 
 
 def fail(words, status=1):
@@ -90,59 +88,6 @@ def is_squashfs(path):
         return False
 
 
-def value_of(words, names):
-    """Take an option with its value off *words*, written --name=value or --name value; None where it is another."""
-    name, separator, value = words[0].partition("=")
-    if name not in names:
-        return None
-    del words[0]
-    if not separator:
-        if not words:
-            fail(f"{name}: argument required")
-        value = words.pop(0)
-    return value
-
-
-def enroot(words):
-    if words[:1] == ["version"]:
-        print("4.0.1")
-        return
-    if words[:1] != ["start"]:
-        fail(f"enroot: unknown command {words[:1]}")
-    words, mounts, environ, rc, writable = words[1:], [], [], None, False
-    while words and words[0].startswith("-"):
-        if (found := value_of(words, ("-m", "--mount"))) is not None:
-            mounts.append(found)
-        elif (found := value_of(words, ("-e", "--env"))) is not None:
-            environ.append(found)
-        elif (found := value_of(words, ("--rc",))) is not None:
-            rc = found
-        elif words[0] in ("-w", "--rw"):
-            writable = bool(words.pop(0))
-        else:
-            fail("Usage: enroot start [options] [--] NAME|IMAGE [COMMAND] [ARG...]")
-    if not is_squashfs(words[0]):
-        fail(f"[ERROR] No such file or directory: {words[0]}")
-    binds = []
-    for each in mounts:
-        if any(character.isspace() for character in each):
-            fail(f"[ERROR] Invalid argument: {each}")
-        source, destination, _, flags = each.split(":")
-        binds.append((source, destination, "ro" in flags.split(",")))
-    inside_of = {}
-    for each in environ:
-        name, separator, value = each.partition("=")
-        value = value if separator else os.environ.get(name, "")
-        inside_of[name] = value.partition("\n")[0]  # a line of a file
-    command = words[1:]
-    if rc is not None:
-        binds.append((rc, "/etc/rc", True))
-        command = ["/bin/sh", "/etc/rc", *command]
-    if os.environ.get("ENROOT_LOGIN_SHELL", "yes") not in ("n", "no"):
-        inside_of["DOUBLE_READ_A_LOGIN_PROFILE"] = "1"
-    contain(words[0], command, binds=binds, environ=inside_of, writable=writable)
-
-
 def pyxis(words):
     """Read what the plugin would read, hand the rest to the real srun, and let its task enter the image."""
     options, ours = [], {}
@@ -200,4 +145,4 @@ if sys.argv[1:2] == ["INSIDE"]:
 elif sys.argv[1:2] == ["TASK"]:
     task(json.loads(sys.argv[2]), sys.argv[3:])
 else:
-    {"enroot": enroot, "srun": pyxis}[NAME](sys.argv[1:])
+    pyxis(sys.argv[1:])

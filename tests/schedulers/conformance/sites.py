@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcml.schedulers.contract import Answers, Batch, Job, Submitter, Ticket
-from hpcml.schedulers.flux.submitter import FluxSubmitter
-from hpcml.schedulers.local.slots import Pool
+from hpcml.schedulers.driver import Driver
+from hpcml.schedulers.flux import FLUX
+from hpcml.schedulers.local.runtime import Pool
 from hpcml.schedulers.local.submitter import LocalSubmitter
-from hpcml.schedulers.lsf.submitter import LsfSubmitter
-from hpcml.schedulers.pbs.submitter import PbsSubmitter
+from hpcml.schedulers.lsf import LSF
+from hpcml.schedulers.pbs.scheduler import PBS
 from tests.cluster.double.double import Double
 from tests.cluster.pbs.double import PbsDouble
 from tests.cluster.slurm.account import Account
@@ -278,7 +279,7 @@ def pbs_site(folder: Path, double: PbsDouble) -> PbsSite:
     }
     return PbsSite(
         name="pbs", folder=folder, python=sys.executable, cluster="testpbs", conf=PBS_CONF, double=double,
-        submitter=PbsSubmitter(submissions=folder / "submissions"), refuses=refuses,
+        submitter=Driver(scheduler=PBS, submissions=folder / "submissions"), refuses=refuses,
         refuses_when_asked={"resources.partition=nosuch": "Unknown queue"},
     )  # fmt: skip
 
@@ -293,7 +294,7 @@ def lsf_site(folder: Path, double: Double) -> LsfSite:
     }
     return LsfSite(
         name="lsf", folder=folder, python=sys.executable, cluster="testlsf", double=double, refuses=refuses,
-        submitter=LsfSubmitter(submissions=folder / "submissions"),
+        submitter=Driver(scheduler=LSF, submissions=folder / "submissions"),
         refuses_when_asked={
             "resources.partition=nosuch": "No such queue",
             f"{NINE_NODES} resources.cpus_per_task=8": "Too many processors requested",
@@ -311,7 +312,7 @@ def flux_site(folder: Path, double: Double) -> FluxSite:
     }
     return FluxSite(
         name="flux", folder=folder, python=sys.executable, cluster="testflux", double=double, refuses=refuses,
-        submitter=FluxSubmitter(submissions=folder / "submissions"),
+        submitter=Driver(scheduler=FLUX, submissions=folder / "submissions"),
         refuses_when_asked={
             "resources.partition=nosuch": "Invalid queue 'nosuch' specified",
             "resources.walltime=5h": "exceeds policy limit of 1h for queue batch",

@@ -9,16 +9,11 @@ from typing import Any
 import pytest
 
 from hpcml.model.state import State
-from hpcml.schedulers.flux.answers import (
-    find_submitted_ids,
-    known_of,
-    parse_jobs,
-    parse_unknown,
-    refusals_of_cancel,
-    why_never_placed,
-)
-from hpcml.schedulers.flux.script import FluxAsk
-from hpcml.schedulers.flux.site import flux_site
+from hpcml.schedulers.commands import Answer
+from hpcml.schedulers.description import JobDraft
+from hpcml.schedulers.flux import FLUX, known_of, parse_jobs, refusals, row_of, submitted
+from hpcml.schedulers.sites import flux_site
+from tests.schedulers.slurm.test_slurm_script import request
 
 DONE = {
     "jobid": "\u01929WCi5UT", "name": "arr2", "state": "INACTIVE", "result": "COMPLETED", "returncode": 0,
@@ -36,16 +31,16 @@ def failed(kind: str, note: str, **more: float) -> dict[str, Any]:
 
 
 def test_ids_are_plain_whatever_the_locale_and_stand_between_banners() -> None:
-    assert find_submitted_ids("Welcome\n\u01929WBE6C7\nf9WCi5UT\n") == ["f9WBE6C7", "f9WCi5UT"]
+    assert submitted("Welcome\n\u01929WBE6C7\nf9WCi5UT\n") == ["f9WBE6C7", "f9WCi5UT"]
 
 
 def test_a_single_job_comes_without_the_list_around_it() -> None:
     several, one = json.dumps({"jobs": [DONE]}), json.dumps(DONE)
 
-    assert parse_jobs(f"motd {{x}}\n{several}\n") == parse_jobs(one) == {"f9WCi5UT": DONE}
-    assert parse_jobs('{"jobs": []}') == {}
+    assert parse_jobs(f"motd {{x}}\n{several}\n") == parse_jobs(one) == [DONE]
+    assert parse_jobs('{"jobs": []}') == []
     assert parse_jobs("") is None
-    assert parse_unknown("JobID f1111 unknown\nJobID 1 unknown\n") == {"f1111", "1"}
+    assert row_of(DONE).number == "9WCi5UT"
 
 
 @pytest.mark.parametrize(
@@ -74,8 +69,8 @@ def test_results_and_exceptions_are_what_a_run_ended_by(said: dict[str, Any], st
 
 
 def test_a_job_that_can_never_be_placed_is_told_from_one_that_failed() -> None:
-    assert why_never_placed(failed("alloc", "unsatisfiable request: need 9")) == "unsatisfiable request: need 9"
-    assert why_never_placed(failed("exec", "no")) is None
+    assert row_of(failed("alloc", "unsatisfiable request: need 9")).never_placed == "unsatisfiable request: need 9"
+    assert row_of(failed("exec", "no")).never_placed is None
     assert known_of({"state": "NOSUCH"}) is None
 
 
@@ -85,7 +80,7 @@ def test_of_a_cancellation_only_refusals_count() -> None:
         "flux-cancel: ERROR: \u01922: Operation not permitted\n"
     )
 
-    assert refusals_of_cancel(said) == ["\u01922: Operation not permitted"]
+    assert refusals(Answer(returncode=1, stdout="", stderr=said)) == ["\u01922: Operation not permitted"]
 
 
 def test_a_site_is_read_as_it_was_recorded() -> None:
@@ -106,6 +101,10 @@ def test_a_site_is_read_as_it_was_recorded() -> None:
 
 
 def test_jobs_of_one_call_log_beside_their_script_whatever_the_folders_are_called() -> None:
-    asked = FluxAsk(name="n", options=(), log=Path("/x/job.logs/job.log"), count=2)
+    script = Path("/x/job.logs/job.sh")
+    draft = JobDraft(
+        request=request(), name="n", token="", remark="", folder=script.parent, logs=script.parent, script=script,
+        command=["agent"], array_size=2,
+    )  # fmt: skip
 
-    assert "--output=/x/job.logs/job-{cc}.log" in asked.argv(Path("job.sh"))
+    assert "--output=/x/job.logs/job-{cc}.log" in FLUX.submit(draft)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,10 @@ from hpcml.codec import encode
 from hpcml.errors import NotPrivateError
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir, queues_of
-from hpcml.runs.liveness import ProcessIdentity
-from hpcml.runs.lock import Lock, try_lock
 from hpcml.runs.state import read_fold
-from hpcml.schedulers.local.queue import LocalBatch, Queued, drain, write_batch
-from hpcml.schedulers.local.slots import Need, Pool, claim
+from hpcml.schedulers.local.jobs import QueuedBatch, QueuedJob, batch_files, new_file, write_batch
+from hpcml.schedulers.local.queue import serve
+from hpcml.schedulers.local.runtime import Pool, RuntimeFolder
 from hpcml.schedulers.local.submitter import LocalSubmitter
 from tests.runs.two_users import ADA, EVE, folder_of_the_group, needs_root
 
@@ -32,86 +31,93 @@ def project() -> Iterator[Path]:
         yield folder
 
 
-def batch_in(home: Path, *scripts: Path) -> LocalBatch:
-    need = Need(cores=1, gpus=0)
-    jobs = [Queued(sources=[str(script.with_name("run.json"))], script=str(script), need=need) for script in scripts]
-    return LocalBatch(jobs=jobs, lock_dir=str(home / "locks"), pool=POOL, max_parallel=None)
+def batch_in(home: Path, *scripts: Path) -> QueuedBatch:
+    jobs = [
+        QueuedJob(
+            sources=[str(home / "runs" / "default" / name / "run.json")],
+            command=["/bin/bash", str(script)],
+            cores=1,
+            gpus=0,
+            dependency=None,
+            begun={},
+        )
+        for name, script in zip(("uid", "other"), scripts, strict=False)
+    ]
+    return QueuedBatch(jobs=jobs, max_parallel=None, pool=POOL, runtime=str(home / "runtime"), environ={"PATH": "/bin"})
 
 
-def leave(home: Path, word: str) -> Path:
-    """Leave a queue whose first job writes *word*, and the second "other"; return its folder."""
-    runs, folder = [home / "runs" / "default" / name for name in ("uid", "other")], home / "submissions" / "token"
-    folder.mkdir(parents=True)
-    for run, said in zip(runs, (word, "other"), strict=True):
+def leave(home: Path) -> Path:
+    """Leave a batch whose first job writes "ada", and the second "other"; return its file."""
+    runs = [home / "runs" / "default" / name for name in ("uid", "other")]
+    for name in ("token", "queues"):
+        (home / "submissions" / name).mkdir(parents=True)
+    for run, word in zip(runs, ("ada", "other"), strict=True):
         run.mkdir(parents=True)
         (run / "run.json").touch()
-        (run / "job.sh").write_text(f"echo {said} >> {home.parent}/executed")
-    write_batch(folder, batch_in(home, *(run / "job.sh" for run in runs)))
-    return folder
+        (run / "logs").mkdir()
+        (run / "job.sh").write_text(f"touch {run}/logs/0-agent.log; echo {word} >> {home.parent}/executed")
+    path = new_file(home / "submissions", "token")
+    write_batch(path, batch_in(home, *(run / "job.sh" for run in runs)))
+    return path
 
 
-def leave_killed(home: Path) -> Path:
-    """Leave a queue whose process is dead when this returns, being the one that calls this."""
-    folder = leave(home, "ada")
-    assert isinstance(try_lock(queues_of(folder.parent), folder.name), Lock)
-    return folder
+def serve_once(home: Path) -> None:
+    """Be the queue of *home*, as it is when somebody has closed it."""
+    runtime = RuntimeFolder(home / "runtime")
+    runtime.make()
+    runtime.add_home(home / "submissions")
+    lock = runtime.try_lock()
+    assert lock is not None
+    serve(str(runtime.path), lock)
 
 
-def started_again(home: Path) -> list[tuple[str, str]]:
-    submitter = LocalSubmitter(
-        submissions=home / "submissions", lock_dir=home / "locks", pool=lambda: POOL, max_parallel=None
-    )
-    return [(token, str(found)) for token, found in submitter.start_again()]
-
-
-def theirs_instead(folder: Path) -> None:
-    home = folder.parents[1]
+def theirs_instead(path: Path) -> None:
+    home = path.parents[2]
     script = home.parent / "hers.sh"
     script.write_text(f"echo eve >> {home.parent}/executed")
     words = json.dumps(encode(batch_in(home, script)))
-    (folder / "queue.json").unlink()
-    (folder / "queue.json").write_text(words)
-    (folder / "queue.json").chmod(0o644)
+    path.unlink()
+    path.write_text(words)
+    path.chmod(0o644)
 
 
-def their_script(folder: Path) -> None:
-    run = folder.parents[1] / "runs" / "default" / "uid"
+def their_script(path: Path) -> None:
+    run = path.parents[2] / "runs" / "default" / "uid"
     (run / "job.sh").unlink()
-    (run / "job.sh").write_text(f"echo eve >> {folder.parents[2]}/executed")
+    (run / "job.sh").write_text(f"echo eve >> {path.parents[3]}/executed")
 
 
-def their_word_of_a_start(folder: Path) -> None:
-    words = {"agent": ProcessIdentity.of_this_process().as_details(), "begun": {}}
-    (folder / "job-0.json").write_text(json.dumps(words))
-    (folder / "job-0.json").chmod(0o644)
+def their_wish_to_start_it_again(path: Path) -> None:
+    (path.parents[1] / "token" / "again-uid.json").write_text('["0-agent.log"]')
 
 
-def exchanged(home: Path, exchange: object, mode: int) -> Path:
-    """Return the folder of a queue of ADA's in which EVE has exchanged something, before it was closed."""
-    assert callable(exchange)
-    folder = ADA.does(leave, home, "ada")
-    EVE.does(exchange, folder)
-    for path in (home, *home.rglob("*")):
-        path.chmod(path.stat().st_mode & (0o7700 | mode)) if path.is_dir() else None
-    return folder
+def exchanged(home: Path, exchange: Callable[[Path], None], mode: int = 0o700) -> Path:
+    """Return the file of a batch of ADA's in whose home EVE has exchanged something, before it was closed."""
+    path = ADA.does(leave, home)
+    EVE.does(exchange, path)
+    for place in (home, *home.rglob("*")):
+        place.chmod(place.stat().st_mode & (0o7700 | mode)) if place.is_dir() else None
+    return path
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o700])
-def test_a_queue_that_somebody_exchanged_does_nothing(project: Path, mode: int) -> None:
-    folder = exchanged(project / "home", theirs_instead, mode)
+def test_a_batch_that_somebody_exchanged_is_not_believed(project: Path, mode: int) -> None:
+    exchanged(project / "home", theirs_instead, mode)
 
-    with pytest.raises(NotPrivateError):
-        ADA.does(drain, str(folder))
+    ADA.does(serve_once, project / "home")
+
     assert not (project / "executed").exists()
 
 
-@pytest.mark.parametrize(("exchange", "file"), [(their_script, "job.sh"), (their_word_of_a_start, "job-0.json")])
-def test_a_run_of_which_somebody_exchanged_something_fails_and_the_others_of_its_queue_run(
-    project: Path, exchange: object, file: str
+@pytest.mark.parametrize(
+    ("exchange", "file"), [(their_script, "job.sh"), (their_wish_to_start_it_again, "again-uid.json")]
+)
+def test_a_run_of_which_somebody_exchanged_something_fails_and_the_others_of_its_batch_run(
+    project: Path, exchange: Callable[[Path], None], file: str
 ) -> None:
-    folder = exchanged(project / "home", exchange, 0o700)
+    exchanged(project / "home", exchange)
 
-    ADA.does(drain, str(folder))
+    ADA.does(serve_once, project / "home")
 
     assert (project / "executed").read_text() == "other\n"
     told = read_fold(RunDir(project / "home" / "runs" / "default" / "uid"))
@@ -121,42 +127,47 @@ def test_a_run_of_which_somebody_exchanged_something_fails_and_the_others_of_its
     assert read_fold(RunDir(project / "home" / "runs" / "default" / "other")).decision is None
 
 
+def start_again(home: Path) -> list[str]:
+    submissions = home / "submissions"
+    return list(
+        LocalSubmitter(
+            submissions=submissions, lock_dir=home / "runtime", pool=lambda: POOL, max_parallel=None
+        ).start_again()
+    )
+
+
 def test_a_killed_queue_is_not_started_again_with_a_list_that_somebody_exchanged(project: Path) -> None:
-    home = project / "home"
-    folder = ADA.does(leave_killed, home)
-    EVE.does(theirs_instead, folder)
-    home.chmod(0o700)
-    theirs = (folder / "queue.json").read_text()
+    path = exchanged(project / "home", theirs_instead)
+    theirs = path.read_text()
 
-    [(batch, why)] = ADA.does(started_again, home)
+    [said] = ADA.does(start_again, project / "home")
 
-    assert batch == folder.name
-    assert f"queue.json belongs to user {EVE.uid}" in why
-    assert (folder / "queue.json").read_text() == theirs
-    assert not (folder / "queue.log").exists()
+    assert said.startswith("the local queue cannot start token: ")
+    assert f"{path.name} belongs to user {EVE.uid}" in said
+    assert path.read_text() == theirs
+    assert not (project / "home" / "runtime").exists()
 
 
-def test_the_folder_of_the_queues_locks_lets_nobody_else_in(project: Path) -> None:
-    folder = ADA.does(leave, project / "home", "ada")
-    (project / "home").chmod(0o700)
+def test_the_folder_of_batches_lets_nobody_else_in(project: Path) -> None:
+    path = new_file(project / "home" / "submissions", "token")
+    ADA.does(write_batch, path, batch_in(project / "home"))
 
-    ADA.does(drain, str(folder))
-
-    assert stat.S_IMODE(queues_of(folder.parent).stat().st_mode) & 0o777 == 0o700
+    assert stat.S_IMODE(queues_of(project / "home" / "submissions").stat().st_mode) & 0o777 == 0o700
 
 
 def test_a_queue_that_nobody_touched_runs(project: Path) -> None:
-    folder = ADA.does(leave, project / "home", "ada")
+    ADA.does(leave, project / "home")
     (project / "home").chmod(0o700)
 
-    ADA.does(drain, str(folder))
+    ADA.does(serve_once, project / "home")
 
     assert (project / "executed").read_text() == "ada\nother\n"
+    assert batch_files(project / "home" / "submissions") == []
 
 
-def test_the_locks_of_another_are_not_used(project: Path) -> None:
-    EVE.does((project / "locks").mkdir, 0o777, umask=0)
+def test_the_runtime_folder_of_another_is_not_used(project: Path) -> None:
+    EVE.does((project / "runtime").mkdir, 0o777, umask=0)
 
     with pytest.raises(NotPrivateError, match=f"belongs to user {EVE.uid}.*XDG_RUNTIME_DIR"):
-        ADA.does(claim, Need(cores=1, gpus=0), POOL, project / "locks")
-    assert list((project / "locks").iterdir()) == []
+        ADA.does(RuntimeFolder(project / "runtime").make)
+    assert list((project / "runtime").iterdir()) == []

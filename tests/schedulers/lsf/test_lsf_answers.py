@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
+from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.contract import Ticket
-from hpcml.schedulers.lsf import submission
-from hpcml.schedulers.lsf.answers import (
-    find_submitted_id,
-    is_ours,
-    known_of,
-    parse_history,
-    parse_jobs,
-    parse_unknown,
-    refusals_of_kill,
-)
-from hpcml.schedulers.lsf.query import key_of
-from hpcml.schedulers.lsf.site import lsf_site
+from hpcml.schedulers.driver import Driver
+from hpcml.schedulers.lsf import LSF, known_of, past_rows, refusals, rows, submitted
+from hpcml.schedulers.sites import lsf_site
 
 WAIT = "LSF is processing your request. Please wait ...\n"
 
@@ -32,9 +25,9 @@ def answer(*records: dict[str, str]) -> str:
 def test_the_id_is_found_behind_notices_of_the_site() -> None:
     notice = "Your job requests 12 slots per GPU.\nJob <1> was your last\n"
 
-    assert find_submitted_id(f"{notice}Job <4242> is submitted to queue <gpu_h100>.\n") == "4242"
-    assert find_submitted_id(f"{WAIT}Job <26238> is submitted to default queue <batch>.\n") == "26238"
-    assert find_submitted_id("Cannot connect to LSF. Please wait ...\n") is None
+    assert submitted(f"{notice}Job <4242> is submitted to queue <gpu_h100>.\n") == ["4242"]
+    assert submitted(f"{WAIT}Job <26238> is submitted to default queue <batch>.\n") == ["26238"]
+    assert submitted("Cannot connect to LSF. Please wait ...\n") == []
 
 
 def test_elements_are_told_apart_by_their_index_and_errors_are_no_jobs() -> None:
@@ -45,12 +38,13 @@ def test_elements_are_told_apart_by_their_index_and_errors_are_no_jobs() -> None
         {"JOBID": "999999", "ERROR": "Job <999999> is not found"},
     )
 
-    jobs = parse_jobs(WAIT + "{ not this }\n" + text)
+    jobs = rows(WAIT + "{ not this }\n" + text)
 
     assert jobs is not None
-    assert list(jobs) == [("301970", 1), ("301970", 2), ("321", None)]
-    assert parse_jobs("No unfinished job found\n") is None
-    assert parse_unknown("Job <2> is not found\nJob <3[4]> is not found\n") == {"2", "3[4]"}
+    assert [(row.number, row.index) for row in jobs] == [("301970", 1), ("301970", 2), ("321", None)]
+    assert rows("No unfinished job found\n") is None
+    assert LSF.queue.unknown is not None
+    assert LSF.queue.unknown.findall("Job <2> is not found\nJob <3[4]> is not found\n") == ["2", "3[4]"]
 
 
 @pytest.mark.parametrize(
@@ -98,21 +92,24 @@ def test_what_a_job_used_is_read_in_both_forms() -> None:
 
 
 def test_a_name_is_compared_without_the_index_of_its_element() -> None:
-    assert is_ours({"JOB_NAME": "mine.20261121-083015-222abcde-0[3]"}, "mine.20261121-083015-222abcde-0")
-    assert not is_ours({"JOB_NAME": "other"}, "mine")
+    (row,) = rows(answer({"JOBID": "1", "JOBINDEX": "3", "STAT": "RUN", "JOB_NAME": "mine.20261121-0[3]"})) or []
+
+    assert row.name == "mine.20261121-0"
 
 
 def test_the_event_logs_tell_of_an_end_that_bjobs_has_forgotten() -> None:
     text = (
+        "Job <8[3]>, Job Name <mine[3]>, User <alice>\n"
         "Mon May  6 22:58:03: Exited with exit code 140. The CPU time used is 3601.2 seconds;\n"
         "Mon May  6 22:58:03: Completed <exit>; TERM_RUNLIMIT: job killed after reaching LSF run time limit.\n"
     )
 
-    known = parse_history(text)
+    (row,) = past_rows(text)
 
-    assert known is not None
-    assert (known.state, known.exit_code, known.is_live) == (State.TIMEOUT, "140", False)
-    assert parse_history("Mon May  6 21:58:03: Dispatched to <ebi6-054>;\n") is None
+    assert row.known is not None
+    assert (row.number, row.index, row.name) == ("8", 3, "mine")
+    assert (row.known.state, row.known.exit_code) == (State.TIMEOUT, "140")
+    assert past_rows("Job <8>, Job Name <mine>\nMon May  6 21:58:03: Dispatched to <ebi6-054>;\n") == []
 
 
 def test_what_a_script_says_is_no_end_in_the_event_logs() -> None:
@@ -122,11 +119,11 @@ def test_what_a_script_says_is_no_end_in_the_event_logs() -> None:
         "Mon May  6 22:58:03: Completed <exit>;\n"
     )
 
-    known = parse_history(text)
+    (row,) = past_rows(text)
 
-    assert known is not None
-    assert (known.state, known.exit_code) == (State.FAILED, "3")
-    assert parse_history(text.splitlines()[0]) is None
+    assert row.known is not None
+    assert (row.known.state, row.known.exit_code) == (State.FAILED, "3")
+    assert past_rows(text.splitlines()[0]) == []
 
 
 def test_of_bkill_only_refusals_count() -> None:
@@ -135,16 +132,12 @@ def test_of_bkill_only_refusals_count() -> None:
         "Job <77>: User permission denied\n"
     )
 
-    assert refusals_of_kill(said) == ["Job <77>: User permission denied"]
+    assert refusals(Answer(returncode=255, stdout=said, stderr="")) == ["Job <77>: User permission denied"]
 
 
 def test_no_call_can_mean_all_jobs_of_a_user() -> None:
     with pytest.raises(HpcmlError, match="is no job id of LSF"):
-        key_of(Ticket(scheduler="lsf", job_id="0"))
-    with pytest.raises(AssertionError):
-        submission.kill([])
-    with pytest.raises(AssertionError):
-        submission.kill(["0"])
+        Driver(scheduler=LSF, submissions=Path("none")).cancel([Ticket(scheduler="lsf", job_id="0")])
 
 
 def test_a_site_is_read_though_it_says_more() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.schedulers.driver import Driver
+from hpcml.schedulers.pbs.scheduler import PBS
 from hpcml.schedulers.pbs.submitit_executor import PbsInfoWatcher, PbsJob
-from hpcml.schedulers.pbs.submitter import PbsSubmitter
 from tests.cluster.pbs.double import PbsDouble
 
 
@@ -49,8 +50,8 @@ def fresh_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def submitter(tmp_path: Path, pbs: PbsDouble) -> PbsSubmitter:  # noqa: ARG001 - it must run
-    return PbsSubmitter(submissions=tmp_path / "sub missions")
+def submitter(tmp_path: Path, pbs: PbsDouble) -> Driver:  # noqa: ARG001 - it must run
+    return Driver(scheduler=PBS, submissions=tmp_path / "sub missions")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hpcml.schedulers.contract import Batch, Job, Known, Submitter, Ticket
-from hpcml.schedulers.pbs.submitter import PbsSubmitter
+from hpcml.schedulers.driver import Driver
 from tests.schedulers.jobs import write_job as write_run
 
 CONF = Path(__file__).parent / "conf"
@@ -32,7 +32,7 @@ def batch_of(jobs: Sequence[Job], *, in_packs_of: int = 1) -> Batch:
     return Batch(token=token, packs=packs)
 
 
-def submit(submitter: PbsSubmitter, *jobs: Job) -> list[Ticket]:
+def submit(submitter: Driver, *jobs: Job) -> list[Ticket]:
     return submitter.submit(batch_of(jobs))
 
 
@@ -47,7 +47,7 @@ def output(job: Job, attempt: int = 0, rank: int = 0) -> str:
     return job.run_dir.stdout(attempt, rank).read_text()
 
 
-def until_final(submitter: PbsSubmitter, tickets: Collection[Ticket], *, timeout_s: float = 300) -> dict[Ticket, Known]:
+def until_final(submitter: Driver, tickets: Collection[Ticket], *, timeout_s: float = 300) -> dict[Ticket, Known]:
     """Ask until every job has ended."""
     until = time.monotonic() + timeout_s
     while True:

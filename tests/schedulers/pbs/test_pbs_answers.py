@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcml.model.state import State
-from hpcml.schedulers.pbs.answers import (
-    JobId,
-    find_submitted_id,
-    known_of,
-    one_line,
-    parse_id,
-    parse_jobs,
-    parse_unknown,
-)
+from hpcml.schedulers.commands import Answer
+from hpcml.schedulers.pbs.scheduler import PBS, known_of, parse_jobs, rows, submitted
 
 CAPTURES = Path(__file__).resolve().parent / "captures"
 
@@ -40,41 +33,32 @@ def jobs_of(name: str) -> dict[str, dict[str, str]]:
 
 
 def test_ids_are_read_in_every_form() -> None:
-    assert parse_id("12") == JobId(12)
-    assert parse_id("12.isrv5.domain") == JobId(12)
-    assert parse_id("12[].isrv5") == JobId(12, None, array=True)
-    assert parse_id("12[3].isrv5") == JobId(12, 3, array=True)
-    assert [job and job.asked for job in map(parse_id, ("12.s", "12[].s", "12[3].s"))] == [
-        "12.s",
-        "12[].s",
-        "12[3].s",
-    ]
-    assert JobId(12, 3, array=True).asked == "12[3]"
-    assert parse_id("abc") is None
-    assert parse_id("") is None
+    spelled = ("12", "12.isrv5.domain", "12[].isrv5", "12[3].isrv5")
+
+    assert [PBS.number_of(text) for text in spelled] == ["12"] * 4
+    assert [PBS.number_of(text) for text in ("abc", "")] == [None, None]
 
 
 def test_the_id_is_found_among_a_sites_own_lines() -> None:
-    assert find_submitted_id("Welcome!\nYou have 12.5 hours left\n123[].pbs01\n") == "123[].pbs01"
-    assert find_submitted_id("123.pbs01 \nGood luck.\n") == "123.pbs01"
-    assert find_submitted_id("") is None
+    assert submitted("Welcome!\nYou have 12.5 hours left\n123[].pbs01\n") == ["123[].pbs01"]
+    assert submitted("123.pbs01 \nGood luck.\n") == ["123.pbs01"]
+    assert submitted("") == []
 
 
 def test_a_running_job_is_read_from_a_real_answer() -> None:
-    jobs = parse_jobs(capture("qstat-f-w")[0])
+    (row,) = rows(capture("qstat-f-w")[0])
 
-    assert list(jobs) == [JobId(1091)]
-    assert jobs[JobId(1091)]["Resource_List.walltime"] == "00:10:00"
-    assert known_of(jobs[JobId(1091)]).state is State.RUNNING  # type: ignore[union-attr]
+    assert (row.number, row.limit_s) == ("1091", 600)
+    assert row.known is not None
+    assert row.known.state is State.RUNNING
 
 
 def test_several_jobs_are_all_read() -> None:
-    jobs = parse_jobs(capture("qstat-multi-_f_w_5009_5010")[0])
+    found = rows(capture("qstat-multi-_f_w_5009_5010")[0])
 
-    known = {job.asked: known_of(said) for job, said in jobs.items()}
-    assert {asked: said.state for asked, said in known.items() if said} == {
-        "5009.pbs01": State.PENDING,
-        "5010.pbs01": State.PENDING,
+    assert {row.number: row.known.state for row in found if row.known} == {
+        "5009": State.PENDING,
+        "5010": State.PENDING,
     }
 
 
@@ -83,7 +67,7 @@ def test_no_value_can_forge_an_attribute() -> None:
     text += "    Variable_List = A=x\\n    job_state = F\\nJob Id: 2.s\n    job_state = Q\n\n"
 
     assert parse_jobs(text) == {
-        JobId(1): {"job_state": "R", "Variable_List": "A=x\\n    job_state = F\\nJob Id: 2.s"},
+        "1.s": {"job_state": "R", "Variable_List": "A=x\\n    job_state = F\\nJob Id: 2.s"},
     }
 
 
@@ -211,16 +195,20 @@ def test_an_expected_start_is_written_as_iso_8601() -> None:
 
 
 def test_what_pbs_does_not_know_is_read_from_its_complaints() -> None:
-    assert parse_unknown(capture("qstat-unknown")[1]) == {JobId(999999)}
-    assert parse_unknown(capture("qstat-finished-nox")[1]) == {JobId(1)}
-    assert parse_unknown(capture("serverdown-qstat")[1]) == set()
+    assert PBS.queue.unknown is not None
+    for name, numbers in (("qstat-unknown", ["999999"]), ("qstat-finished-nox", ["1"]), ("serverdown-qstat", [])):
+        found = [next(filter(None, match.groups())) for match in PBS.queue.unknown.finditer(capture(name)[1])]
+        assert [PBS.number_of(text) for text in found] == numbers
 
 
 def test_complaints_become_one_line_without_the_usage_text() -> None:
+    def one_line(text: str) -> str:
+        return PBS.words(Answer(returncode=1, stdout="", stderr=text))
+
     assert one_line(capture("name-space")[1]) == "qsub: illegal -N value"
     assert one_line(capture("hook-reject")[1]) == ("qsub: Project (-A) is mandatory.; See https://example.invalid/docs")
     assert one_line(capture("serverdown-qsub")[1]).startswith("Connection refused; qsub: cannot connect to server")
     assert one_line("qsub: *****\nRefused by the site.\nSee https://site\n*****\n") == (
         "Refused by the site.; See https://site"  # a hook of OpenPBS 23.06.06
     )
-    assert one_line("") == "no message"
+    assert one_line("") == "exit status 1 and not a word"

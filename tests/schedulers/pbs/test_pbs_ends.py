@@ -93,7 +93,8 @@ def test_a_server_that_hangs_does_not_hang_the_user(hpcml: Hpcml, pbs: PbsDouble
     until_running(hpcml)
     pbs.set(hung=["qstat", "qselect"])
     impatient = (
-        "from hpcml.schedulers.pbs import query; query.ASK_TIMEOUT_S = 2.0; from hpcml.cli.main import main; main()"
+        "from hpcml.schedulers.driver import Driver; Driver.__init__.__kwdefaults__['ask_timeout_s'] = 2.0; "
+        "from hpcml.cli.main import main; main()"
     )
 
     done = subprocess.run(

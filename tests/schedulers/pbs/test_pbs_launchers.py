@@ -15,7 +15,7 @@ import pytest
 from hpcml.model.cluster import LAUNCHERS
 from hpcml.model.state import State
 from hpcml.schedulers.contract import Job
-from hpcml.schedulers.pbs.submitter import PbsSubmitter
+from hpcml.schedulers.driver import Driver
 from tests.cluster.pbs import remote
 from tests.cluster.pbs.double import PbsDouble
 from tests.schedulers.pbs.runs import batch_of, events, output, until_final, wait_for_start, write_job
@@ -41,14 +41,14 @@ def hide_other_pbs(job: Job) -> None:
     job.script.write_text("\n".join([*kept, ""]))
 
 
-def job_on_two_nodes(submitter: PbsSubmitter, folder: Path, code: str, launcher: str | None = None) -> Job:
+def job_on_two_nodes(submitter: Driver, folder: Path, code: str, launcher: str | None = None) -> Job:
     words = [] if launcher is None else [f"cluster.launcher={launcher}"]
     return write_job(submitter, folder, [sys.executable, "-c", code], *TWO_NODES, *words)
 
 
 @pytest.mark.usefixtures("reachable")
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_every_launcher_starts_an_agent_on_each_node(submitter: PbsSubmitter, folder: Path, launcher: str) -> None:
+def test_every_launcher_starts_an_agent_on_each_node(submitter: Driver, folder: Path, launcher: str) -> None:
     code = "import os; print(*[os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR')], os.environ['PBS_JOBID'])"
     job = job_on_two_nodes(submitter, folder, code, launcher)
 
@@ -62,7 +62,7 @@ def test_every_launcher_starts_an_agent_on_each_node(submitter: PbsSubmitter, fo
 
 @pytest.mark.usefixtures("reachable")
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_exit_status_is_that_of_the_node_that_failed(submitter: PbsSubmitter, folder: Path, launcher: str) -> None:
+def test_the_exit_status_is_that_of_the_node_that_failed(submitter: Driver, folder: Path, launcher: str) -> None:
     job = job_on_two_nodes(submitter, folder, "import os, sys; sys.exit(5 * int(os.environ['RANK']))", launcher)
 
     (ticket,) = submitter.submit(batch_of([job]))
@@ -75,7 +75,7 @@ def test_the_exit_status_is_that_of_the_node_that_failed(submitter: PbsSubmitter
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_first_node_that_fails_ends_the_others(
-    submitter: PbsSubmitter, folder: Path, launcher: str, failing: int
+    submitter: Driver, folder: Path, launcher: str, failing: int
 ) -> None:
     code = f"import os, sys, time; sys.exit(5) if os.environ['RANK'] == '{failing}' else time.sleep(3600)"
     job = job_on_two_nodes(submitter, folder, code, launcher)
@@ -94,7 +94,7 @@ def test_the_first_node_that_fails_ends_the_others(
 @pytest.mark.parametrize("killed", [0, 1])
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_an_agent_that_is_killed_ends_those_of_the_other_nodes(
-    submitter: PbsSubmitter, folder: Path, launcher: str, killed: int
+    submitter: Driver, folder: Path, launcher: str, killed: int
 ) -> None:
     job = job_on_two_nodes(submitter, folder, "import time; time.sleep(3600)", launcher)
     (ticket,) = submitter.submit(batch_of([job]))
@@ -109,9 +109,7 @@ def test_an_agent_that_is_killed_ends_those_of_the_other_nodes(
     assert str(other["reason"]).startswith(f"node {killed} (pbs0{killed + 1}) ended first, with exit status ")
 
 
-def test_all_nodes_follow_the_walltime_that_the_first_was_told(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
-) -> None:
+def test_all_nodes_follow_the_walltime_that_the_first_was_told(submitter: Driver, folder: Path, pbs: PbsDouble) -> None:
     pbs.set(closed=True)
     code = "import time; time.sleep(45)"
     job = write_job(submitter, folder, [sys.executable, "-c", code], *TWO_NODES, "resources.walltime=80s")
@@ -125,7 +123,7 @@ def test_all_nodes_follow_the_walltime_that_the_first_was_told(
     assert [event["limit_s"] for event in events(job, "time_limit")] == [600]  # asked by one of them
 
 
-def test_an_agent_that_does_not_obey_is_killed(submitter: PbsSubmitter, folder: Path) -> None:
+def test_an_agent_that_does_not_obey_is_killed(submitter: Driver, folder: Path) -> None:
     gate = folder / "gate"
     code = (
         "import os, sys, time\n"
@@ -147,7 +145,7 @@ def test_an_agent_that_does_not_obey_is_killed(submitter: PbsSubmitter, folder: 
 @pytest.mark.usefixtures("reachable")
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_what_ends_the_job_ends_the_agents_of_all_nodes(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, launcher: str
+    submitter: Driver, folder: Path, pbs: PbsDouble, launcher: str
 ) -> None:
     pbs.set(kill_delay_s=10.0)
     job = job_on_two_nodes(submitter, folder, "import time; time.sleep(60)", launcher)
@@ -166,9 +164,7 @@ def test_what_ends_the_job_ends_the_agents_of_all_nodes(
 
 @pytest.mark.usefixtures("reachable")
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_signal_to_the_job_reaches_the_agents_of_all_nodes(
-    submitter: PbsSubmitter, folder: Path, launcher: str
-) -> None:
+def test_a_signal_to_the_job_reaches_the_agents_of_all_nodes(submitter: Driver, folder: Path, launcher: str) -> None:
     """With a program in place of the agent, so that it is the script that is tried."""
     job = job_on_two_nodes(submitter, folder, "pass", launcher)
     agent = folder / "agent.sh"
@@ -192,7 +188,7 @@ def test_a_signal_to_the_job_reaches_the_agents_of_all_nodes(
     assert known.exit_code == "7", [path.read_text() for path in job.run_dir.path.rglob("*.OU")]
 
 
-def test_the_first_launcher_that_is_there_is_taken(submitter: PbsSubmitter, folder: Path, reachable: PbsDouble) -> None:
+def test_the_first_launcher_that_is_there_is_taken(submitter: Driver, folder: Path, reachable: PbsDouble) -> None:
     job = job_on_two_nodes(submitter, folder, "pass")
     hide_other_pbs(job)
     for name in ("pbs_tmrsh", "pbsdsh"):
@@ -204,7 +200,7 @@ def test_the_first_launcher_that_is_there_is_taken(submitter: PbsSubmitter, fold
     assert (reachable.state / "launched").read_text() == "ssh\n"
 
 
-def test_a_node_without_a_launcher_says_so_in_one_line(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+def test_a_node_without_a_launcher_says_so_in_one_line(submitter: Driver, folder: Path, pbs: PbsDouble) -> None:
     (pbs.bin / "pbsdsh").unlink()
     job = job_on_two_nodes(submitter, folder, "pass", "pbsdsh")
     hide_other_pbs(job)

@@ -10,7 +10,7 @@ import pytest
 
 from hpcml.model.state import State
 from hpcml.schedulers.contract import Job
-from hpcml.schedulers.pbs.submitter import PbsSubmitter
+from hpcml.schedulers.driver import Driver
 from tests.cluster.mpi import building
 from tests.cluster.pbs.double import PbsDouble
 from tests.parts import require
@@ -25,7 +25,7 @@ def program(tmp_path: Path) -> Path:
     return building.build(tmp_path)
 
 
-def mpi_job(submitter: PbsSubmitter, folder: Path, program: Path, doing: str, *words: str) -> Job:
+def mpi_job(submitter: Driver, folder: Path, program: Path, doing: str, *words: str) -> Job:
     return write_job(submitter, folder, [str(program), *doing.split()], *TWO_NODES, *building.settings(), *words)
 
 
@@ -33,9 +33,7 @@ def said(job: Job) -> list[str]:
     return [path.read_text() for path in sorted(job.run_dir.logs.iterdir())]
 
 
-def test_an_mpi_program_runs_as_one_job_over_the_node_file(
-    submitter: PbsSubmitter, folder: Path, program: Path
-) -> None:
+def test_an_mpi_program_runs_as_one_job_over_the_node_file(submitter: Driver, folder: Path, program: Path) -> None:
     job = mpi_job(submitter, folder, program, "sum")
 
     (ticket,) = submitter.submit(batch_of([job]))
@@ -51,7 +49,7 @@ def test_an_mpi_program_runs_as_one_job_over_the_node_file(
 
 
 def test_the_second_node_is_reached_by_what_pbs_has_for_it(
-    submitter: PbsSubmitter, folder: Path, program: Path, pbs: PbsDouble
+    submitter: Driver, folder: Path, program: Path, pbs: PbsDouble
 ) -> None:
     job = mpi_job(submitter, folder, program, "sum", "workload.launcher=pbsdsh", "cluster.launcher=pbs_tmrsh")
 
@@ -63,7 +61,7 @@ def test_the_second_node_is_reached_by_what_pbs_has_for_it(
     assert "pbs02" in {words[2] for words in daemons}  # and pbs01, which is not the name of this machine
 
 
-def test_the_rank_that_fails_ends_all_and_is_named(submitter: PbsSubmitter, folder: Path, program: Path) -> None:
+def test_the_rank_that_fails_ends_all_and_is_named(submitter: Driver, folder: Path, program: Path) -> None:
     job = mpi_job(submitter, folder, program, "fail 3 9")
 
     (ticket,) = submitter.submit(batch_of([job]))
@@ -76,9 +74,7 @@ def test_the_rank_that_fails_ends_all_and_is_named(submitter: PbsSubmitter, fold
     assert ended["exit_code"] == 9
 
 
-def test_ranks_of_a_job_that_is_deleted_are_gone_on_all_nodes(
-    submitter: PbsSubmitter, folder: Path, program: Path
-) -> None:
+def test_ranks_of_a_job_that_is_deleted_are_gone_on_all_nodes(submitter: Driver, folder: Path, program: Path) -> None:
     job = mpi_job(submitter, folder, program, "wait")
     (ticket,) = submitter.submit(batch_of([job]))
     wait_for_start(job, agents=4)
@@ -93,7 +89,7 @@ def test_ranks_of_a_job_that_is_deleted_are_gone_on_all_nodes(
 
 
 def test_without_a_launcher_the_run_says_which_one_is_missing(
-    submitter: PbsSubmitter, folder: Path, program: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch
+    submitter: Driver, folder: Path, program: Path, pbs: PbsDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("bash", "env", "awk", "sleep", "date", "cat", "rm", "sh", "python3", "mkdir"):
         (pbs.bin / name).symlink_to(shutil.which(name) or f"/bin/{name}")

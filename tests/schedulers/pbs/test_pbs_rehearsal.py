@@ -26,9 +26,7 @@ def run(hpcml: Hpcml, *words: str) -> subprocess.CompletedProcess[str]:
     ("faults", "says"),
     [
         ({"queue_disabled": True}, "resources.partition=qprod: this queue takes no jobs now"),
-        ({"no_queues": ["qprod"]}, "resources.partition=qprod: Unknown queue destination qprod"),
-        ({"queue_limits": {"walltime": "00:05:00"}}, "resources.walltime is 10m, and queue qprod allows 5m"),
-        ({"queue_limits": {"nodect": "0"}}, "resources.nodes=1: queue qprod allows 0 to a job"),
+        ({"no_queues": ["qprod"]}, "resources.partition=qprod: qstat: Unknown queue destination qprod"),
     ],
 )
 def test_what_the_queue_does_not_take_is_refused_and_nothing_is_written(
@@ -46,23 +44,6 @@ def test_what_the_queue_does_not_take_is_refused_and_nothing_is_written(
     assert "qsub" not in pbs.calls()
     assert hpcml.runs() == []
     assert not list(hpcml.home.glob("runs/*"))
-
-
-@pytest.mark.parametrize(
-    ("faults", "whose"), [({"array_limit": 2}, "the server"), ({"queue_array_limit": 2}, "queue qprod")]
-)
-def test_an_array_that_is_too_large_is_refused_with_what_to_set(
-    hpcml: Hpcml, pbs: PbsDouble, faults: dict[str, Any], whose: str
-) -> None:
-    pbs.set(**faults)
-
-    done = run(hpcml, "-m", "seed=1,2,3")
-    split = run(hpcml, "-m", "seed=1,2,3", "cluster.max_array_size=2")
-
-    assert done.returncode == 3
-    assert f"a job array of 3 runs: {whose} allows 2 in one; cluster.max_array_size=2 makes several" in done.stderr
-    assert split.returncode == 0, split.stderr
-    assert pbs.calls()["qsub"] == 2
 
 
 def test_a_stopped_queue_is_said_and_takes_the_job(hpcml: Hpcml, pbs: PbsDouble) -> None:

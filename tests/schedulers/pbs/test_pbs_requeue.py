@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,8 +17,8 @@ from hpcml.runs.manifest import write_manifest
 from hpcml.schedulers import requeue
 from hpcml.schedulers.commands import NoAnswerError
 from hpcml.schedulers.contract import Job, Ticket
-from hpcml.schedulers.pbs.submission import find_qsub
-from hpcml.schedulers.pbs.submitter import PbsSubmitter
+from hpcml.schedulers.driver import Driver
+from hpcml.schedulers.pbs.scheduler import asking_environ
 from tests.cluster.pbs.double import PbsDouble
 from tests.schedulers.pbs.runs import batch_of, output, until_final, wait_for_start, write_job
 
@@ -36,7 +37,7 @@ def submitted_by_hand(script: Path, *words: str) -> Ticket:
     return Ticket(scheduler="pbs", job_id=done.stdout.strip())
 
 
-def test_a_run_is_put_back_into_the_queue_as_a_new_job_of_its_own_script(submitter: PbsSubmitter, folder: Path) -> None:
+def test_a_run_is_put_back_into_the_queue_as_a_new_job_of_its_own_script(submitter: Driver, folder: Path) -> None:
     (failed,) = submitter.submit(batch_of([write_job(submitter, folder, ["false"])]))
     until_final(submitter, [failed])
     after = f"resources.dependency='afterany:{failed.job_id}'"
@@ -58,7 +59,7 @@ def test_a_run_is_put_back_into_the_queue_as_a_new_job_of_its_own_script(submitt
     assert "Resource_List.walltime = 00:10:00" in shown.stdout
 
 
-def test_an_element_of_an_array_goes_back_alone(submitter: PbsSubmitter, folder: Path) -> None:
+def test_an_element_of_an_array_goes_back_alone(submitter: Driver, folder: Path) -> None:
     job = write_job(submitter, folder, ["echo", "alone"])
     first = submitted_by_hand(requeueing_script(job), "-J", "0-1")
     elements = [replace(first, array_index=index) for index in (0, 1)]
@@ -72,7 +73,7 @@ def test_an_element_of_an_array_goes_back_alone(submitter: PbsSubmitter, folder:
     assert len(list(job.run_dir.logs.glob("*-rank0.out"))) == 1  # both are of one run, which one of them carries out
 
 
-def test_a_lost_answer_does_not_put_a_run_back_twice(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+def test_a_lost_answer_does_not_put_a_run_back_twice(submitter: Driver, folder: Path, pbs: PbsDouble) -> None:
     job = write_job(submitter, folder, ["true"])
     pbs.set(closed=True)
     first = submitted_by_hand(requeueing_script(job))
@@ -85,7 +86,7 @@ def test_a_lost_answer_does_not_put_a_run_back_twice(submitter: PbsSubmitter, fo
     assert pbs.calls()["qsub"] == 2
 
 
-def test_a_node_that_may_not_submit_says_so_in_one_line(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+def test_a_node_that_may_not_submit_says_so_in_one_line(submitter: Driver, folder: Path, pbs: PbsDouble) -> None:
     job = write_job(submitter, folder, ["true"])
     pbs.set(closed=True)
     first = submitted_by_hand(requeueing_script(job))
@@ -105,12 +106,13 @@ def test_qsub_is_found_where_the_job_has_no_path_to_it(tmp_path: Path) -> None:
     configuration = tmp_path / "pbs.conf"
     configuration.write_text(f"PBS_SERVER=pbs01\nPBS_EXEC={there.parent}\n")
 
-    assert find_qsub({"PATH": "/nowhere", "PBS_O_PATH": str(there)}) == str(there / "qsub")
-    assert find_qsub({}, configuration=configuration) == str(there / "qsub")
+    for variables in ({"PATH": "/nowhere", "PBS_O_PATH": str(there)}, {}):
+        path = asking_environ({"PBS_JOBID": "1.pbs01", **variables}, configuration=configuration)["PATH"]
+        assert shutil.which("qsub", path=path) == str(there / "qsub")
 
 
 def test_outside_of_a_job_nothing_is_put_back(
-    submitter: PbsSubmitter, folder: Path, capsys: pytest.CaptureFixture[str]
+    submitter: Driver, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = write_job(submitter, folder, ["true"])
 
@@ -124,7 +126,7 @@ def test_outside_of_a_job_nothing_is_put_back(
     ]
 
 
-def test_a_retry_is_a_job_of_its_own_script_and_manifest(submitter: PbsSubmitter, folder: Path) -> None:
+def test_a_retry_is_a_job_of_its_own_script_and_manifest(submitter: Driver, folder: Path) -> None:
     job = write_job(submitter, folder, ["echo", "first"])
     again = Job(run_dir=job.run_dir, manifest=job.manifest, retry=2)
     again.source.parent.mkdir()
@@ -143,7 +145,7 @@ def test_a_retry_is_a_job_of_its_own_script_and_manifest(submitter: PbsSubmitter
 
 
 def test_a_submission_is_found_by_its_name_waiting_running_and_ended(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+    submitter: Driver, folder: Path, pbs: PbsDouble
 ) -> None:
     alone = batch_of([write_job(submitter, folder, ["true"])])
     array = batch_of([write_job(submitter, folder, ["true"], index=index) for index in (1, 2)])
@@ -164,7 +166,7 @@ def test_a_submission_is_found_by_its_name_waiting_running_and_ended(
 
 @pytest.mark.parametrize("fault", [{"down": ["qselect"]}, {"hung": ["qselect"]}])
 def test_where_pbs_is_silent_it_is_not_known_whether_a_submission_was_made(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, fault: dict[str, list[str]]
+    submitter: Driver, folder: Path, pbs: PbsDouble, fault: dict[str, list[str]]
 ) -> None:
     job = write_job(submitter, folder, ["true"])
     pbs.set(**fault)
@@ -173,7 +175,7 @@ def test_where_pbs_is_silent_it_is_not_known_whether_a_submission_was_made(
         replace(submitter, ask_timeout_s=0.5).find(batch_of([job]))
 
 
-def test_a_pack_is_one_plain_job_and_packs_are_the_elements_of_an_array(submitter: PbsSubmitter, folder: Path) -> None:
+def test_a_pack_is_one_plain_job_and_packs_are_the_elements_of_an_array(submitter: Driver, folder: Path) -> None:
     jobs = [
         write_job(submitter, folder, ["echo", str(index)], "resources.walltime=2m", index=index) for index in range(5)
     ]
@@ -191,16 +193,14 @@ def test_a_pack_is_one_plain_job_and_packs_are_the_elements_of_an_array(submitte
     until_final(submitter, one[:1])
 
 
-def test_every_job_is_told_to_end_before_a_refusal_is_raised(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
-) -> None:
+def test_every_job_is_told_to_end_before_a_refusal_is_raised(submitter: Driver, folder: Path, pbs: PbsDouble) -> None:
     jobs = [write_job(submitter, folder, ["sleep", "60"], index=index) for index in (1, 2)]
     tickets = [submitter.submit(batch_of([job]))[0] for job in jobs]
     for job in jobs:
         wait_for_start(job)
     strange = Ticket(scheduler="pbs", job_id="1.elsewhere")
 
-    with pytest.raises(HpcmlError, match=r"did not delete 1\.elsewhere: qdel: illegally formed"):
+    with pytest.raises(HpcmlError, match=r"PBS did not cancel every job: qdel: illegally formed"):
         submitter.cancel([strange, *tickets])
 
     assert {known.state for known in until_final(submitter, tickets).values()} == {State.CANCELLED}
@@ -208,7 +208,7 @@ def test_every_job_is_told_to_end_before_a_refusal_is_raised(
 
 
 def test_a_batch_that_cannot_be_written_down_is_refused_before_anything_is_sent(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+    submitter: Driver, folder: Path, pbs: PbsDouble
 ) -> None:
     jobs = [write_job(submitter, folder, ["true"], index=index) for index in (1, 2)]
     submitter.submissions.write_text("a file")

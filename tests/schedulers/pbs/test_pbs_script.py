@@ -11,8 +11,9 @@ import pytest
 
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName
-from hpcml.schedulers.pbs.script import ask, directives, job_name, log_place, options, qsub_argv, render
+from hpcml.schedulers.pbs.scheduler import PBS, directives, log_place, options, render, submit
 from hpcml.schedulers.request import Request
+from tests.schedulers.slurm.test_slurm_script import draft
 
 SITE = Cluster(name="site", scheduler=SchedulerName.pbs)
 REQUEST = Request(
@@ -26,7 +27,7 @@ LOGS = Path("/home/me/runs/1/logs")
 def said(**words: object) -> str:
     """Return the options of qsub for a request that differs in *words*."""
     request = replace(REQUEST, **words)
-    return " ".join(" ".join(option) for option in options(ask(request, name="run", log_dir=LOGS)))
+    return " ".join(" ".join(option) for option in options(draft(request, name="run", logs=LOGS)))
 
 
 def test_a_whole_script_says_everything_and_can_be_submitted_by_hand() -> None:
@@ -44,14 +45,12 @@ def test_a_whole_script_says_everything_and_can_be_submitted_by_hand() -> None:
         cluster=site,
     )
 
-    wanted = ask(request, name="my sweep", log_dir=Path("/home/a b/sub"), array_size=100)
     script = render(
-        request,
-        wanted,
-        remark="a sweep",
-        script=Path("/home/a b/sub/job.sh"),
-        command=["/venv/bin/python", "-m", "x", "y z"],
-    )
+        draft(
+            request, name="my_sweep", remark="a sweep", logs=Path("/home/a b/sub"),
+            script=Path("/home/a b/sub/job.sh"), command=["/venv/bin/python", "-m", "x", "y z"], array_size=100,
+        )
+    )  # fmt: skip
 
     assert script == (
         "#!/bin/bash\n"
@@ -83,7 +82,7 @@ def test_a_whole_script_says_everything_and_can_be_submitted_by_hand() -> None:
 def test_the_submission_says_the_same_without_a_login_shell() -> None:
     request = replace(REQUEST, partition="qgpu", extra_directives=("-l place=pack:excl -N mine -P 'a project'",))
 
-    argv = qsub_argv("qsub", ask(request, name="run", log_dir=LOGS), Path("/home/me/runs/1/job.sh"))
+    argv = submit(draft(request, name="run", logs=LOGS, script=Path("/home/me/runs/1/job.sh")))
 
     assert argv[:3] == ["qsub", "-q", "qgpu"]
     assert argv[-11:-3] == ["-l", "place=pack:excl", "-N", "mine", "-P", "a project", "-N", "run"]
@@ -91,7 +90,7 @@ def test_the_submission_says_the_same_without_a_login_shell() -> None:
 
 
 def test_directives_and_command_line_are_the_same_words() -> None:
-    wanted = ask(replace(REQUEST, account="OPEN 00/00", walltime_s=60), name="run", log_dir=Path("/a b/c,d"))
+    wanted = draft(replace(REQUEST, account="OPEN 00/00", walltime_s=60), name="run", logs=Path("/a b/c,d"))
 
     assert [tuple(shlex.split(line)) for line in directives(wanted)] == options(wanted)
 
@@ -147,7 +146,7 @@ def test_what_cannot_be_split_into_words_is_refused() -> None:
 
 
 def test_an_account_cannot_add_a_line_or_break_out_of_its_quotes() -> None:
-    wanted = ask(replace(REQUEST, account='a" -q other'), name="run", log_dir=LOGS)
+    wanted = draft(replace(REQUEST, account='a" -q other'), name="run", logs=LOGS)
 
     with pytest.raises(ConfigError, match="cannot be written as a #PBS line"):
         directives(wanted)
@@ -155,19 +154,18 @@ def test_an_account_cannot_add_a_line_or_break_out_of_its_quotes() -> None:
 
 
 def test_names_are_what_every_pbs_takes() -> None:
-    assert job_name("a b/c:d,é$(x)") == "a_b_c_d____x_"
-    assert job_name("20261121-x") == "j20261121-x"
-    assert job_name("") == "j"
-    assert len(job_name("x" * 500)) == 230
-    assert set(job_name("".join(map(chr, range(1, 300))))) <= set(
+    assert PBS.job_name("a b/c:d,é$(x)", "t") == "a_b_c_d____x_.t"
+    assert PBS.job_name("20261121-x", "t") == "j20261121-x.t"
+    assert PBS.job_name("", "t") == "j.t"
+    assert len(PBS.job_name("x" * 500, "t" * 40)) <= 230  # qsub refuses 231
+    assert set(PBS.job_name("".join(map(chr, range(1, 300))), "t")) <= set(
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.+-"
     )
 
 
 @pytest.mark.parametrize("folder", ["/home/é", "/a/$x", "/a/`x`", '/a/"', "/a\nb", "/a/^array_index^"])
 def test_a_folder_that_qsub_would_misread_gets_its_log_from_the_script_itself(folder: str) -> None:
-    wanted = ask(REQUEST, name="run", log_dir=Path(folder))
-    script = render(REQUEST, wanted, remark="a run", script=Path(folder) / "job.sh", command=["true"])
+    script = render(draft(REQUEST, logs=Path(folder), script=Path(folder) / "job.sh"))
 
     assert log_place(Path(folder)) == "/dev/null"
     assert "#PBS -o /dev/null\n" in script
@@ -177,8 +175,9 @@ def test_a_folder_that_qsub_would_misread_gets_its_log_from_the_script_itself(fo
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_scripts_are_valid_bash(nodes: int) -> None:
     request = replace(REQUEST, nodes=nodes, cluster=replace(SITE, modules=["a b"], prelude=["x=1"]))
-    wanted = ask(request, name="run", log_dir=Path("/it's/$HOME"))
-    script = render(request, wanted, remark="a sweep", script=Path("/it's/$HOME/job.sh"), command=["echo", "it's"])
+    script = render(
+        draft(request, logs=Path("/it's/$HOME"), script=Path("/it's/$HOME/job.sh"), command=["echo", "it's"])
+    )
 
     done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
 

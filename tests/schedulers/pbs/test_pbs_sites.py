@@ -9,9 +9,10 @@ import pytest
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.pbs import PbsRequest, PbsSite
-from hpcml.schedulers.pbs.script import ask, options
+from hpcml.schedulers.pbs.scheduler import options
 from hpcml.schedulers.request import request_for
 from tests.conftest import ComposeOne
+from tests.schedulers.slurm.test_slurm_script import draft
 from tests.schedulers.test_golden_scripts import job_on
 
 TWO = ("strategy=ddp", "resources.nodes=2")
@@ -20,7 +21,7 @@ TWO = ("strategy=ddp", "resources.nodes=2")
 def said(profile: str, project: Path, *words: str) -> list[str]:
     """Return the options of qsub for a run on *profile* with more *words*."""
     request = request_for(job_on(profile, project, *words).manifest)
-    found = options(ask(request, name="x", log_dir=Path("/logs")))
+    found = options(draft(request, logs=Path("/logs")))
     return [" ".join(option) for option in found if option[0] in ("-q", "-A", "-P", "-l") or "group" in option[1]]
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,7 @@ import pytest
 from hpcml.errors import HpcmlError, SubmissionError
 from hpcml.model.state import State
 from hpcml.schedulers.contract import Job, Ticket
-from hpcml.schedulers.pbs import submission
-from hpcml.schedulers.pbs.submitter import PbsSubmitter
+from hpcml.schedulers.driver import Driver
 from tests.cluster.pbs.double import PbsDouble
 from tests.schedulers.pbs.runs import batch_of, events, output, until_final, wait_for_start, write_job
 
@@ -24,11 +24,15 @@ def submit_words(name: str, script: Path) -> list[str]:
     return ["qsub", "-N", name, "-o", "/dev/null", "-j", "oe", "-k", "oed", "--", "/bin/bash", str(script)]
 
 
+def qsub(words: Sequence[str]) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def nodes(count: int) -> list[str]:
     return ["strategy=ddp", "strategy.processes_per_node=1", f"resources.nodes={count}"]
 
 
-def test_a_run_is_a_plain_job_and_its_agent_tells_how_it_went(submitter: PbsSubmitter, folder: Path) -> None:
+def test_a_run_is_a_plain_job_and_its_agent_tells_how_it_went(submitter: Driver, folder: Path) -> None:
     job = write_job(submitter, folder, ["echo", "hello $HOME", "it's"])
 
     (ticket,) = submitter.submit(batch_of([job]))
@@ -40,7 +44,7 @@ def test_a_run_is_a_plain_job_and_its_agent_tells_how_it_went(submitter: PbsSubm
     assert len(events(job, "attempt_ended")) == 1
 
 
-def test_several_runs_are_one_array_in_their_order(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+def test_several_runs_are_one_array_in_their_order(submitter: Driver, folder: Path, pbs: PbsDouble) -> None:
     jobs = [
         write_job(submitter, folder, ["echo", str(index)], "resources.array_parallelism=2", index=index)
         for index in range(4)
@@ -58,7 +62,7 @@ def test_several_runs_are_one_array_in_their_order(submitter: PbsSubmitter, fold
     assert logs == [f"1[{index}].pbs01.OU" for index in range(4)]
 
 
-def test_what_is_shown_beforehand_is_what_is_sent(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+def test_what_is_shown_beforehand_is_what_is_sent(submitter: Driver, folder: Path, pbs: PbsDouble) -> None:
     job = write_job(submitter, folder, ["true"], "resources.account=OPEN-00-00")
     shown = submitter.preview(batch_of([job]))
 
@@ -69,7 +73,7 @@ def test_what_is_shown_beforehand_is_what_is_sent(submitter: PbsSubmitter, folde
     assert not submitter.submissions.exists()
 
 
-def test_the_script_of_a_run_can_be_submitted_again_by_hand(submitter: PbsSubmitter, folder: Path) -> None:
+def test_the_script_of_a_run_can_be_submitted_again_by_hand(submitter: Driver, folder: Path) -> None:
     job = write_job(submitter, folder, ["echo", "again"])
     (first,) = submitter.submit(batch_of([job]))
     until_final(submitter, [first])
@@ -82,7 +86,7 @@ def test_the_script_of_a_run_can_be_submitted_again_by_hand(submitter: PbsSubmit
     assert output(job, attempt=1) == "again\n"
 
 
-def test_each_end_is_reported_with_its_reason(submitter: PbsSubmitter, folder: Path) -> None:
+def test_each_end_is_reported_with_its_reason(submitter: Driver, folder: Path) -> None:
     fails = write_job(submitter, folder, ["bash", "-c", "exit 7"])
     killed = write_job(submitter, folder, ["bash", "-c", "kill -9 $PPID"], index=1)
     sleeps = write_job(submitter, folder, ["sleep", "60"], index=2)
@@ -99,7 +103,7 @@ def test_each_end_is_reported_with_its_reason(submitter: PbsSubmitter, folder: P
 
 
 def test_one_run_of_an_array_is_cancelled_alone_and_waiting_ones_too(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+    submitter: Driver, folder: Path, pbs: PbsDouble
 ) -> None:
     jobs = [
         write_job(submitter, folder, ["sleep", "30"], "resources.array_parallelism=2", index=index)
@@ -123,7 +127,7 @@ def test_one_run_of_an_array_is_cancelled_alone_and_waiting_ones_too(
     assert {said.state for said in until_final(submitter, tickets).values()} == {State.CANCELLED}
 
 
-def test_cancelling_what_has_ended_or_was_forgotten_is_no_error(submitter: PbsSubmitter, folder: Path) -> None:
+def test_cancelling_what_has_ended_or_was_forgotten_is_no_error(submitter: Driver, folder: Path) -> None:
     (ticket,) = submitter.submit(batch_of([write_job(submitter, folder, ["true"])]))
     until_final(submitter, [ticket])
 
@@ -131,12 +135,12 @@ def test_cancelling_what_has_ended_or_was_forgotten_is_no_error(submitter: PbsSu
     submitter.cancel([Ticket(scheduler="pbs", job_id="4711.pbs01")])
 
 
-def test_a_strange_ticket_is_refused(submitter: PbsSubmitter) -> None:
+def test_a_strange_ticket_is_refused(submitter: Driver) -> None:
     with pytest.raises(HpcmlError, match="'nonsense' is no job id of PBS"):
         submitter.query([Ticket(scheduler="pbs", job_id="nonsense")])
 
 
-def test_a_job_of_another_server_is_not_taken_for_ours(submitter: PbsSubmitter, folder: Path) -> None:
+def test_a_job_of_another_server_is_not_taken_for_ours(submitter: Driver, folder: Path) -> None:
     submitter.submit(batch_of([write_job(submitter, folder, ["sleep", "9"])]))
 
     strange = Ticket(scheduler="pbs", job_id="1.elsewhere")
@@ -147,9 +151,7 @@ def test_a_job_of_another_server_is_not_taken_for_ours(submitter: PbsSubmitter, 
     assert "illegally formed job identifier: 1.elsewhere" in answers.unanswered[strange]
 
 
-def test_a_few_plain_jobs_are_looked_at_closely_by_one_call(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
-) -> None:
+def test_a_few_plain_jobs_are_looked_at_closely_by_one_call(submitter: Driver, folder: Path, pbs: PbsDouble) -> None:
     job = write_job(submitter, folder, ["true"])
     pbs.set(closed=True)
     tickets = [submitter.submit(batch_of([job]))[0] for _ in range(25)]
@@ -161,17 +163,14 @@ def test_a_few_plain_jobs_are_looked_at_closely_by_one_call(
 
 
 def test_any_number_of_running_jobs_costs_one_call_and_of_waiting_ones_two(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+    submitter: Driver, folder: Path, pbs: PbsDouble
 ) -> None:
     job = write_job(submitter, folder, ["true"])
     pbs.set(closed=True)
     script = folder / "sleep.sh"
     script.write_text("sleep 60\n")
     name = f"default.{job.run_dir.uid}"
-    tickets = [
-        Ticket(scheduler="pbs", job_id=submission.submit(submit_words(name, script), name=name), job_name=name)
-        for _ in range(200)
-    ]
+    tickets = [Ticket(scheduler="pbs", job_id=qsub(submit_words(name, script)), job_name=name) for _ in range(200)]
 
     waiting = submitter.query(tickets)
     pbs.set(all_running=True)
@@ -185,7 +184,7 @@ def test_any_number_of_running_jobs_costs_one_call_and_of_waiting_ones_two(
 
 
 def test_of_many_jobs_only_those_that_left_the_list_are_looked_at_closely(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+    submitter: Driver, folder: Path, pbs: PbsDouble
 ) -> None:
     job = write_job(submitter, folder, ["bash", "-c", "exit 3"])
     (ended,) = submitter.submit(batch_of([job]))
@@ -204,7 +203,7 @@ def test_of_many_jobs_only_those_that_left_the_list_are_looked_at_closely(
     assert answers.calls == pbs.calls()["qstat"] - before == 3
 
 
-def test_a_job_under_a_recycled_id_is_not_taken_for_ours(submitter: PbsSubmitter, folder: Path) -> None:
+def test_a_job_under_a_recycled_id_is_not_taken_for_ours(submitter: Driver, folder: Path) -> None:
     job = write_job(submitter, folder, ["sleep", "30"])
     (ours,) = submitter.submit(batch_of([job]))
     old = replace(ours, job_name="default.20200101-000000-22222222")
@@ -218,7 +217,7 @@ def test_a_job_under_a_recycled_id_is_not_taken_for_ours(submitter: PbsSubmitter
     submitter.cancel([ours])
 
 
-def test_a_recycled_id_is_seen_in_the_list_too(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+def test_a_recycled_id_is_seen_in_the_list_too(submitter: Driver, folder: Path, pbs: PbsDouble) -> None:
     pbs.set(closed=True)
     job = write_job(submitter, folder, ["true"])
     tickets = [submitter.submit(batch_of([job]))[0] for _ in range(30)]
@@ -240,7 +239,7 @@ def test_a_recycled_id_is_seen_in_the_list_too(submitter: PbsSubmitter, folder: 
     ],
 )
 def test_a_refusal_is_one_line_of_pbs_own_words(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, overrides: list[str], faults: dict[str, object], words: str
+    submitter: Driver, folder: Path, pbs: PbsDouble, overrides: list[str], faults: dict[str, object], words: str
 ) -> None:
     job = write_job(submitter, folder, ["true"], *overrides)
     pbs.set(**faults)
@@ -254,7 +253,7 @@ def test_a_refusal_is_one_line_of_pbs_own_words(
     assert pbs.calls()["qsub"] == 1
 
 
-def test_a_refused_array_is_all_or_nothing(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+def test_a_refused_array_is_all_or_nothing(submitter: Driver, folder: Path, pbs: PbsDouble) -> None:
     pbs.set(array_limit=2)
     jobs = [write_job(submitter, folder, ["true"], index=index) for index in range(3)]
 
@@ -272,9 +271,7 @@ def test_a_refused_array_is_all_or_nothing(submitter: PbsSubmitter, folder: Path
         ("Unknown queue", "set resources.partition"),
     ],
 )
-def test_a_refusal_says_what_to_do(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble, words: str, advice: str
-) -> None:
+def test_a_refusal_says_what_to_do(submitter: Driver, folder: Path, pbs: PbsDouble, words: str, advice: str) -> None:
     pbs.set(refusal=words)
 
     with pytest.raises(SubmissionError) as refused:
@@ -284,7 +281,7 @@ def test_a_refusal_says_what_to_do(
     assert advice in str(refused.value)
 
 
-def test_the_jobs_of_an_array_that_is_held_say_so(submitter: PbsSubmitter, folder: Path) -> None:
+def test_the_jobs_of_an_array_that_is_held_say_so(submitter: Driver, folder: Path) -> None:
     held = "resources.extra_directives=[-h]"
     jobs = [write_job(submitter, folder, ["true"], held, index=index) for index in range(2)]
 
@@ -296,7 +293,7 @@ def test_the_jobs_of_an_array_that_is_held_say_so(submitter: PbsSubmitter, folde
     ] * 2
 
 
-def test_an_impossible_request_waits_and_says_why(submitter: PbsSubmitter, folder: Path) -> None:
+def test_an_impossible_request_waits_and_says_why(submitter: Driver, folder: Path) -> None:
     job = write_job(submitter, folder, ["true"], *nodes(3))
 
     (ticket,) = submitter.submit(batch_of([job]))
@@ -306,7 +303,7 @@ def test_an_impossible_request_waits_and_says_why(submitter: PbsSubmitter, folde
     assert known.reason == "Can Never Run: Not enough total nodes available"
 
 
-def test_a_dependency_that_cannot_be_met_is_told(submitter: PbsSubmitter, folder: Path) -> None:
+def test_a_dependency_that_cannot_be_met_is_told(submitter: Driver, folder: Path) -> None:
     (failed,) = submitter.submit(batch_of([write_job(submitter, folder, ["false"])]))
     job = write_job(submitter, folder, ["true"], f"resources.dependency='afterok:{failed.job_id}'", index=1)
     (ticket,) = submitter.submit(batch_of([job]))
@@ -320,7 +317,7 @@ def test_a_dependency_that_cannot_be_met_is_told(submitter: PbsSubmitter, folder
 @pytest.mark.parametrize(
     "name", ["plain", "ünïcödé žluť", "a 'b' \"c\" $HOME `id` ; rm -rf x", "line\nbreak", "a,b:c%d"]
 )
-def test_folders_of_any_name_work(submitter: PbsSubmitter, tmp_path: Path, name: str) -> None:
+def test_folders_of_any_name_work(submitter: Driver, tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     folder.mkdir()
     odd = replace(submitter, submissions=folder / "submissions")
@@ -332,7 +329,7 @@ def test_folders_of_any_name_work(submitter: PbsSubmitter, tmp_path: Path, name:
     assert [output(job) for job in jobs] == ["ok\n"] * 3
 
 
-def test_hostile_values_reach_pbs_as_values(submitter: PbsSubmitter, folder: Path, pbs: PbsDouble) -> None:
+def test_hostile_values_reach_pbs_as_values(submitter: Driver, folder: Path, pbs: PbsDouble) -> None:
     account = "a b;$(touch pwned) c'd"
     job = write_job(submitter, folder, ["true"])
     run = job.manifest.run
@@ -348,7 +345,7 @@ def test_hostile_values_reach_pbs_as_values(submitter: PbsSubmitter, folder: Pat
     assert not list(folder.rglob("pwned"))
 
 
-def test_the_agent_runs_on_every_node_and_the_worst_status_counts(submitter: PbsSubmitter, folder: Path) -> None:
+def test_the_agent_runs_on_every_node_and_the_worst_status_counts(submitter: Driver, folder: Path) -> None:
     code = (
         "import os, sys; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['MASTER_ADDR']); "
         "sys.exit(5 if os.environ['RANK'] == '1' else 0)"
@@ -364,7 +361,7 @@ def test_the_agent_runs_on_every_node_and_the_worst_status_counts(submitter: Pbs
     assert {event["node"] for event in events(job, "attempt_started")} == {0, 1}
 
 
-def test_cancelling_reaches_the_agents_of_all_nodes(submitter: PbsSubmitter, folder: Path) -> None:
+def test_cancelling_reaches_the_agents_of_all_nodes(submitter: Driver, folder: Path) -> None:
     job = write_job(submitter, folder, ["sleep", "60"], *nodes(2))
     (ticket,) = submitter.submit(batch_of([job]))
     wait_for_start(job, agents=2)
@@ -377,7 +374,7 @@ def test_cancelling_reaches_the_agents_of_all_nodes(submitter: PbsSubmitter, fol
 
 
 def test_a_job_that_lost_its_node_runs_again_as_another_attempt(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+    submitter: Driver, folder: Path, pbs: PbsDouble
 ) -> None:
     job = write_job(submitter, folder, ["bash", "-c", 'echo "$HPCML_ATTEMPT"; [ "$HPCML_ATTEMPT" = 1 ] || sleep 60'])
     (ticket,) = submitter.submit(batch_of([job]))
@@ -390,7 +387,7 @@ def test_a_job_that_lost_its_node_runs_again_as_another_attempt(
 
 
 def test_an_array_of_thousands_is_submitted_and_asked_for_in_two_calls(
-    submitter: PbsSubmitter, folder: Path, pbs: PbsDouble
+    submitter: Driver, folder: Path, pbs: PbsDouble
 ) -> None:
     pbs.set(closed=True)
     job = write_job(submitter, folder, ["true"])

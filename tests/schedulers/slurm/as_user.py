@@ -10,14 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcml.schedulers.contract import Answers, Batch, Job, Known, Ticket
-from hpcml.schedulers.slurm.submitter import SlurmSubmitter
+from hpcml.schedulers.driver import Driver
+from hpcml.schedulers.slurm import SLURM
 from tests.schedulers.jobs import write_job as write_run
 
 CONF = Path(__file__).parent / "conf"
 
 
-def submitter(folder: Path, *, patience_s: float = 120.0, pause_s: float = 0.5) -> SlurmSubmitter:
-    return SlurmSubmitter(submissions=folder / "submissions", patience_s=patience_s, pause_s=pause_s)
+def submitter(folder: Path, *, patience_s: float = 120.0, pause_s: float = 0.5) -> Driver:
+    return Driver(
+        scheduler=SLURM, submissions=folder / "submissions", pause_s=pause_s,
+        submit_timeout_s=patience_s, ask_timeout_s=patience_s,
+    )  # fmt: skip
 
 
 def write_job(folder: Path, command: str, index: int, overrides: Sequence[str]) -> Job:
@@ -156,13 +160,11 @@ class Sought:
     found: list[Ticket] | None
 
 
-def submit_and_find(folder: Path, hold: str, *, renamed: str | None = None) -> list[Sought]:
+def submit_and_find(folder: Path, hold: str) -> list[Sought]:
     """Look for a job that waits, held by *hold*, and for the same once it was cancelled and has ended."""
     batch = batch_of([write_job(folder, "true", 0, [hold])])
     before = submitter(folder).find(batch)
     tickets = submitter(folder).submit(batch)
-    if renamed is not None:
-        subprocess.run(["scontrol", "update", f"jobid={tickets[0].job_id}", f"jobname={renamed}"], check=True)
     waiting = Sought(batch=batch, before=before, tickets=tickets, found=submitter(folder).find(batch))
     cancel(*tickets)
     wait_until_final(tickets)

@@ -13,14 +13,15 @@ import pytest
 
 from hpcml.model.state import State
 from hpcml.schedulers.contract import Batch, Ticket
-from hpcml.schedulers.slurm.answers import SEPARATOR
-from hpcml.schedulers.slurm.submitter import SlurmSubmitter
+from hpcml.schedulers.driver import Driver
+from hpcml.schedulers.slurm import SLURM
 from tests.schedulers.jobs import write_job
 
 CONF = Path(__file__).parent / "conf"
 # Which cluster a program of Slurm speaks to: by its option, or else by the variable
 WHERE = "where=${SLURM_CLUSTERS:-own}; for word; do case $word in --clusters=*) where=${word#*=};; esac; done"
-WAITS = SEPARATOR.join(["4711", "PENDING", "None", "N/A", "/", ""])
+SEPARATOR = "\x1f"
+WAITS = SEPARATOR.join(["4711", "PENDING", "None", "N/A", "", "", ""])
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ echo "Submitted batch job 4711${{where:+ on cluster $where}}" """,
     return folder
 
 
-def submitted(folder: Path) -> tuple[SlurmSubmitter, Ticket]:
-    submitter = SlurmSubmitter(submissions=folder / "submissions", pause_s=0.01)
+def submitted(folder: Path) -> tuple[Driver, Ticket]:
+    submitter = Driver(scheduler=SLURM, submissions=folder / "submissions", pause_s=0.01)
     job = write_job(submitter, CONF, folder, "cluster=testslurm", "workload.command=[true]")
     (ticket,) = submitter.submit(Batch(token=job.run_dir.uid, packs=[[job]]))
     return submitter, ticket
@@ -113,10 +114,10 @@ def test_a_job_whose_answer_was_lost_is_found_on_the_cluster_that_its_script_nam
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     monkeypatch.setenv("SLURM_CLUSTERS", asked)
-    submitter = SlurmSubmitter(submissions=tmp_path / "submissions", pause_s=0.01)
+    submitter = Driver(scheduler=SLURM, submissions=tmp_path / "submissions", pause_s=0.01)
     job = write_job(submitter, CONF, tmp_path, "cluster=testslurm", "workload.command=[true]")
     monkeypatch.delenv("SLURM_CLUSTERS")
-    (site / "big").write_text(f"4712{SEPARATOR}default.{job.run_dir.uid}{SEPARATOR}\n")
+    (site / "big").write_text(f"4712{SEPARATOR}default.{job.run_dir.uid}\n")
 
     (ticket,) = submitter.find(Batch(token=job.run_dir.uid, packs=[[job]])) or []
 

@@ -72,7 +72,7 @@ def test_a_refused_submission_is_one_line_and_exit_status_three(hpcml: Hpcml) ->
 
     assert done.returncode == 3
     line = done.stderr.decode().splitlines()[-1]
-    assert line.startswith("hpcml: sbatch refused the job: invalid partition specified: nosuch")
+    assert line.startswith("hpcml: Slurm refused the job: invalid partition specified: nosuch")
 
 
 def test_a_dry_run_shows_a_script_that_slurm_itself_would_take(hpcml: Hpcml) -> None:

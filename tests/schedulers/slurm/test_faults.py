@@ -128,7 +128,7 @@ def test_an_sbatch_that_hangs_is_ended_and_nothing_is_left_behind(
     environ = slurm_with("sleep 12345 & wait")
     began = time.monotonic()
 
-    with pytest.raises(UncertainSubmissionError, match="no answer within 1 s, and there is no job named 'default"):
+    with pytest.raises(UncertainSubmissionError, match="no answer within 1 s, and there is no job called default"):
         slurm.call_in(environ, as_user.submit, folder, ["true"], patience_s=1.0)
 
     assert time.monotonic() - began < 10
@@ -150,11 +150,11 @@ def test_a_banner_is_not_a_part_of_a_refusal(slurm: Account, slurm_with: Wrapper
     with pytest.raises(SubmissionError) as refused:
         slurm.call_in(environ, as_user.submit, folder, ["true"], "resources.qos=nosuch")
 
-    assert str(refused.value) == "sbatch refused the job: Invalid qos specification (set resources.qos)"
+    assert str(refused.value) == "Slurm refused the job: Invalid qos specification (set resources.qos)"
 
 
 def test_a_machine_without_slurm_says_so(slurm: Account, folder: Path) -> None:
-    with pytest.raises(SubmissionError, match="there is no Slurm on this machine"):
+    with pytest.raises(SubmissionError, match="sbatch cannot be started"):
         slurm.call_in({"PATH": "/nowhere"}, as_user.submit, folder, ["true"])
 
 

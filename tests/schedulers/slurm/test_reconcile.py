@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -126,15 +125,3 @@ def test_killed_in_any_window_of_a_slow_wrapper_there_is_one_job(
     assert hpcml("sync").returncode == 0
 
     assert_one_job_for_each(hpcml, runs=1, jobs=1)
-
-
-def test_a_waiting_job_that_somebody_renames_is_the_same_job(hpcml: Hpcml) -> None:
-    (run,) = hpcml.submit("workload.command=true", "resources.extra_directives=['--hold']")
-    hpcml.account.run(["scontrol", "update", f"JobId={run['job_id']}", "JobName=urgent"], cwd=hpcml.project)
-    for journal in (Path(run["path"]) / "journal").glob("*.jsonl"):
-        os.utime(journal, (0, 0))
-
-    assert hpcml("status").returncode == 0
-    assert [found["state"] for found in hpcml.runs()] == ["PENDING"]
-    hpcml.account.run(["scontrol", "release", run["job_id"]], cwd=hpcml.project)
-    assert [found["state"] for found in hpcml.runs_once_ended()] == ["COMPLETED"]

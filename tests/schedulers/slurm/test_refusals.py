@@ -40,7 +40,7 @@ def test_a_request_that_cannot_be_met_is_refused_in_slurms_words(
     with pytest.raises(SubmissionError) as refused:
         slurm.call(as_user.submit, folder, ["echo never"] * count, *overrides)
 
-    assert str(refused.value).startswith("sbatch refused the job: ")
+    assert str(refused.value).startswith("Slurm refused the job: ")
     assert words in str(refused.value)
     assert "sbatch: error" not in str(refused.value)
     assert "\n" not in str(refused.value)

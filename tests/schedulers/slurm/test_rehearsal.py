@@ -1,10 +1,9 @@
-"""What a real Slurm says of a job before it is submitted: by sbatch --test-only and scontrol."""
+"""What a real Slurm says of a job before it is submitted: by sbatch --test-only."""
 
 from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,20 +31,6 @@ def as_root(account: Account, *words: str) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def reservation(slurm: Account) -> Iterator[str]:
-    """A reservation of half an hour that begins now."""
-    as_root(slurm, "scontrol", "create", "reservation", "ReservationName=course", "StartTime=now",
-            "Duration=30", "Nodes=cpu1", "Users=hpcuser", "Flags=IGNORE_JOBS")  # fmt: skip
-    yield "course"
-    subprocess.run(
-        ["scontrol", "delete", "ReservationName=course"],
-        env={**slurm.cluster.environ},
-        check=False,
-        capture_output=True,
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -57,7 +42,7 @@ def reservation(slurm: Account) -> Iterator[str]:
         (["resources.qos=nosuch"], "Invalid qos specification"),
         (["resources.partition=qgpu_exp", "resources.walltime=10h"], "Requested time limit is invalid"),
         (["resources.constraint=haswell"], "Invalid feature specification"),
-        (["resources.reservation=gone"], "resources.reservation=gone: Reservation gone not found: it has expired"),
+        (["resources.reservation=gone"], "Requested reservation is invalid"),
         (["resources.extra_directives=['--nosuch=1']"], "unrecognized option '--nosuch=1'"),
     ],
 )
@@ -85,48 +70,8 @@ def test_a_failure_that_is_not_slurms_own_refuses_nothing(hpcml: Hpcml, slurm: A
 
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stderr.decode().split())
-    assert (
-        "Slurm did not say whether it would take the job: sbatch --test-only failed (exit status 1): usage: sbatch"
-        in said
-    )
+    assert "Slurm did not say whether it would take the job: exit status 1" in said
     assert [run["state"] for run in hpcml.runs_once_ended()] == ["COMPLETED"]
-
-
-def test_a_site_that_hides_its_partitions_from_users_is_not_said_to_be_silent(
-    hpcml: Hpcml, slurm: Account, folder: Path
-) -> None:
-    words = "slurm_load_partitions error: Access/permission denied"
-    programs = slurm.call(
-        as_user.write_program, folder / "programs", "scontrol", f"#!/bin/sh\necho '{words}' >&2\nexit 1\n"
-    )
-
-    done = hpcml.run("workload.command=true", PATH=f"{programs}:{slurm.environ['PATH']}")
-
-    assert done.returncode == 0, done.stderr.decode()
-    assert "Slurm" not in done.stderr.decode()
-
-
-def test_a_reservation_that_ends_before_the_job_would_is_said(hpcml: Hpcml, reservation: str) -> None:
-    words = [f"resources.reservation={reservation}", "workload.command=true"]
-
-    there = hpcml.run("-n", *words, "resources.walltime=5m")
-    short = hpcml.run("-n", *words, "resources.walltime=2h")
-    other = hpcml.run("-n", "resources.reservation=cours", "workload.command=true")
-
-    assert "reservation" not in there.stderr.decode()
-    assert "resources.reservation=course ends in" in " ".join(short.stderr.decode().split())
-    assert "reservations of this Slurm: course" in " ".join(other.stderr.decode().split())
-
-
-def test_a_partition_that_is_down_takes_the_job_and_is_said(hpcml: Hpcml, slurm: Account) -> None:
-    as_root(slurm, "scontrol", "update", "PartitionName=qgpu_exp", "State=DOWN")
-    try:
-        done = hpcml.run("resources.partition=qgpu_exp", "workload.command=true")
-    finally:
-        as_root(slurm, "scontrol", "update", "PartitionName=qgpu_exp", "State=UP")
-
-    assert done.returncode == 0, done.stderr
-    assert "qgpu_exp is DOWN" in " ".join(done.stderr.decode().split())
 
 
 def test_a_job_whose_nodes_are_all_drained_is_taken_and_one_that_none_of_them_can_run_is_not(
@@ -141,10 +86,10 @@ def test_a_job_whose_nodes_are_all_drained_is_taken_and_one_that_none_of_them_ca
         as_root(slurm_alone, "scontrol", "update", "NodeName=cpu1", "State=RESUME")
 
     assert waits.returncode == 0, waits.stderr
-    assert "1 of 1 nodes are down or drained: it waits for them" in " ".join(waits.stderr.decode().split())
+    assert "Slurm says of the job: " in " ".join(waits.stderr.decode().split())
     assert "PENDING" in asked
     assert never.returncode == 3
-    assert "sbatch refused the job" in never.stderr.decode()
+    assert "Slurm refused the job" in never.stderr.decode()
     assert sorted(run["state"] for run in hpcml_alone.runs_once_ended()) == ["COMPLETED", "FAILED"]
 
 

@@ -7,29 +7,33 @@ import pytest
 from hpcml.model.state import State
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.contract import JobUsage, Known, Ticket
-from hpcml.schedulers.slurm.answers import SEPARATOR, merge, parse_sacct, parse_squeue, state_of
-from hpcml.schedulers.slurm.query import one_line, reading_environ
+from hpcml.schedulers.driver import Told, key_of, merge
+from hpcml.schedulers.slurm import SLURM, reading_environ, sacct_rows, squeue_rows, state_of
 
 NAME = "demo.20261121-101500-22a4f1"
-FOLDER = "/home/me/hpcml/runs/demo/20261121-101500-22a4f1"
+SEPARATOR = "\x1f"
 
 
-def lines(*rows: str) -> str:
-    """Return rows, written with blanks between their fields, as the two programs print them for us."""
+def squeue(*rows: str) -> str:
+    """Return rows, written with bars between their fields, as squeue prints them for us."""
+    return "".join(SEPARATOR.join([*row.split("|"), "1:00:00", "30:00", NAME]) + "\n" for row in rows)
+
+
+def sacct(*rows: str) -> str:
+    """Return rows as sacct prints them; of three fields, what was used is not counted."""
     fields = (row.split("|") for row in rows)
-    # of three, which sacct has, what was used is not counted
-    told = ([*words, *([""] * 3 if len(words) == 3 else []), FOLDER, NAME] for words in fields)
-    return "".join(SEPARATOR.join(words) + "\n" for words in told)
+    return "".join(SEPARATOR.join([*words, *([""] * (6 - len(words))), NAME]) + "\n" for words in fields)
 
 
-def ticket(job_id: str, index: int | None = None) -> Ticket:
-    return Ticket(scheduler="slurm", job_id=job_id, array_index=index)
+def ticket(job_id: str, index: int | None = None, name: str | None = NAME) -> Ticket:
+    return Ticket(scheduler="slurm", job_id=job_id, array_index=index, job_name=name)
 
 
-def known(*, squeue: str | None = "", sacct: str | None = "", of: Ticket) -> Known | None:
-    queue = None if squeue is None else parse_squeue(squeue)
-    accounting = None if sacct is None else parse_sacct(sacct)
-    return merge([of], queue, accounting).known.get(of)
+def known(*, queue: str | None = "", accounting: str | None = "", of: Ticket) -> Known | None:
+    silence = {of: "it is silent"}
+    now = Told(unsaid=silence) if queue is None else Told(rows=squeue_rows(queue) or [])
+    then = Told(unsaid=silence) if accounting is None else Told(rows=sacct_rows(accounting) or [])
+    return merge(SLURM, {of: key_of(SLURM, of)}, now, then)[0].get(of)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +78,7 @@ def test_each_word_of_slurm_is_a_state_and_a_strange_one_is_not_final(word: str,
     ],
 )
 def test_an_ended_job_is_what_the_accounting_says(row: str, state: State, exit_code: str) -> None:
-    answer = known(sacct=lines(row), of=ticket(row.partition("|")[0]))
+    answer = known(accounting=sacct(row), of=ticket(row.partition("|")[0]))
 
     was_killed = exit_code == "0:9"
     said = Known(state=state, raw=row.split("|")[1], exit_code=exit_code, is_live=False, was_killed=was_killed)
@@ -82,24 +86,26 @@ def test_an_ended_job_is_what_the_accounting_says(row: str, state: State, exit_c
 
 
 def test_what_an_ended_job_used_is_counted_of_it_and_its_steps() -> None:
-    rows = lines(
+    rows = sacct(
         "15|TIMEOUT|0:0|3723|1-02:03:04|", "15.batch|CANCELLED by 0|0:9|3723|01:02.500|419500K",
         "17_3|FAILED|1:0|9|00:00.250|", "17_3.batch|FAILED|1:0|9|00:00.250|1.50G", "17_3.0|FAILED|1:0|9||",
     )  # fmt: skip
 
-    used = [answer and answer.used for answer in (known(sacct=rows, of=one) for one in (ticket("15"), ticket("17", 3)))]
+    used = [
+        answer and answer.used for answer in (known(accounting=rows, of=one) for one in (ticket("15"), ticket("17", 3)))
+    ]
 
     assert used[0] == JobUsage(wall_s=3723, cpu_s=93784.0, max_memory_mb=409.7)
     assert used[1] == JobUsage(wall_s=9, cpu_s=0.25, max_memory_mb=1536.0)
 
 
 def test_a_waiting_job_has_a_reason_and_perhaps_a_start() -> None:
-    rows = lines("12|PENDING|Priority|2026-11-21T10:48:14", "13|PENDING|Dependency|N/A")
+    rows = squeue("12|PENDING|Priority|2026-11-21T10:48:14", "13|PENDING|Dependency|N/A")
 
-    assert known(squeue=rows, of=ticket("12")) == Known(
+    assert known(queue=rows, of=ticket("12")) == Known(
         state=State.PENDING, raw="PENDING", reason="Priority", expected_start="2026-11-21T10:48:14"
     )
-    assert known(squeue=rows, of=ticket("13")) == Known(state=State.PENDING, raw="PENDING", reason="Dependency")
+    assert known(queue=rows, of=ticket("13")) == Known(state=State.PENDING, raw="PENDING", reason="Dependency")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ def test_a_waiting_job_has_a_reason_and_perhaps_a_start() -> None:
     ],
 )
 def test_a_reason_that_does_not_pass_by_itself_says_what_to_do(reason: str, meaning: str | None) -> None:
-    said = known(squeue=lines(f"47|PENDING|{reason}|N/A"), sacct="", of=ticket("47"))
+    said = known(queue=squeue(f"47|PENDING|{reason}|N/A"), accounting="", of=ticket("47"))
 
     assert said is not None
     assert said.reason == reason if meaning is None else (said.reason or "").startswith(f"{reason}: ")
@@ -145,7 +151,7 @@ def test_a_reason_that_does_not_pass_by_itself_says_what_to_do(reason: str, mean
 )
 def test_a_job_that_is_held_is_not_expected_to_start(reason: str) -> None:
     """Slurm 22.05 goes on telling the start that it expected before the job was held."""
-    answer = known(squeue=lines(f"17|PENDING|{reason}|2026-11-21T10:48:14"), of=ticket("17"))
+    answer = known(queue=squeue(f"17|PENDING|{reason}|2026-11-21T10:48:14"), of=ticket("17"))
 
     assert answer is not None
     assert (answer.state, answer.expected_start) == (State.PENDING, None)
@@ -153,83 +159,78 @@ def test_a_job_that_is_held_is_not_expected_to_start(reason: str) -> None:
 
 
 def test_the_queue_is_right_where_the_accounting_is_late() -> None:
-    requeued = known(squeue=lines("47|PENDING|BeginTime|N/A"), sacct=lines("47|NODE_FAIL|0:0"), of=ticket("47"))
-    ended = known(squeue=lines("1|COMPLETED|None|2026-11-21T10:00:00"), sacct=lines("1|RUNNING|0:0"), of=ticket("1"))
+    requeued = known(queue=squeue("47|PENDING|BeginTime|N/A"), accounting=sacct("47|NODE_FAIL|0:0"), of=ticket("47"))
+    ended = known(
+        queue=squeue("1|COMPLETED|None|2026-11-21T10:00:00"), accounting=sacct("1|RUNNING|0:0"), of=ticket("1")
+    )
 
     assert (requeued and requeued.state, ended and ended.state) == (State.PENDING, State.COMPLETED)
 
 
 def test_an_ended_job_has_its_exit_code_from_one_and_its_reason_from_the_other() -> None:
     answer = known(
-        squeue=lines("75|FAILED|JobLaunchFailure|2026-11-21T10:00:00"), sacct=lines("75|FAILED|0:53"), of=ticket("75")
+        queue=squeue("75|FAILED|JobLaunchFailure|2026-11-21T10:00:00"),
+        accounting=sacct("75|FAILED|0:53"),
+        of=ticket("75"),
     )
 
     assert answer == Known(state=State.FAILED, raw="FAILED", exit_code="0:53", reason="JobLaunchFailure", is_live=False)
 
 
-def test_elements_that_wait_together_are_one_row() -> None:
-    text = lines("12_[3-5,9,20-30:5%3]|PENDING|0:0", "12_0|COMPLETED|0:0")
-    indices = [index for index in range(40) if parse_sacct(text)[0].covers(ticket("12", index))]
+def test_elements_that_wait_together_are_told_apart() -> None:
+    text = sacct("12_[3-5,9,20-30:5%3]|PENDING|0:0", "12_0|COMPLETED|0:0")
 
-    assert indices == [3, 4, 5, 9, 20, 25, 30]
+    assert [row.index for row in sacct_rows(text) or [] if row.is_range] == [3, 4, 5, 9, 20, 25, 30]
 
 
 def test_a_list_of_elements_that_was_cut_off_may_hold_any() -> None:
-    text = lines("174_[0,2,6,8,10,12,14,16,18,20,22,24,26,28,30,32,34,36,38,40,42,4...]|CANCELLED by 1001|0:0")
+    text = sacct("174_[0,2,6,8,10,12,14,16,18,20,22,24,26,28,30,32,34,36,38,40,42,4...]|CANCELLED by 1001|0:0")
 
-    answer = known(sacct=text, of=ticket("174", 800))
+    answer = known(accounting=text, of=ticket("174", 800))
 
     assert answer is not None
     assert answer.state is State.CANCELLED
 
 
 def test_an_elements_own_row_says_more_than_the_range_left_of_a_cancelled_array() -> None:
-    text = lines("37_0|COMPLETED|0:0", "37_[0-5%1]|CANCELLED by 1001|0:0")
-    states = merge([ticket("37", 0), ticket("37", 4)], [], parse_sacct(text)).known
+    text = sacct("37_0|COMPLETED|0:0", "37_[0-5%1]|CANCELLED by 1001|0:0")
+    states = [known(accounting=text, of=ticket("37", index)) for index in (0, 4)]
 
-    assert [item.state for item in states.values()] == [State.COMPLETED, State.CANCELLED]
+    assert [item and item.state for item in states] == [State.COMPLETED, State.CANCELLED]
 
 
 def test_an_element_cancelled_while_it_waited_is_cancelled_though_slurm_forgot_it() -> None:
     queue, accounting = (
-        lines("171_4|PENDING|JobArrayTaskLimit|N/A"),
-        lines("171_0|RUNNING|0:0", "171_[4-5]|PENDING|0:0"),
+        squeue("171_4|PENDING|JobArrayTaskLimit|N/A"),
+        sacct("171_0|RUNNING|0:0", "171_[4-5]|PENDING|0:0"),
     )
 
-    gone = known(squeue=queue, sacct=accounting, of=ticket("171", 3))
-    never_began = known(squeue=queue, sacct=accounting, of=ticket("171", 5))
+    gone = known(queue=queue, accounting=accounting, of=ticket("171", 3))
+    never_began = known(queue=queue, accounting=accounting, of=ticket("171", 5))
 
     assert gone is not None
     assert never_began is not None
     assert (gone.state, never_began.state) == (State.CANCELLED, State.CANCELLED)
-    assert known(squeue=None, sacct=accounting, of=ticket("171", 3)) is None
-    assert known(squeue=queue, sacct=None, of=ticket("171", 3)) is None
+    assert known(queue=None, accounting=accounting, of=ticket("171", 3)) is None
+    assert known(queue=queue, accounting=None, of=ticket("171", 3)) is None
 
 
 def test_an_old_job_with_the_same_id_is_not_ours() -> None:
-    foreign = SEPARATOR.join(["12", "COMPLETED", "0:0", "9", "00:01.000", "", "/home/someone", "someone's job"]) + "\n"
-    named = Ticket(scheduler="slurm", job_id="12", job_name=NAME)
+    text = sacct("12|COMPLETED|0:0").replace(NAME, "someone's job")
 
-    assert known(sacct=foreign, of=ticket("12")) is None
-    assert known(sacct=foreign, of=named) is None
+    assert known(accounting=text, of=ticket("12")) is None
 
 
-def test_a_job_that_somebody_renamed_is_still_ours() -> None:
-    named = Ticket(scheduler="slurm", job_id="12", job_name=NAME)
-    waiting = SEPARATOR.join(["12", "PENDING", "Priority", "N/A", FOLDER, "urgent"]) + "\n"
-    ended = SEPARATOR.join(["12", "COMPLETED", "0:0", "9", "00:01.000", "", FOLDER, "urgent"]) + "\n"
+def test_what_is_left_of_a_walltime_is_told_of_a_job_that_runs() -> None:
+    (row,) = squeue_rows(squeue("12|RUNNING|None|N/A")) or []
 
-    for of in (named, ticket("12")):
-        queued, past = known(squeue=waiting, of=of), known(sacct=ended, of=of)
-        assert queued is not None
-        assert past is not None
-        assert (queued.state, past.state) == (State.PENDING, State.COMPLETED)
+    assert (row.limit_s, row.left_s) == (3600, 1800)
 
 
 def test_banners_steps_and_torn_lines_are_passed_over() -> None:
-    text = "Welcome to the cluster\n" + lines("12.batch|CANCELLED|0:9", "12|TIMEOUT|0:0") + "13" + SEPARATOR
+    text = "Welcome to the cluster\n" + sacct("12.batch|CANCELLED|0:9", "12|TIMEOUT|0:0") + "13" + SEPARATOR
 
-    answer = known(sacct=text, of=ticket("12"))
+    answer = known(accounting=text, of=ticket("12"))
 
     assert answer is not None
     assert answer.state is State.TIMEOUT
@@ -240,7 +241,7 @@ def test_banners_steps_and_torn_lines_are_passed_over() -> None:
     [
         (
             "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid name\n",
-            "invalid partition specified: x; Batch job submission failed: Invalid name",
+            "invalid partition specified: x; Invalid name",
         ),
         ("*** Maintenance on Monday ***\nsbatch: error: AssocMaxSubmitJobLimit\n", "AssocMaxSubmitJobLimit"),
         ("sbatch: unrecognized option '--nosuch'\nTry \"sbatch --help\" for more", "unrecognized option '--nosuch'"),
@@ -250,7 +251,7 @@ def test_banners_steps_and_torn_lines_are_passed_over() -> None:
     ],
 )
 def test_a_refusal_is_one_line_of_the_programs_own_words(stderr: str, words: str) -> None:
-    assert one_line(Answer(returncode=1, stdout="", stderr=stderr)) == words
+    assert SLURM.words(Answer(returncode=1, stdout="", stderr=stderr)) == words
 
 
 def test_a_users_taste_in_tables_does_not_reach_the_programs_we_read() -> None:

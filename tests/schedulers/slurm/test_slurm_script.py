@@ -11,12 +11,13 @@ import pytest
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName, Slurm
 from hpcml.schedulers.batches import name_of
+from hpcml.schedulers.commands import advised
+from hpcml.schedulers.description import JobDraft
 from hpcml.schedulers.request import Request
 from hpcml.schedulers.script import agent_array_command, agent_command
-from hpcml.schedulers.slurm.script import Titles, clusters_in, render
-from hpcml.schedulers.slurm.submission import explained, submission_environ
+from hpcml.schedulers.slurm import SLURM, clusters_in, environ, explain, render
 
-TITLES = Titles(name="demo.20261121-101500-222abcde", comment="hpcml:20261121-101500-222abcde", remark="hpcml run x")
+NAME, TOKEN = "demo.20261121-101500-222abcde", "20261121-101500-222abcde"
 FOLDER = Path("/scratch/runs/demo/20261121-101500-222abcde")
 
 
@@ -32,9 +33,18 @@ def request(**changes: object) -> Request:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
+def draft(asked: Request, **more: object) -> JobDraft:
+    folder = more.get("folder", FOLDER)
+    assert isinstance(folder, Path)
+    plain = JobDraft(
+        request=asked, name=NAME, token=TOKEN, remark="hpcml run x", folder=folder, logs=folder / "logs",
+        script=folder / "job.sh", command=["agent"],
+    )  # fmt: skip
+    return replace(plain, **more)  # type: ignore[arg-type]
+
+
 def directives(asked: Request, **more: object) -> list[str]:
-    words: dict[str, object] = {"titles": TITLES, "folder": FOLDER, "command": ["agent"], **more}
-    text = render(asked, **words)  # type: ignore[arg-type]
+    text = render(draft(asked, **more))
     return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
 
 
@@ -57,7 +67,7 @@ def test_a_script_says_every_directive_before_its_first_command() -> None:
         ),
     )
 
-    text = render(asked, titles=TITLES, folder=FOLDER, command=["python", "-m", "agent", "a b"])
+    text = render(draft(asked, command=["python", "-m", "agent", "a b"]))
 
     assert (
         text
@@ -96,7 +106,7 @@ exec python -m agent 'a b'
 
 
 def test_several_nodes_start_one_agent_each_and_name_the_first() -> None:
-    text = render(request(nodes=3, cpus_per_node=8), titles=TITLES, folder=FOLDER, command=["a"])
+    text = render(draft(request(nodes=3, cpus_per_node=8), command=["a"]))
 
     assert text.splitlines()[-5:] == [
         "",
@@ -132,7 +142,7 @@ def test_what_a_site_refuses_is_not_said() -> None:
     refused = ["ntasks-per-node", "requeue", "signal"]
     site = Cluster(name="archer2_gpu", scheduler=SchedulerName.slurm, slurm=Slurm(refuses=refused))
 
-    text = render(request(warning_s=180, cluster=site), titles=TITLES, folder=FOLDER, command=["agent"])
+    text = render(draft(request(warning_s=180, cluster=site)))
 
     words = [line.partition("=")[0] for line in text.splitlines() if line.startswith("#SBATCH")]
     assert words == [f"#SBATCH --{name}" for name in ("nodes", "chdir", "output", "open-mode", "job-name", "comment")]
@@ -148,25 +158,24 @@ def test_an_array_counts_from_zero_and_may_be_throttled(parallelism: int | None,
 
 
 def test_a_value_with_quotes_and_backslashes_is_quoted_as_sbatch_reads_it() -> None:
-    asked = directives(request(), titles=replace(TITLES, name='a "b" \\c; $(d) #e'))
+    asked = directives(request(), name='a "b" \\c; $(d) #e')
 
     assert asked[-2] == r'--job-name="a \"b\" \\c; $(d) #e"'
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\0"])
-@pytest.mark.parametrize("where", ["name", "comment", "remark"])
+@pytest.mark.parametrize("where", ["name", "token", "remark"])
 def test_a_line_break_in_a_value_is_refused(where: str, end: str) -> None:
-    words = {"name": TITLES.name, "comment": TITLES.comment, "remark": TITLES.remark, where: f"x{end}rm -rf ~"}
-
     with pytest.raises(ConfigError, match="line break"):
-        directives(request(), titles=Titles(**words))
+        directives(request(), **{where: f"x{end}rm -rf ~"})
 
 
 @pytest.mark.parametrize("option", ["--clusters=cm4", "--cluster cm4", "-M cm4", '-M "cm4"', "-Mcm4"])
-def test_the_cluster_that_a_directive_names_outvotes_that_of_the_shell_and_is_read_off_the_script(option: str) -> None:
-    script = render(
-        request(extra_directives=(option,)), titles=TITLES, folder=Path("/s"), command=["true"], clusters="serial"
-    )
+def test_the_cluster_that_a_directive_names_outvotes_that_of_the_shell_and_is_read_off_the_script(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CLUSTERS", "serial")
+    script = render(draft(request(extra_directives=(option,))))
 
     assert script.index("#SBATCH --clusters=serial") < script.index(f"#SBATCH {option}")  # sbatch takes the last
     assert clusters_in(script) == "cm4"
@@ -175,7 +184,7 @@ def test_the_cluster_that_a_directive_names_outvotes_that_of_the_shell_and_is_re
 
 @pytest.mark.parametrize("option", ["--cluster-constraint=big", "--mem=1G", "--mail-user=-M"])
 def test_other_options_are_not_taken_for_it(option: str) -> None:
-    script = render(request(extra_directives=(option,)), titles=TITLES, folder=Path("/s"), command=["true"])
+    script = render(draft(request(extra_directives=(option,))))
 
     assert clusters_in(script) is None
     assert "HPCML_JOB_CLUSTER" not in script
@@ -206,31 +215,30 @@ def test_the_agent_is_started_by_the_python_that_submits() -> None:
 
 
 def test_sbatch_hears_of_an_outer_job_only_what_reaches_the_cluster() -> None:
-    environ = {
+    variables = {
         "HOME": "/home/me", "SLURM_CONF": "/etc/c", "SLURM_JOB_ID": "1", "SBATCH_EXPORT": "NONE", "SBATCH_WAIT": "1",
     }  # fmt: skip
 
-    assert submission_environ(environ, request()) == {
+    assert environ(variables, request()) == {
         "HOME": "/home/me", "SLURM_CONF": "/etc/c", "SBATCH_EXPORT": "NONE",
     }  # fmt: skip
 
 
 def test_a_users_default_account_counts_where_none_is_asked_for() -> None:
-    environ = {"SBATCH_ACCOUNT": "mine", "SBATCH_PARTITION": "p"}
+    variables = {"SBATCH_ACCOUNT": "mine", "SBATCH_PARTITION": "p"}
 
-    assert submission_environ(environ, request()) == environ
-    assert submission_environ(environ, request(account="other")) == {"SBATCH_PARTITION": "p"}
-    assert (
-        explained("Invalid account", environ) == "Invalid account (set resources.account): SBATCH_ACCOUNT=mine was read"
-    )
-    assert explained("Invalid account", {"SBATCH_PARTITION": "p"}) == "Invalid account (set resources.account)"
+    assert environ(variables, request()) == variables
+    assert environ(variables, request(account="other")) == {"SBATCH_PARTITION": "p"}
+    words = advised("Invalid account", SLURM.advice)
+    assert explain(words, variables) == "Invalid account (set resources.account): SBATCH_ACCOUNT=mine was read"
+    assert explain(words, {"SBATCH_PARTITION": "p"}) == "Invalid account (set resources.account)"
 
 
 def test_the_login_of_a_registry_is_for_a_job_that_builds_alone() -> None:
-    environ = {"HOME": "/home/me", "NGC_API_KEY": "k", "APPTAINER_DOCKER_PASSWORD": "p"}
+    variables = {"HOME": "/home/me", "NGC_API_KEY": "k", "APPTAINER_DOCKER_PASSWORD": "p"}
 
-    assert submission_environ(environ, request()) == {"HOME": "/home/me"}
-    assert submission_environ(environ, request(needs_login=True)) == environ
+    assert environ(variables, request()) == {"HOME": "/home/me"}
+    assert environ(variables, request(needs_login=True)) == variables
 
 
 def test_a_job_that_waits_for_its_image_ends_if_that_is_not_built() -> None:

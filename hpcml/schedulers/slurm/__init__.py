@@ -1,1 +1,0 @@
-"""Slurm by its own commands: sbatch, squeue, sacct, scancel, scontrol and sinfo."""
