@@ -11,7 +11,7 @@ import click
 from hpcml.cli.options import Number, WholeNumber, narrowing, output_in, pass_places
 from hpcml.cli.program import BeforeProgram, complete_words
 from hpcml.paths import Places
-from hpcml.report.render.forms import Output
+from hpcml.report.render.forms import Output, document_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +108,7 @@ def plan(
         raise click.UsageError("--metric was given twice, and one is planned for: give one")
     recorded = replace(selection, references=[*words, *(program_words or ())])
     found = seeds_for(places, recorded, metric=metrics[0] if metrics else None, **wish)
-    return Output(found, table=report.power_table, json=report.power_json, md=report.power_markdown)
+    return document_output(report.power_document(found))
 
 
 def _time(
@@ -132,10 +132,4 @@ def _time(
         return Output(None, json=lambda _: "", csv=lambda _: "", md=lambda _: "")  # Hydra has printed what was asked
     planned, machine = plan_points(points, os.environ, Path.cwd(), ask=ask, is_dry=True, most=most)
     say_remarks(remarks)
-    return Output(
-        estimate_runs(planned, places, machine),
-        table=report.estimate_table,
-        json=report.estimate_json,
-        csv=report.estimate_csv,
-        md=report.estimate_markdown,
-    )
+    return document_output(report.estimate_document(estimate_runs(planned, places, machine)))

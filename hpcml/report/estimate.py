@@ -1,22 +1,16 @@
-"""`hpcml plan --time`: how long a sweep will take as table, Markdown, CSV and JSON."""
+"""`hpcml plan --time`: how long a sweep will take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
 from hpcml.codec import encode
 from hpcml.model.planning import Estimate, Forecast
 from hpcml.report.asked_used import expected_line
-from hpcml.report.render.data import json_text
-from hpcml.report.render.markdown import safe_markdown
-from hpcml.report.render.rows import value_csv, value_markdown, value_table
+from hpcml.report.document import Column, Document, Listing, Remarks, Section
 from hpcml.report.runs import short_uid
-from hpcml.report.text import duration, number, safe
+from hpcml.report.text import duration, number
 from hpcml.units import spell_walltime
 
 _NAMED = 3  # runs, in a line
@@ -32,24 +26,12 @@ class _Group:
     forecasts: Sequence[Forecast]
 
 
-def estimate_table(estimate: Estimate, *, console: Console) -> RenderableType:
-    """Return the forecasts, sums and remarks for a terminal; runs that differ in their seed only share a line."""
-    table = value_table(*_columns(estimate), console=console)
-    lines = [Padding(Text(safe(f"- {line}")), (0, 0, 0, 2)) for line in remarks(estimate)]
-    return Group(table, Text(), *lines)
+def estimate_document(estimate: Estimate) -> Document:
+    """Return the forecasts, sums and remarks; runs that differ in their seed only share a line.
 
-
-def estimate_markdown(estimate: Estimate) -> str:
-    """Return the forecasts, sums and remarks as Markdown."""
-    lines = [f"- {safe_markdown(line)}" for line in remarks(estimate)]
-    return "\n".join([value_markdown(*_columns(estimate)), *lines, ""])
-
-
-def estimate_json(estimate: Estimate) -> str:
-    """Return the estimate as one JSON object; of each wanted run only the settings that the user typed.
-
-    Times are in seconds, energy in joules; null where no recorded run allows a forecast. `log_sd` is the standard
-    deviation of the logarithm of durations of runs that are alike, `df` its degrees of freedom.
+    JSON and CSV have each wanted run, with the settings that the user typed. Times are in seconds, energy in joules;
+    null where no recorded run allows a forecast. `log_sd` is the standard deviation of the logarithm of durations of
+    runs that are alike, `df` its degrees of freedom.
     """
     forecasts = [
         {**_told(each), "asked": [encode(one) for one in each.asked], "remarks": list(each.remarks)}
@@ -57,13 +39,22 @@ def estimate_json(estimate: Estimate) -> str:
     ]
     longest = None if estimate.longest is None else estimate.longest.wanted.name
     rest = {"total": encode(estimate.total), "longest": longest, "log_sd": estimate.log_sd, "df": estimate.df}
-    return json_text({"forecasts": forecasts, **rest})
+    lines = [_told(each) for each in estimate.forecasts]
+    columns = [_column(index, name) for index, name in enumerate(_HEADINGS)]
+    table = Listing(columns=columns, rows=_rows(estimate))
+    return Document(
+        sections=[Section(parts=[table, Remarks(lines=list(remarks(estimate)))])],
+        record={"forecasts": forecasts, **rest},
+        data=[Listing(columns=[_field(name) for name in (lines[0] if lines else ())], rows=lines)],
+    )
 
 
-def estimate_csv(estimate: Estimate) -> str:
-    """Return the forecasts as CSV, one line for each run, with the fields that JSON has."""
-    told = [_told(each) for each in estimate.forecasts]
-    return value_csv(list(told[0]), [list(each.values()) for each in told])
+def _column(index: int, heading: str) -> Column[list[object]]:
+    return Column("", heading, lambda row: row[index])
+
+
+def _field(name: str) -> Column[dict[str, object]]:
+    return Column(name, None, lambda line: line[name])
 
 
 def remarks(estimate: Estimate) -> Iterator[str]:
@@ -134,13 +125,6 @@ def _groups(estimate: Estimate) -> list[_Group]:
         key = (name, each.basis, each.wall_s, each.low_s, each.high_s, tuple(each.uids), each.wanted.charged_gpus)
         found.setdefault(key, (name, []))[1].append(each)
     return [_Group(name=name, forecasts=forecasts) for name, forecasts in found.values()]
-
-
-def _columns(estimate: Estimate) -> tuple[list[str], list[list[object]]]:
-    """Return headings and rows, without the GPU-hours where there is no GPU."""
-    rows = _rows(estimate)
-    kept = [at for at, name in enumerate(_HEADINGS) if name != "GPU-hours" or any(row[at] != "" for row in rows)]
-    return [_HEADINGS[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def _rows(estimate: Estimate) -> list[list[object]]:

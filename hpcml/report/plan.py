@@ -1,52 +1,41 @@
-"""`hpcml plan`: how many seeds a verdict needs, as table, Markdown and JSON."""
+"""`hpcml plan`: how many seeds a verdict needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
 from hpcml.codec import encode
 from hpcml.model.planning import Design, PowerCell, PowerPlan
 from hpcml.model.told_apart import alike_words
-from hpcml.report.render.data import json_text
-from hpcml.report.render.markdown import safe_markdown
-from hpcml.report.render.rows import value_markdown, value_table
-from hpcml.report.text import number, safe
+from hpcml.report.document import Column, Document, Listing, Paragraph, Remarks, Section
+from hpcml.report.text import number
 
 
-def power_table(plan: PowerPlan, *, console: Console) -> RenderableType:
-    """Return *plan* for a terminal: for each cell the seeds that are needed, and the power with other numbers."""
-    parts: list[RenderableType] = [Text(safe(introduction(plan)))]
-    for cell in plan.cells:
-        parts += [Text(), Text(safe(_heading(cell)), style="bold")]
-        parts += [Text(safe(line)) for line in (_answer(design, cell) for design in cell.designs)]
-        for design in _with_spread(cell):
-            parts += [Text(), Text(safe(_title(design, plan)))]
-            parts += [value_table(_headings(plan), _rows(design, plan), console=console)]
-        parts += [Padding(Text(safe(f"- {remark}")), (0, 0, 0, 2)) for remark in cell.remarks]
-    return Group(*parts, *[Text(safe(line)) for line in _unusable(plan)])
+def power_document(plan: PowerPlan) -> Document:
+    """Return for each cell the seeds that are needed, and the power with other numbers.
+
+    JSON has the whole plan; its keys are the fields of `hpcml.model.planning`.
+    """
+    sections = [_cell(cell, plan) for cell in plan.cells]
+    unusable = [Section(parts=[Paragraph(text=line) for line in _unusable(plan)])] if plan.unusable else []
+    return Document(introduction=introduction(plan), sections=[*sections, *unusable], record=encode(plan))
 
 
-def power_markdown(plan: PowerPlan) -> str:
-    """Return *plan* as Markdown."""
-    lines = [safe_markdown(introduction(plan)), ""]
-    for cell in plan.cells:
-        lines += [f"### {safe_markdown(_heading(cell))}", ""]
-        lines += [f"- {safe_markdown(_answer(design, cell))}" for design in cell.designs]
-        for design in _with_spread(cell):
-            lines += ["", safe_markdown(_title(design, plan)), ""]
-            lines.append(value_markdown(_headings(plan), _rows(design, plan)))
-        lines += [f"- {safe_markdown(remark)}" for remark in cell.remarks]
-    lines += map(safe_markdown, _unusable(plan))
-    return "\n".join([*lines, ""])
+def _cell(cell: PowerCell, plan: PowerPlan) -> Section:
+    answers = [_answer(design, cell) for design in cell.designs]
+    tables = [_powers(design, plan) for design in _with_spread(cell)]
+    remarks = [Remarks(lines=cell.remarks)] if cell.remarks else []
+    return Section(heading=_heading(cell), parts=[*(Paragraph(text=line) for line in answers), *tables, *remarks])
 
 
-def power_json(plan: PowerPlan) -> str:
-    """Return the whole plan as one JSON object; its keys are the fields of `hpcml.model.planning`."""
-    return json_text(encode(plan))
+def _powers(design: Design, plan: PowerPlan) -> Listing[list[str]]:
+    headings = ["margin", *(f"n={n}" for n in plan.columns)]
+    columns = [_column(index, heading) for index, heading in enumerate(headings)]
+    return Listing(caption=_title(design, plan), columns=columns, rows=_rows(design, plan))
+
+
+def _column(index: int, heading: str) -> Column[list[str]]:
+    return Column("", heading, lambda row: row[index])
 
 
 def introduction(plan: PowerPlan) -> str:
@@ -87,10 +76,6 @@ def _seeds(count: int | None) -> str:
 def _title(design: Design, plan: PowerPlan) -> str:
     how = "paired" if design.paired else "unpaired"
     return f"how often '{plan.verdict}' is reached, {how}, by margin and number of seeds:"
-
-
-def _headings(plan: PowerPlan) -> list[str]:
-    return ["margin", *(f"n={n}" for n in plan.columns)]
 
 
 def _rows(design: Design, plan: PowerPlan) -> list[list[str]]:

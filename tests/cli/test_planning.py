@@ -109,5 +109,5 @@ def test_a_comparison_comes_as_latex(hpcml: Hpcml) -> None:
     done = hpcml("compare", "--latex")
 
     assert done.returncode == 0
-    assert done.stdout.count(r"\begin{longtable}") == done.stdout.count(r"\end{longtable}") == 2
+    assert done.stdout.count(r"\begin{longtable}") == done.stdout.count(r"\end{longtable}") == 1
     assert r"val\_accuracy" in done.stdout

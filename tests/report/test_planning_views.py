@@ -12,8 +12,11 @@ from rich.console import Console
 
 from hpcml.model.comparison import Interval
 from hpcml.model.planning import Design, Estimate, Forecast, PowerCell, PowerPlan, Spread, Total, Wanted
-from hpcml.report.estimate import estimate_csv, estimate_json, estimate_markdown, estimate_table
-from hpcml.report.plan import power_json, power_markdown, power_table
+from hpcml.report.estimate import estimate_document
+from hpcml.report.plan import power_document
+from hpcml.report.render.data import as_csv, as_json
+from hpcml.report.render.markdown import as_markdown
+from hpcml.report.render.terminal import as_renderable
 
 
 def wanted(name: str = "precision=fp32", **fields: Any) -> Wanted:  # noqa: ANN401
@@ -86,7 +89,7 @@ SWEEP = estimated(
 
 
 def test_an_estimate_names_its_runs_its_sums_and_its_doubts() -> None:
-    text = printed(lambda console: estimate_table(SWEEP, console=console))
+    text = printed(lambda console: as_renderable(estimate_document(SWEEP), console=console))
 
     rows = {line.split()[0]: " ".join(line.split()) for line in text.splitlines()[1:4]}
     assert rows["precision=fp32"] == "precision=fp32 2 1h00m 50m00s to 1h12m 4.00 aaaaaaaa, bbbbbbbb"
@@ -109,19 +112,19 @@ def test_an_estimate_names_its_runs_its_sums_and_its_doubts() -> None:
 def test_runs_without_gpus_have_no_column_for_them() -> None:
     on_cpu = forecast(wanted=wanted(gpus=0, charged_gpus=0))
 
-    text = printed(lambda console: estimate_table(estimated(on_cpu, gpu_hours=0.0), console=console))
+    text = printed(lambda console: as_renderable(estimate_document(estimated(on_cpu, gpu_hours=0.0)), console=console))
 
     assert "GPU-hours" not in text
 
 
 def test_every_form_of_an_estimate_holds_all_runs() -> None:
-    lines = list(csv.DictReader(io.StringIO(estimate_csv(SWEEP))))
-    found = json.loads(estimate_json(SWEEP))
+    lines = list(csv.DictReader(io.StringIO(as_csv(estimate_document(SWEEP)))))
+    found = json.loads(as_json(estimate_document(SWEEP)))
 
     assert [line["wall_s"] for line in lines] == ["3600.0", "3600.0", "3600.0", ""]
     assert [each["low_s"] for each in found["forecasts"]] == [3000.0, 3000.0, 1800.0, None]
     assert found["total"]["gpu_hours"] == 6.0
-    assert estimate_markdown(SWEEP).count("\n| ") == 4
+    assert as_markdown(estimate_document(SWEEP)).count("\n| ") == 4
 
 
 def power_plan(where: str = "digits_cnn", sd: float = 0.004) -> PowerPlan:
@@ -159,13 +162,15 @@ def test_a_plan_calls_a_flag_of_the_program_as_everything_else_does() -> None:
     plan = power_plan()
     flagged = replace(plan.cells[0], where={"model.name": "custom", "workload.args.aug": "none"})
 
-    text = printed(lambda console: power_table(replace(plan, cells=[flagged]), console=console), width=200)
+    text = printed(
+        lambda console: as_renderable(power_document(replace(plan, cells=[flagged])), console=console), width=200
+    )
 
     assert "model custom · aug none · margin 0.01" in text
 
 
 def test_a_power_plan_answers_first_and_tabulates_then() -> None:
-    text = printed(lambda console: power_table(power_plan(), console=console), width=200)
+    text = printed(lambda console: as_renderable(power_document(power_plan()), console=console), width=200)
 
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0] == "val_accuracy by precision: seeds in each arm for 'equivalent' in 0.8 of cases"
@@ -179,17 +184,17 @@ def test_a_power_plan_answers_first_and_tabulates_then() -> None:
 
 
 def test_a_plan_without_spread_shows_no_table() -> None:
-    assert "margin  " not in printed(lambda console: power_table(power_plan(sd=0.0), console=console))
-    assert json.loads(power_json(power_plan(sd=0.0)))["cells"][0]["designs"][0]["seeds"] == 5
+    assert "margin  " not in printed(lambda console: as_renderable(power_document(power_plan(sd=0.0)), console=console))
+    assert json.loads(as_json(power_document(power_plan(sd=0.0))))["cells"][0]["designs"][0]["seeds"] == 5
 
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_names_are_made_harmless(width: int) -> None:
     hostile = estimated(forecast(EVIL, remarks=(EVIL,)))
 
-    text = printed(lambda console: power_table(power_plan(EVIL), console=console), width)
-    text += printed(lambda console: estimate_table(hostile, console=console), width)
-    text += power_markdown(power_plan(EVIL)) + estimate_markdown(hostile)
+    text = printed(lambda console: as_renderable(power_document(power_plan(EVIL)), console=console), width)
+    text += printed(lambda console: as_renderable(estimate_document(hostile), console=console), width)
+    text += as_markdown(power_document(power_plan(EVIL))) + as_markdown(estimate_document(hostile))
 
     assert not any(character in text for character in ("\x1b", "\r", "\u202e"))
-    assert "\\|" in power_markdown(power_plan(EVIL))
+    assert "\\|" in as_markdown(power_document(power_plan(EVIL)))
