@@ -19,7 +19,7 @@ from hpcml.runs.manifest import read_manifest
 from hpcml.runs.run_json import IMPORTED
 from hpcml.runs.working_directory import WrittenFile, written_files
 from hpcml.store import query
-from hpcml.store.scheduler_words import read_words
+from hpcml.store.scheduler_polls import read_words
 from hpcml.store.telemetry import timelines
 
 
@@ -54,7 +54,7 @@ def show_run(places: Places, reference: str) -> Shown:
             record=record,
             events=query.events(store, record.uid),
             timelines=timelines(store, record.uid),
-            word=read_words(store, [record.uid]).get(record.uid),
+            word=read_words(places.home, [record.uid]).get(record.uid),
             code=str(code.resolve()) if code.exists() else None,
             overrides=overrides,
             argv=argv,

@@ -113,7 +113,7 @@ def _looks(
 ) -> Iterator[_Look]:
     """Yield how the selected runs stand, again and again until all have ended, or until *until* (monotonic)."""
     store, last, patience = waiting.store, None, _Patience()
-    asked = SchedulersAsked(store=store, backends=waiting.backends, interval_s=waiting.interval_s)
+    asked = SchedulersAsked(backends=waiting.backends, interval_s=waiting.interval_s)
     uids: dict[str, None] = {}
     while True:
         began = time.monotonic()
@@ -127,7 +127,7 @@ def _looks(
             over = [record for record in records if _is_over(store, record)]
             left = uids.keys() - {record.uid for record in over}
             stuck = {uid: why for uid, why in asked.stuck.items() if uid in left}
-            last = _Look(standings=standing_of(store, records), over=over, stuck=stuck, notes=notes)
+            last = _Look(standings=standing_of(waiting.places.home, records), over=over, stuck=stuck, notes=notes)
             patience = _Patience()
         except (StoreError, OSError) as error:
             if last is None:

@@ -100,7 +100,7 @@ class LivePage:
     def _made(self) -> bytes:
         asked = self.asked
         with opened(asked.places) as store:
-            schedulers = SchedulersAsked(store=store, backends=asked.backends, interval_s=asked.poll_s)
+            schedulers = SchedulersAsked(backends=asked.backends, interval_s=asked.poll_s)
             collect(store, asked.places, None if store.is_read_only else schedulers)
             nothing = "no run matches: nothing to watch; hpcml runs lists those that there are"
             runs = select(store, asked.selection, refusal=nothing)
@@ -117,7 +117,7 @@ class LivePage:
 
 
 def _waiting(store: Database, records: Sequence[RunRecord], places: Places) -> list[RunNow]:
-    standings = with_waits(standing_of(store, records), places)
+    standings = with_waits(standing_of(places.home, records), places)
     return [_waits(one.record, why_words(one.record, one.known)) for one in standings]
 
 

@@ -1,15 +1,13 @@
-"""The files of a run's journals, and of its telemetry: their sizes, their headers, and whether one was replaced."""
+"""The files of a run's journals, and of its telemetry: their sizes, and their headers."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 
 from hpcml.errors import HpcmlError
 from hpcml.runs.journal import Header, parse_chunk, read_piece
-from hpcml.store.parse import storable
 
 _HEADER_WITHIN = 4 << 20  # bytes, in which a header is looked for if the first line is damaged
 
@@ -20,40 +18,28 @@ def sizes_in(folder: str) -> dict[str, int]:
     Files of other endings, and what is no regular file, are passed over. Raises `HpcmlError` where the folder is there
     and cannot be read. *folder* is a text, since making a `Path` of each entry would take most of the time.
     """
+    return {name: status.st_size for name, status in files_in(folder).items()}
+
+
+def files_in(folder: str) -> dict[str, os.stat_result]:
+    """Return the status of each file that `sizes_in` returns."""
     try:
         with os.scandir(folder) as entries:
-            found = {entry.name: _size_of(entry) for entry in entries if entry.name.endswith(".jsonl")}
+            found = [(entry.name, _status_of(entry)) for entry in entries if entry.name.endswith(".jsonl")]
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise HpcmlError(f"{folder} cannot be read: {error.strerror}") from error
-    return {name: size for name, size in sorted(found.items()) if size is not None}
+    return {name: status for name, status in sorted(found, key=lambda pair: pair[0]) if status is not None}
 
 
-def _size_of(entry: os.DirEntry[str]) -> int | None:
-    """Return the bytes of a regular file; None of anything else, such as a link to nothing."""
+def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """Return the status of a regular file; None of anything else, such as a link to nothing."""
     try:
         status = entry.stat()
     except OSError:
         return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def is_replaced(folder: Path, run: str, read: Mapping[str, tuple[int, str]], sizes: Mapping[str, int]) -> bool:
-    """Whether a file of *read* (file -> bytes read and journal id) is gone, shorter, or another of the same name.
-
-    What was read of the run is then worth nothing, and the caller reads all of its files again. A file of unchanged
-    size is taken for unchanged and not opened. *run* is the uid of the run, *sizes* comes from `sizes_in`.
-    """
-    for file, (offset, uid) in read.items():
-        size = sizes.get(file, -1)
-        if size < offset:
-            return True
-        if size > offset:
-            header = find_header(folder / file, run)
-            if isinstance(header, str) or storable(header.journal) != uid:
-                return True
-    return False
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
 def find_header(path: Path | str, uid: str) -> Header | str:
