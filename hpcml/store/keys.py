@@ -96,7 +96,7 @@ def _known_keys(settings: set[str], metrics: set[str], facts: set[str]) -> set[s
 
 def _contents(connection: Connection) -> list[dict[str, Any]]:
     """Return the settings that runs have, by config group: each that is different once."""
-    used = {at for ids in connection.execute(select(RUN.c.settings).distinct()).scalars() for at in ids}
+    used = {at for ids in connection.execute(select(RUN.c.settings)).scalars() for at in ids}
     return [
         content
         for chunk in chunked(sorted(used))
@@ -146,9 +146,9 @@ def unmet_words(store: Database, *, experiment: str | None, conditions: Sequence
         if names and experiment not in names:  # which is exact, as the option is
             lines.append(f"no run is of the experiment {experiment!r}{_known(experiment, names)}")
     for each, flag in zip(asked, flags, strict=True):
-        known = [value for run in runs if (value := plain_value(run, each.key, now=now.timestamp())) is not None]
+        known = [plain_value(run, each.key, now=now.timestamp()) for run in runs]
         is_met = meets(each, now=now)
-        if known and not any(map(is_met, known)):
+        if any(value is not None for value in known) and not any(map(is_met, known)):
             typed = (setting_value(flag, run.params[flag]) for run in runs if flag in run.params)
             instead = f"; --{each.key} of your program is args.{each}" if any(map(is_met, typed)) else None
             lines.append(f"no run has {each}{instead or _known(each.value, known)}")

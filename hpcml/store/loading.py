@@ -26,9 +26,10 @@ from hpcml.store.origin import mark_of
 from hpcml.store.parse import storable
 from hpcml.store.schema import METRIC, POINT, RUN, SETTINGS
 
-COLUMNS = tuple(field.name for field in fields(RunRecord) if field.name in RUN.c)
 _DOCUMENTS = ("tags", "notes", "facts", "usage", "work")  # JSON
-_PLAIN = tuple(name for name in COLUMNS if name not in _DOCUMENTS)
+COLUMNS = tuple(
+    field.name for field in fields(RunRecord) if field.name in RUN.c and field.name not in _DOCUMENTS
+)  # of RunRecord and of the table alike
 _NOTHING: Mapping[str, Any] = {}  # shared, as all settings and facts that are alike
 
 
@@ -63,16 +64,16 @@ def load_runs(connection: Connection, where: ColumnElement[bool], parts: Parts =
     """
     keys = list(parts.facts or ())
     documents = [name for name in _DOCUMENTS if name in parts.documents and (name != "facts" or parts.facts is None)]
-    columns = [*(RUN.c[name] for name in (*_PLAIN, *documents)), *(RUN.c.facts[key] for key in keys)]
+    columns = [*(RUN.c[name] for name in (*COLUMNS, *documents)), *(RUN.c.facts[key] for key in keys)]
     rows = connection.execute(select(RUN.c.id, RUN.c.settings, *columns).where(where).order_by(RUN.c.uid)).all()
     if not rows:
         return []
     settings = load_settings(connection, {tuple(row[1]) for row in rows}, parts.settings)
     metrics = _load_metrics(connection, where)
     found = []
-    n_plain, n_documents = len(_PLAIN) + 2, len(_PLAIN) + 2 + len(documents)
+    n_plain, n_documents = len(COLUMNS) + 2, len(COLUMNS) + 2 + len(documents)
     for row in rows:
-        run = dict(zip(_PLAIN, row[2:n_plain], strict=True))
+        run = dict(zip(COLUMNS, row[2:n_plain], strict=True))
         run |= _decoded(dict(zip(documents, row[n_plain:n_documents], strict=True)))
         if keys:
             run["facts"] = {key: fact for key, fact in zip(keys, row[n_documents:], strict=True) if fact is not None}
@@ -121,8 +122,9 @@ def _load_metrics(connection: Connection, where: ColumnElement[bool]) -> dict[in
         name, n, n_nonfinite, first, last, last_step, *extremes, total, n_unmeasured, measured, measured_step = row[1:]
         if n_unmeasured:
             last, last_step = measured, measured_step
-        values = (name, n, n_nonfinite, first, last, last_step, *extremes, mean_of(total, n - n_nonfinite))
-        found[row.run_id][name] = MetricSummary(*values, n_unmeasured=n_unmeasured)
+        mean = mean_of(total, n - n_nonfinite)
+        values = (name, n, n_nonfinite, first, last, last_step, *extremes, mean, n_unmeasured)
+        found[row.run_id][name] = MetricSummary(*values)
     return {run_id: dict(sorted(metrics.items())) for run_id, metrics in found.items()}
 
 
@@ -139,7 +141,9 @@ def load_curves(connection: Connection, uids: Sequence[str], metric: str, *, is_
     for chunk in chunked(uids):
         runs = {
             at: (uid, clock_ms)
-            for at, uid, clock_ms in connection.execute(which.where(METRIC.c.name == metric, RUN.c.uid.in_(chunk)))
+            for at, uid, clock_ms in connection.execute(
+                which.where(METRIC.c.name == storable(metric), RUN.c.uid.in_(chunk))
+            )
         }
         points: dict[int, tuple[array[Any], array[Any], array[Any]]] = {
             at: (array("q"), array("d"), array("d")) for at in runs

@@ -158,7 +158,10 @@ class _Look:
         except HpcmlError:
             return True
         files = {name: file for name, file in read.files.items() if name != MANIFEST}
-        if read.files.get(MANIFEST) != seen.stamp or {name: file["size"] for name, file in files.items()} != seen.sizes:
+        if (
+            read.files.get(MANIFEST) != seen.stamp
+            or {name: file.get("size", 0) for name, file in files.items()} != seen.sizes
+        ):
             return True
         problems = [file["problem"] for file in files.values() if "problem" in file]
         self.problems += problems

@@ -69,6 +69,7 @@ class HostCopy:
 
         It lies in the first of XDG_RUNTIME_DIR, TMPDIR, /tmp and /var/tmp that is local and has room for it.
         """
+        published = published.resolve()  # a link to it stays one
         size = published.stat().st_size if published.exists() else 0
         place = hashlib.sha256(os.fsencode(f"{socket.gethostname()}:{published}")).hexdigest()[:16]
         bases = [environ.get("XDG_RUNTIME_DIR"), environ.get("TMPDIR"), "/tmp", "/var/tmp"]  # noqa: S108 - private
