@@ -23,7 +23,6 @@ from hpcml.runs.layout import find_run_dirs, is_removed
 from hpcml.runs.private import check_lone, claim_home, make_home, no_home
 from hpcml.store import origin
 from hpcml.store.database import Database
-from hpcml.store.manifest_rows import describe
 from hpcml.store.news import UNLISTED, IngestReport, find_news
 from hpcml.store.opening import open_store, place_of
 from hpcml.store.query import get_runs, open_runs
@@ -76,6 +75,8 @@ def _telling_absent_from_damaged(places: Places) -> Iterator[None]:
 
 
 def _damage_of(places: Places, reference: str) -> str | None:
+    from hpcml.store.manifest_rows import describe  # noqa: PLC0415 - few runs cannot be read
+
     for root in external_runs.roots(places):
         for run_dir in find_run_dirs(root):
             if run_dir.uid.startswith(reference) or run_dir.uid.endswith(reference):

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, func, select
 from hpcml.errors import StoreError
 from hpcml.runs.atomic import creating
 from hpcml.store.database import REVISION, Database
-from hpcml.store.run_reader import MANIFEST
+from hpcml.store.journals import MANIFEST
 from hpcml.store.schema import METRIC, POINT, RUN
 from hpcml.store.sqlite.file import connect_for_reading
 from hpcml.store.sqlite.location import check_file, check_place, is_on_server, path_of

@@ -21,7 +21,7 @@ from hpcml.store.database import Database, chunked
 from hpcml.store.news import IngestReport, News, find_news, key_of
 from hpcml.store.origin import home_mark_of
 from hpcml.store.rows import earlier_of, forget_path, known_runs, write_runs
-from hpcml.store.run_reader import Known, RunRows, read_growth, read_run
+from hpcml.store.run_reader import StoredRun, RunRows, read_growth, read_run
 from hpcml.store.schema import RUN
 
 # Why a run.json cannot be opened, where that is the file's own state and will be the same the next time.
@@ -99,7 +99,7 @@ class _Work:
                 self.tell(done, len(run_dirs))
         return self._report
 
-    def _known_at(self, paths: Sequence[str]) -> dict[str, Known]:
+    def _known_at(self, paths: Sequence[str]) -> dict[str, StoredRun]:
         """Return by path the runs that were read from it and may have grown."""
         with self.store.reading() as connection:
             uids = [
@@ -109,7 +109,7 @@ class _Work:
             ]
             return {known.path: known for known in known_runs(connection, uids).values()}
 
-    def _take(self, run_dir: RunDir, known: Known | None) -> None:
+    def _take(self, run_dir: RunDir, known: StoredRun | None) -> None:
         try:
             self._rows.append(self._read_one(run_dir, known))
         except HpcmlError as error:
@@ -117,7 +117,7 @@ class _Work:
                 raise
             self._drop(run_dir, error)
 
-    def _read_one(self, run_dir: RunDir, known: Known | None) -> RunRows:
+    def _read_one(self, run_dir: RunDir, known: StoredRun | None) -> RunRows:
         if known is not None:
             with self.store.reading() as connection:
                 earlier = earlier_of(connection, known)
@@ -144,7 +144,7 @@ class _Work:
             for one in stale:
                 self._take(RunDir(Path(one.run["path"])), None)
 
-    def _counts(self, one: RunRows, before: Known | None, good: Mapping[str, RunRows]) -> bool:
+    def _counts(self, one: RunRows, before: StoredRun | None, good: Mapping[str, RunRows]) -> bool:
         """Whether *one* counts, and not another directory of the same run, which is known *before* or *good* so far."""
         now, home = Path(one.run["path"]), one.run["home"]
         try:
@@ -180,7 +180,7 @@ class _Work:
         self._report += IngestReport(problems=(told,))
 
 
-def _report_of(one: RunRows, before: Known | None) -> IngestReport:
+def _report_of(one: RunRows, before: StoredRun | None) -> IngestReport:
     """Return what was read of a run beyond what was known of it *before*."""
     stored = [] if before is None else [file for file in before.files.values() if isinstance(file, dict)]
     read = [file for name, file in one.files.items() if name.startswith("journal/")]
@@ -193,7 +193,7 @@ def _report_of(one: RunRows, before: Known | None) -> IngestReport:
     )
 
 
-def _check_home(uid: str, home: str | None, known: Known, now: Path) -> None:
+def _check_home(uid: str, home: str | None, known: StoredRun, now: Path) -> None:
     """Raise `HpcmlError` where run *uid* is known from a folder that is not visible here: *now* is then a copy.
 
     A store in a file belongs to one user, who may have moved everything without the marks: there nothing is checked.

@@ -18,9 +18,9 @@ from hpcml.errors import HpcmlError
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir, folders_in, is_run
 from hpcml.store.database import Database
+from hpcml.store.journals import MANIFEST, Seen, changed_ns
 from hpcml.store.loading import is_below
 from hpcml.store.parse import storable
-from hpcml.store.run_reader import MANIFEST, Seen, changed_ns
 from hpcml.store.schema import RUN
 
 UNLISTED = "the runs in "  # begins the problem that a folder of runs could not be listed

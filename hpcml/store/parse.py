@@ -17,7 +17,7 @@ _INTEGERS = 2**63  # SQLite's and PostgreSQL's largest, plus one
 
 
 @dataclass(slots=True, kw_only=True)
-class Records:
+class JournalRecords:
     """The points and events of one journal, in its order.
 
     The journal began at *t0* (unix seconds); times are milliseconds since *epoch_ms* and may be negative. Values may be

@@ -14,14 +14,14 @@ from sqlalchemy import Connection, Table, and_, delete, insert, or_, select, upd
 
 from hpcml.store.curves import Columns, Tally
 from hpcml.store.database import Database, chunked
+from hpcml.store.journals import MANIFEST
 from hpcml.store.manifest_rows import Settings
 from hpcml.store.parse import storable
 from hpcml.store.run_reader import (
-    MANIFEST,
     TELLING,
     Earlier,
     FileRead,
-    Known,
+    StoredRun,
     RunRows,
     happenings_of,
     point_rows,
@@ -39,18 +39,21 @@ def is_server(connection: Connection) -> bool:
     return connection.dialect.name == "postgresql"
 
 
-def known_runs(connection: Connection, uids: Collection[str], *, to_write: bool = False) -> dict[str, Known]:
+def known_runs(connection: Connection, uids: Collection[str], *, to_write: bool = False) -> dict[str, StoredRun]:
     """Return by uid what the store has of these runs; *to_write* keeps others from changing it."""
-    columns = [RUN.c["id"].label("run_id"), *(RUN.c[name] for name in Known.__dataclass_fields__ if name != "run_id")]
-    found: dict[str, Known] = {}
+    columns = [
+        RUN.c["id"].label("run_id"),
+        *(RUN.c[name] for name in StoredRun.__dataclass_fields__ if name != "run_id"),
+    ]
+    found: dict[str, StoredRun] = {}
     for chunk in chunked(sorted(uids)):
         query = select(*columns).where(RUN.c.uid.in_(chunk)).order_by(RUN.c.uid)
         rows = connection.execute(query.with_for_update() if to_write else query).mappings()
-        found |= {row["uid"]: Known(**row) for row in rows}
+        found |= {row["uid"]: StoredRun(**row) for row in rows}
     return found
 
 
-def earlier_of(connection: Connection, known: Known) -> Earlier:
+def earlier_of(connection: Connection, known: StoredRun) -> Earlier:
     """Return what a reading of more of the run depends on."""
     files = {name: FileRead.restored(file) for name, file in known.files.items() if name != MANIFEST}
     columns = (EVENT.c.file, EVENT.c.ordinal, EVENT.c.t_ms, EVENT.c.name, EVENT.c.details)

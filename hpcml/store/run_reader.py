@@ -7,76 +7,26 @@ nothing but the end of its files has changed (`_grown`); what is stored then is 
 from __future__ import annotations
 
 import math
-import os
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcml.errors import HpcmlError
 from hpcml.runs.journal import Header, parse_piece, read_piece, unread
 from hpcml.runs.layout import RunDir
 from hpcml.store.curves import EMPTY, Columns, Precedence, Tally, extend, measured, merge
 from hpcml.store.facts import ANNOTATING, FOLDED, Happening, JournalStart, RunFacts, fold, fold_notes, fold_tags
-from hpcml.store.journals import files_in, find_header
+from hpcml.store.journals import JOURNALS, MANIFEST, TELEMETRY, Seen, find_header
 from hpcml.store.manifest_rows import Description, Settings, describe
-from hpcml.store.parse import Records, storable, storable_json
+from hpcml.store.parse import JournalRecords, storable, storable_json
 from hpcml.store.spans import Bucket, Buckets
 from hpcml.store.usage import MEASURED, Carbon, fold_usage, fold_work
 
-MANIFEST = "run.json"
-_JOURNALS, _TELEMETRY = "journal/", "telemetry/"
 _PIECE_BYTES = 8 << 20  # of a journal that is held at a time
-_QUIET_S = 3600.0  # after which nobody writes any more in a run that has ended
 TELLING = frozenset((*FOLDED, *ANNOTATING, *MEASURED))  # names of the events that say something of a run
 _PLAIN = ("is_settled", "exit_code", "attempt", "array_index", "is_shared", "t_start", "t_end", "wall_s")
 _TEXTS = ("cause", "reason", "job_id", "job_name", "job_cluster", "precision_effective")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A run directory as it is seen without opening a file in it."""
-
-    stamp: str  # changes whenever run.json does: its size and time
-    sizes: Mapping[str, int]  # of each journal and file of telemetry, by name below the directory
-    journals_ns: int  # when a journal was made or removed last
-    newest_ns: int  # when a file was written last
-
-    @classmethod
-    def of(cls, path: str) -> Seen:
-        """Look at the run in *path*; raise `HpcmlError` where run.json or a folder is out of reach."""
-        try:
-            status = os.stat(f"{path}/{MANIFEST}")  # noqa: PTH116 - a `Path` of each run takes most of the time
-        except OSError as error:
-            why = "is gone" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-            raise HpcmlError(f"{path}/{MANIFEST} {why}") from error
-        journals_ns = changed_ns(path)
-        files = {
-            f"{folder}{name}": found
-            for folder in (_JOURNALS, _TELEMETRY)
-            for name, found in files_in(f"{path}/{folder}").items()
-        }
-        return cls(
-            stamp=f"{status.st_size}-{status.st_mtime_ns}",
-            sizes={name: found.st_size for name, found in files.items()},
-            journals_ns=journals_ns,
-            newest_ns=max(status.st_mtime_ns, *(found.st_mtime_ns for found in files.values()), journals_ns),
-        )
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing was written for an hour."""
-        return time.time() - self.newest_ns / 1e9 > _QUIET_S
-
-
-def changed_ns(path: str) -> int:
-    """Return when a journal was made or removed last in the run in *path*; 0 where it has none."""
-    try:
-        return os.stat(f"{path}/journal").st_mtime_ns  # noqa: PTH116 - as above
-    except OSError:
-        return 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +76,7 @@ class FileRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class StoredRun:
     """What the store has of a run before it is read again."""
 
     run_id: int
@@ -150,7 +100,7 @@ class RunRows:
     events: Sequence[Mapping[str, Any]]
     samples: Mapping[str, Sequence[Bucket]]  # by name of file
     files: Mapping[str, FileRead]
-    grows: Known | None = None
+    grows: StoredRun | None = None
 
     @property
     def n_points(self) -> int:
@@ -177,7 +127,7 @@ def read_run(run_dir: RunDir, homes: dict[Path, str | None]) -> RunRows:
     return _rows(described, seen, _read_on(run_dir, described, files), files, Earlier())
 
 
-def read_growth(run_dir: RunDir, homes: dict[Path, str | None], known: Known, earlier: Earlier) -> RunRows | None:
+def read_growth(run_dir: RunDir, homes: dict[Path, str | None], known: StoredRun, earlier: Earlier) -> RunRows | None:
     """Return what was added to the run since it was read; None where more changed, and it is to be read whole.
 
     Points are added where they lie behind all others of their metric and come from the latest attempt: of an earlier
@@ -196,7 +146,7 @@ def read_growth(run_dir: RunDir, homes: dict[Path, str | None], known: Known, ea
         return None
     for name, file in stored.items():
         file.size = seen.sizes[name]
-    latest = max((file.attempt for name, file in stored.items() if name.startswith(_JOURNALS)), default=0)
+    latest = max((file.attempt for name, file in stored.items() if name.startswith(JOURNALS)), default=0)
     series, events, samples = _read_on(run_dir, described, stored)
     for metric, parts in series.items():
         last = earlier.tallies.get(metric, EMPTY).last_step
@@ -212,7 +162,7 @@ def _may_grow(run_dir: RunDir, uid: str, name: str, file: FileRead, size: int) -
     """Whether *file* is the one that was read, with nothing or more behind what was read of it."""
     if size == file.size:
         return True
-    if size < file.read or not file.uid or (name.startswith(_TELEMETRY) and not file.carry):
+    if size < file.read or not file.uid or (name.startswith(TELEMETRY) and not file.carry):
         return False
     header = find_header(run_dir.path / name, uid)
     return not isinstance(header, str) and storable(header.journal) == file.uid
@@ -235,10 +185,10 @@ def _read_on(run_dir: RunDir, described: Description, files: Mapping[str, FileRe
         path, short = run_dir.path / name, name.partition("/")[2]
         if not file.uid and not _begin(path, file, described.uid):
             continue
-        if name.startswith(_TELEMETRY):
+        if name.startswith(TELEMETRY):
             samples[short] = _read_telemetry(path, file, described)
             continue
-        records = Records(t0=file.t0, epoch_ms=described.epoch_ms)
+        records = JournalRecords(t0=file.t0, epoch_ms=described.epoch_ms)
         for chunk in _chunks(path, file):
             records.take(chunk)
         who = {"file": short, "attempt": file.attempt, "writer": file.writer}
@@ -299,9 +249,9 @@ def _start(short: str, file: FileRead) -> JournalStart:
 def starts_of(files: Mapping[str, FileRead]) -> dict[str, JournalStart]:
     """Return the begin of each journal among *files*, by its name in the folder of journals."""
     return {
-        name.removeprefix(_JOURNALS): _start(name.removeprefix(_JOURNALS), file)
+        name.removeprefix(JOURNALS): _start(name.removeprefix(JOURNALS), file)
         for name, file in files.items()
-        if name.startswith(_JOURNALS) and file.uid
+        if name.startswith(JOURNALS) and file.uid
     }
 
 
@@ -333,7 +283,7 @@ def _rows(
         requested=described.columns["precision"],
         is_observed=described.setting("precision.observe") == "always",
     )
-    journals = [file for name, file in files.items() if name.startswith(_JOURNALS)]
+    journals = [file for name, file in files.items() if name.startswith(JOURNALS)]
     has_ended = known.state.is_final and known.is_settled
     is_closed = has_ended and seen.is_quiet and not any(file.problem for file in files.values())
     if is_closed:

@@ -125,7 +125,8 @@ VIEWS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
         (
             "SELECT uid, substr(file, 9), COALESCE(attempt, 0), writer, host, t0, COALESCE(read, 0),"
             " COALESCE(events, 0), COALESCE(bad_lines, 0),"
-            " CASE WHEN next_seq > COALESCE(records, 0) THEN next_seq - COALESCE(records, 0) ELSE 0 END FROM (SELECT run.uid, p.key AS file, {file} FROM run CROSS JOIN {files}) f"
+            " CASE WHEN next_seq > COALESCE(records, 0) THEN next_seq - COALESCE(records, 0) ELSE 0 END"
+            " FROM (SELECT run.uid, p.key AS file, {file} FROM run CROSS JOIN {files}) f"
             " WHERE substr(file, 1, 8) = 'journal/' AND writer IS NOT NULL"
         ),
     ),

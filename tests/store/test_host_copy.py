@@ -37,8 +37,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two hos
 INGESTER = """
 import sys
 from pathlib import Path
-from hpcml.errors import StoreError
 from hpcml.store.ingest import ingest_all
+from tests.store.test_host_copy import published
 place, scratch, runs = map(Path, sys.argv[1:])
 print("ready", flush=True)
 for _ in sys.stdin:
@@ -277,7 +277,7 @@ def test_where_its_own_disk_is_full_another_one_is_taken(
         assert read_in(tmp_path / "store.db", folder, runs) == fresh(tmp_path, runs)
         assert list(folder.iterdir()) == []
     monkeypatch.setattr("hpcml.store.sqlite.host_copy._private_folder", lambda *_: None)
-    with pytest.raises(StoreError, match="no folder of this machine has room for a copy .*TMPDIR"):
+    with pytest.raises(StoreError, match=r"no folder of this machine has room for a copy .*TMPDIR"):
         published(tmp_path / "store.db", tmp_path / "scratch")
 
 

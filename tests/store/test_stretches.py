@@ -1,4 +1,4 @@
-"""Records that become columns: the same points as when each is looked at by itself, in whatever order they come."""
+"""JournalRecords that become columns: the same points as when each is looked at by itself, in whatever order they come."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hpcml.runs.journal import Event, Metrics
 from hpcml.store.curves import Columns
-from hpcml.store.parse import Records
+from hpcml.store.parse import JournalRecords
 
 NAMES = st.sampled_from(["loss", "step_time_s", "val_accuracy", "a\ud800", "b\x00"])
 RECORDS = st.builds(
@@ -24,7 +24,7 @@ EVENTS = st.builds(Event, seq=st.integers(0, 9), t_s=st.just(1.0), name=st.just(
 
 @given(st.lists(RECORDS | EVENTS, max_size=30))
 def test_points_are_those_of_the_records_one_by_one(records: list[Metrics | Event]) -> None:
-    found = Records(t0=100.0, epoch_ms=5)
+    found = JournalRecords(t0=100.0, epoch_ms=5)
     found.take(records[:10])
     found.take(records[10:])
 
