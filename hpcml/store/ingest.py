@@ -21,7 +21,7 @@ from hpcml.store.database import Database, chunked
 from hpcml.store.news import IngestReport, News, find_news, key_of
 from hpcml.store.origin import home_mark_of
 from hpcml.store.rows import earlier_of, forget_path, known_runs, write_runs
-from hpcml.store.run_reader import StoredRun, RunRows, read_growth, read_run
+from hpcml.store.run_reader import RunRows, StoredRun, read_growth, read_run
 from hpcml.store.schema import RUN
 
 # Why a run.json cannot be opened, where that is the file's own state and will be the same the next time.

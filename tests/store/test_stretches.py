@@ -1,4 +1,4 @@
-"""JournalRecords that become columns: the same points as when each is looked at by itself, in whatever order they come."""
+"""Records that become columns: the same points as when each is looked at by itself, in whatever order they come."""
 
 from __future__ import annotations
 
