@@ -46,7 +46,6 @@ OWNERS: dict[str, set[str]] = {
     "mlflow": {"interop/mlflow_client.py", "interop/mlflow_export.py"},
     "tensorboard": {"interop/tensorboard_export.py"},
     "rocrate": {"interop/crate_export.py"},
-    "orjson": {"store/parse.py"},
     "pyarrow": {"interop/parquet_export.py"},
     "torch": set(),
     "tensorflow": set(),

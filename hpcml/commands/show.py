@@ -20,7 +20,7 @@ from hpcml.runs.manifest import read_manifest
 from hpcml.runs.run_json import IMPORTED
 from hpcml.runs.working_directory import WrittenFile, written_files
 from hpcml.store import query
-from hpcml.store.scheduler_words import read_words
+from hpcml.store.scheduler_polls import read_words
 from hpcml.store.telemetry import timelines
 
 
@@ -33,7 +33,7 @@ def show_run(places: Places, reference: str) -> ShownRun:
             run=record,
             events=query.events(store, record.uid),
             timelines=timelines(store, record.uid),
-            word=read_words(store, [record.uid]).get(record.uid),
+            word=read_words(places.home, [record.uid]).get(record.uid),
             asked=_asked(RunDir(Path(record.path))),
         )
 

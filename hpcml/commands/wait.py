@@ -49,7 +49,7 @@ def wait(
     for ever.
     """
     until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
+    asked = SchedulersAsked(backends=backends, interval_s=interval_s)
     left: list[str] | None = None  # uids, once they are known
     away_since, before = None, set[str]()  # the lines of the last look, without what changes all the time
     while True:
