@@ -144,13 +144,6 @@ def clear_dead(folder: Path) -> None:
             _discard(path)
 
 
-def clear_one(folder: Path, name: str) -> None:
-    """Remove the lock *name* in *folder* where its process has certainly died."""
-    owner = read_owner(folder / name)
-    if owner is not None and owner.is_gone:
-        _clear(folder, name, owner)
-
-
 def try_lock(folder: Path, name: str, *, patience: Patience | None = None) -> Lock | Owner:
     """Take the lock if it is free or its owner is certainly dead, and return it; else return the present owner.
 
