@@ -229,7 +229,7 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None
 
 def say_in_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: Sequence[str]) -> None:
     """Have squeue tell of jobs called x, by their ids, states and reasons."""
-    rest = "\\037".join(["", "N/A", "1:00:00", "1:00:00", "x\\n"])  # as squeue is asked
+    rest = "\\037N/A\\0371:00:00\\0371:00:00\\037x\\n"  # as squeue is asked
     fields = [row.replace("|", "\\037") + rest for row in rows]
     say(tmp_path, monkeypatch, squeue=f"printf '{''.join(fields)}'")
 
