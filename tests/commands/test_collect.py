@@ -228,8 +228,9 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None
 
 
 def say_in_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: Sequence[str]) -> None:
-    """Have squeue tell of jobs called x below /, by their ids, states and reasons."""
-    fields = [row.replace("|", "\\037") + "\\037N/A\\037/\\037x\\n" for row in rows]  # as SQUEUE_FORMAT asks for them
+    """Have squeue tell of jobs called x, by their ids, states and reasons."""
+    rest = "\\037N/A\\0371:00:00\\0371:00:00\\037x\\n"  # as squeue is asked
+    fields = [row.replace("|", "\\037") + rest for row in rows]
     say(tmp_path, monkeypatch, squeue=f"printf '{''.join(fields)}'")
 
 
@@ -239,7 +240,7 @@ def test_that_the_controller_is_down_and_the_accounting_answers_alone_is_said(
     make_home(places.home)
     run_dir = make_run_dir(places.runs)
     Journal(run_dir, writer="launch", attempt=0).event("submitted", scheduler="slurm", job_id="7", job_name="x")
-    fields = ["7", "RUNNING", "0:0", "9", "00:00:01", "", "/", "x"]  # as SACCT_FIELDS asks for them
+    fields = ["7", "RUNNING", "0:0", "9", "00:00:01", "", "x"]  # as sacct is asked
     away = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
     told = "\\037".join(fields)
     say(tmp_path, monkeypatch, squeue=away, sacct=f"printf '{told}\\n'")
