@@ -77,7 +77,7 @@ def _details(places: Places, reference: str, *, is_all: bool) -> Output[Any]:
     from hpcml.report import show as report
 
     shown = show_run(places, reference)
-    found = report.ShownRun(
+    found = report.RunDetails(
         run=shown.record,
         events=shown.events,
         word=shown.word,
