@@ -117,8 +117,8 @@ def _scale(wanted: Mapping[str, Any], recorded: Mapping[str, Any]) -> tuple[floa
 
 
 def _ratio(wanted: Mapping[str, Any], recorded: Mapping[str, Any], key: str) -> float:
-    ours, theirs = wanted.get(key), recorded.get(key)
-    return float(ours) / float(theirs) if ours and theirs else 1.0
+    own, other = wanted.get(key), recorded.get(key)
+    return float(own) / float(other) if own and other else 1.0
 
 
 def _pooled(precedents: Sequence[Precedents], predictions: Sequence[Sequence[_Prediction]]) -> _Spread:
@@ -209,25 +209,25 @@ def _remarks(
 
 
 def _total(forecasts: Sequence[Forecast]) -> Total:
-    told = [each for each in forecasts if each.wall_s is not None]
-    with_gpus = [each for each in told if each.wanted.gpus]
-    by_nodes = [each for each in told if each.wanted.whole_nodes]
+    known = [each for each in forecasts if each.wall_s is not None]
+    with_gpus = [each for each in known if each.wanted.gpus]
+    by_nodes = [each for each in known if each.wanted.whole_nodes]
     energies = [each.energy_j for each in with_gpus if each.energy_j is not None]
     co2 = [
         each.energy_j / _J_PER_KWH * each.wanted.co2_g_per_kwh
         for each in with_gpus
         if each.energy_j is not None and each.wanted.co2_g_per_kwh is not None
     ]
-    is_complete = len(told) == len(forecasts) and bool(energies)
+    is_complete = len(known) == len(forecasts) and bool(energies)
     return Total(
-        known=len(told),
-        unknown=len(forecasts) - len(told),
-        wall_s=math.fsum(each.wall_s or 0.0 for each in told),
-        low_s=math.fsum(each.low_s or 0.0 for each in told),
-        high_s=math.fsum(each.high_s or 0.0 for each in told),
-        gpu_hours=math.fsum((each.wall_s or 0.0) * each.wanted.charged_gpus for each in told) / 3600,
-        gpu_hours_low=math.fsum((each.low_s or 0.0) * each.wanted.charged_gpus for each in told) / 3600,
-        gpu_hours_high=math.fsum((each.high_s or 0.0) * each.wanted.charged_gpus for each in told) / 3600,
+        known=len(known),
+        unknown=len(forecasts) - len(known),
+        wall_s=math.fsum(each.wall_s or 0.0 for each in known),
+        low_s=math.fsum(each.low_s or 0.0 for each in known),
+        high_s=math.fsum(each.high_s or 0.0 for each in known),
+        gpu_hours=math.fsum((each.wall_s or 0.0) * each.wanted.charged_gpus for each in known) / 3600,
+        gpu_hours_low=math.fsum((each.low_s or 0.0) * each.wanted.charged_gpus for each in known) / 3600,
+        gpu_hours_high=math.fsum((each.high_s or 0.0) * each.wanted.charged_gpus for each in known) / 3600,
         node_hours=math.fsum((each.wall_s or 0.0) * each.wanted.nodes for each in by_nodes) / 3600
         if by_nodes
         else None,

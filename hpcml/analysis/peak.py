@@ -83,9 +83,9 @@ def _attained(
         group: "not set" if says_nothing(runs[0].params, f"{group}.name") else settings.get(f"{group}.name", "not set")
         for group in _CELL
     }
-    told = {key: settings.get(key, "not set") for key in telling if not key.startswith("precision.")}
+    differing_settings = {key: settings.get(key, "not set") for key in telling if not key.startswith("precision.")}
     return Attained(
-        where=named | told,
+        where=named | differing_settings,
         precision=runs[0].precision_effective or NOT_PROVEN,
         device=device_of(runs[0]),
         devices=devices.pop() if len(devices) == 1 else None,

@@ -125,8 +125,8 @@ def _is_shown(key: str, by: Sequence[str]) -> bool:
 
 def _of_usage(metric: str, goal: str | None) -> Yardstick:
     """Return the yardstick for what hpcml itself measures (energy, memory ...): no goal is configured for it."""
-    told: Literal["max", "min"] | None = None if goal is None else "max" if goal == "max" else "min"
-    return Yardstick(metric=metric, goal=told, goal_source="command line")
+    wanted: Literal["max", "min"] | None = None if goal is None else "max" if goal == "max" else "min"
+    return Yardstick(metric=metric, goal=wanted, goal_source="command line")
 
 
 def _number(value: object) -> float | None:

@@ -33,7 +33,7 @@ from hpcml.commands.query import ask_in_sql
 from hpcml.commands.runs import best_runs, list_runs
 from hpcml.commands.selection import Selection
 from hpcml.commands.show import curves_of, events_of
-from hpcml.commands.status import Standing, poll_interval_s, standings
+from hpcml.commands.status import poll_interval_s, standings
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.wait import TimeIsUpError, wait
 from hpcml.errors import ConfigError, require
@@ -46,6 +46,7 @@ from hpcml.report.comparison import comparison_document
 from hpcml.report.document import Document
 from hpcml.report.render.markdown import as_markdown
 from hpcml.report.runs import flat_runs
+from hpcml.report.status import Standing
 
 log = logging.getLogger(__name__)
 

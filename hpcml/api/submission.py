@@ -27,7 +27,6 @@ from typing import overload
 
 from hpcml.api.store import Runs, Store, open_store
 from hpcml.codec import encode
-from hpcml.commands.status import Standing
 from hpcml.commands.submit import check
 from hpcml.commands.submit.advice import SubmissionPreview, preview_submission
 from hpcml.commands.submit.backends import Backends
@@ -43,6 +42,7 @@ from hpcml.model.run import Run
 from hpcml.model.secrets import masked
 from hpcml.paths import Places, locate
 from hpcml.report import dry_run
+from hpcml.report.status import Standing
 from hpcml.units import one_or_many
 
 log = logging.getLogger(__name__)

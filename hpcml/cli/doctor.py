@@ -26,6 +26,4 @@ def doctor(places: Places, *, cluster: str, folder: str | None, network: bool) -
 
     checks = list(examine(places, look_around(os.environ), cluster, folder, network=network))
     code = int(any(check.verdict == "fail" for check in checks))
-    return document_output(
-        report.checks_document([(check.what, check.verdict, check.found) for check in checks]), code=code
-    )
+    return document_output(report.checks_document(checks), code=code)

@@ -178,8 +178,8 @@ def _sum_up(launched: Sequence[Launched], glimpses: Sequence[Glimpse], effective
     _complain_of(failures)
     say(_where(launched))
     say(f"{len(launched) - len(failures)} of {len(launched)} runs completed")
-    if told := run_end.written(ended):
-        say(told)
+    if left := run_end.written(ended):
+        say(left)
     mute = [item for item, one in zip(launched, ended, strict=True) if one.is_mute]
     for line in run_end.remarks(ended, advice(mute) if mute else ""):
         warn(line)

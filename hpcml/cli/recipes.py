@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpcml.cli.options import output_in
 from hpcml.report.render.forms import Output, document_output
-
-if TYPE_CHECKING:
-    from hpcml.model.recipe import ListedRecipe
 
 
 @click.command()
@@ -34,43 +30,20 @@ if TYPE_CHECKING:
 @output_in("json", "csv", "md")
 def recipes(names: tuple[str, ...], *, matrix: bool, devices: tuple[str, ...], are_gpus: bool) -> Output[Any]:
     """List the recipes, those in ./recipes too; with NAME: its options, their defaults and what it can do."""
-    from hpcml.commands.recipes import list_recipes
+    from hpcml.commands.recipes import list_recipes, outcomes
+    from hpcml.model.hardware import choose_gpus
+    from hpcml.report import gpus
+    from hpcml.report import recipes as report
 
     if devices and not matrix:
         raise click.UsageError("--device is about the matrix: add --matrix")
     if are_gpus and matrix:
         raise click.UsageError("--gpus and --matrix exclude each other: give one")
     if are_gpus:
-        return _gpus(names)
+        return document_output(gpus.gpus_document(choose_gpus(names), has_instances=bool(names)))
     if len(names) > 1:
         raise click.UsageError("name one recipe: hpcml recipes lists them")
     listed = list_recipes(Path.cwd(), names[0] if names else None)
     if matrix:
-        return _matrix(listed, devices)
-    return _details(listed[0]) if names else _all(listed)
-
-
-def _all(listed: Sequence[ListedRecipe]) -> Output[Any]:
-    from hpcml.report import recipes as report
-
-    return document_output(report.recipes_document(listed))
-
-
-def _details(item: ListedRecipe) -> Output[Any]:
-    from hpcml.report import recipes as report
-
-    return document_output(report.recipe_document(item))
-
-
-def _matrix(listed: Sequence[ListedRecipe], devices: Sequence[str]) -> Output[Any]:
-    from hpcml.commands.recipes import outcomes
-    from hpcml.report import recipes as report
-
-    return document_output(report.matrix_document(outcomes(listed, devices)))
-
-
-def _gpus(names: Sequence[str]) -> Output[Any]:
-    from hpcml.model.hardware import choose_gpus
-    from hpcml.report import gpus as report
-
-    return document_output(report.gpus_document(choose_gpus(names), has_instances=bool(names)))
+        return document_output(report.matrix_document(outcomes(listed, devices)))
+    return document_output(report.recipe_document(listed[0]) if names else report.recipes_document(listed))

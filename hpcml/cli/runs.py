@@ -98,8 +98,8 @@ def _listed(
         from hpcml.report.query import rows_document
 
         return document_output(rows_document(keys, report.rows_of(records, keys, now=now)))
-    told: dict[str, Any] = {"now": now, "metric": metric, "apart": what_differs(records) if is_table else {}}
-    return document_output(report.runs_document(records, **told))
+    apart = what_differs(records) if is_table else {}
+    return document_output(report.runs_document(records, now=now, metric=metric, apart=apart))
 
 
 def _none(places: Places, selection: Selection) -> str:

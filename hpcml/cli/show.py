@@ -76,12 +76,4 @@ def _details(places: Places, reference: str, *, is_all: bool) -> Output[Any]:
     from hpcml.commands.show import show_run
     from hpcml.report import show as report
 
-    shown = show_run(places, reference)
-    found = report.RunDetails(
-        run=shown.record,
-        events=shown.events,
-        word=shown.word,
-        timelines=shown.timelines,
-        asked=shown.asked,
-    )
-    return document_output(report.run_document(found, is_all=is_all))
+    return document_output(report.run_document(show_run(places, reference), is_all=is_all))

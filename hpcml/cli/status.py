@@ -30,9 +30,8 @@ def status(places: Places, /, *, form: str | None, selection: Selection) -> int:
     found, problems = standings(places, selection, Backends.here(places, os.environ), poll_interval_s(os.environ))
     for line in problems:
         warn(line)
-    rows = [report.StandingRow(record=one.record, word=one.known, said_at=one.said_at) for one in found]
     none, now = "no run is waiting or running" if selection.is_empty else "no runs match", time.time()
-    output = document_output(report.standing_document(rows, now=now), remark=None if rows else none)
+    output = document_output(report.standing_document(found, now=now), remark=None if found else none)
     code = print_output(output, form)
     say_interrupted(places)
     return code

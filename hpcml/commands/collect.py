@@ -23,11 +23,10 @@ from hpcml.runs.layout import find_run_dirs, is_removed
 from hpcml.runs.private import check_lone, claim_home, make_home, no_home
 from hpcml.store import origin
 from hpcml.store.database import Database
-from hpcml.store.manifest_rows import describe
 from hpcml.store.news import UNLISTED, IngestReport, find_news
 from hpcml.store.opening import open_store, place_of
 from hpcml.store.query import get_runs, open_runs
-from hpcml.store.scheduler_words import read_words
+from hpcml.store.scheduler_polls import read_words
 from hpcml.store.sqlite.location import only_read
 
 log = logging.getLogger(__name__)
@@ -76,6 +75,8 @@ def _telling_absent_from_damaged(places: Places) -> Iterator[None]:
 
 
 def _damage_of(places: Places, reference: str) -> str | None:
+    from hpcml.store.manifest_rows import describe  # noqa: PLC0415 - few runs cannot be read
+
     for root in external_runs.roots(places):
         for run_dir in find_run_dirs(root):
             if run_dir.uid.startswith(reference) or run_dir.uid.endswith(reference):
@@ -135,7 +136,7 @@ def collect(
     roots = external_runs.roots(places)
     news = find_news(store, *roots, is_anew=is_anew)
     report = news.report
-    if news.changed:
+    if news.is_any:
         # Imported here: reading run directories loads half of hpcml, and most answers find nothing to read.
         from hpcml.store.ingest import read_news  # noqa: PLC0415
 
@@ -145,7 +146,7 @@ def collect(
     if not is_silent:
         tell_left_out(report.problems)
     unfinished = open_runs(store, places.runs)  # what others have in the store is theirs to find out
-    before = read_words(store, [record.uid for record in unfinished]) if ask is not None else {}
+    before = read_words(places.home, [record.uid for record in unfinished]) if ask is not None else {}
     known = ask(unfinished) if ask is not None else {}
     removed = _removed(unfinished, places.runs)
     if removed and not is_silent:

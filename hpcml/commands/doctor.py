@@ -6,7 +6,6 @@ import os
 import platform
 import stat
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -27,20 +26,12 @@ from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.run import Schedule
 from hpcml.mounts import file_system_of
 from hpcml.paths import Places
+from hpcml.report.doctor import Check
 from hpcml.runs.private import exchangeable, is_open, no_home, why_shared
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.description import Scheduler
 from hpcml.schedulers.registry import BACKENDS, backend_of, find_programs
 from hpcml.store.opening import place_of, refusal_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that was looked at: `verdict` is ok, warn or fail, and `found` says what there is or how to mend it."""
-
-    what: str
-    verdict: str
-    found: str
 
 
 def examine(

@@ -82,6 +82,8 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
             container=container, cluster=cluster, definition=definition, cache=cache, found=found, archive=archive
         )
 
+    remarks = definitions.remarks(container, definition_folders(project))  # a Dockerfile that cannot be read ends here
+
     def wanted(digest: str | None, size_bytes: int | None = None, note: str | None = None) -> WantedImage:
         definition = _define(container, project, digest, base_size_bytes=size_bytes)
         return WantedImage(
@@ -91,7 +93,7 @@ def want(container: Container, cluster: Cluster, environ: Mapping[str, str], pro
             cache=cache,
             found=cache.find(definition.key),
             note=note,
-            remarks=definitions.remarks(container, definition_folders(project)),
+            remarks=remarks,
         )
 
     reference = definitions.reference_of(container)

@@ -258,9 +258,8 @@ def last_words(run_dir: RunDir, *, lines: int = 3) -> list[str]:
         found, key=lambda path: (_attempt_and_rank(path)[0], path.suffix == ".err", path.name), reverse=True
     ):
         plain = _tail(run_dir.path, path, _LAST_WORDS_BYTES).expandtabs()
-        said = [line for line in printed_lines(plain) if line.strip()]
-        if said:
-            return ["".join(c if c.isprintable() else "?" for c in line) for line in said[-lines:]]
+        if printed := [line for line in printed_lines(plain) if line.strip()]:
+            return ["".join(c if c.isprintable() else "?" for c in line) for line in printed[-lines:]]
     return []
 
 

@@ -119,8 +119,7 @@ def read(places: Places, selection: Selection, sources: Sources) -> list[WasRead
         chosen = select(store, selection)
         run_dirs = [writable(record, _WHAT) for record in chosen if record.state.is_final]
         folders = {run_dir.uid: run_dir for run_dir in run_dirs}
-        with store.together():
-            return [_read_run(store, record, folders.get(record.uid), sources) for record in chosen]
+        return [_read_run(store, record, folders.get(record.uid), sources) for record in chosen]
 
 
 def forget(places: Places, selection: Selection) -> list[str]:

@@ -14,7 +14,7 @@ from hpcml.schedulers.local.waiting import killed_words, left_by_killed
 from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.store.database import Database
 from hpcml.store.query import open_runs
-from hpcml.store.scheduler_words import read_words
+from hpcml.store.scheduler_polls import read_words
 
 _WISH_AGE_S = 30.0  # what was cancelled so recently is on its way
 
@@ -48,7 +48,7 @@ def cancelled_and_alive(store: Database, places: Places) -> list[RunRecord]:
         has_own_job = record.scheduler != THIS_MACHINE and record.job_id is not None and not record.is_shared
         if has_own_job and (at := marked_at(RunDir(Path(record.path)))) is not None:
             wished[record.uid] = (record, at)
-    words = read_words(store, list(wished)) if wished else {}
+    words = read_words(places.home, list(wished)) if wished else {}
     return [
         wished[uid][0]
         for uid, (known, said_at) in words.items()

@@ -17,7 +17,7 @@ from hpcml.spelling import did_you_mean
 from hpcml.store import query
 from hpcml.store.conditions import Condition, Either, Filter, parse_condition
 from hpcml.store.database import Database
-from hpcml.store.unmet import unmet_words
+from hpcml.store.keys import unmet_words
 
 log = logging.getLogger(__name__)
 

@@ -10,32 +10,18 @@ from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, find, select
 from hpcml.errors import ConfigError, HpcmlError
-from hpcml.model.query_results import Curves, Timeline
-from hpcml.model.records import Known, RunRecord, StoredEvent
+from hpcml.model.query_results import Curves
+from hpcml.model.records import RunRecord, StoredEvent
 from hpcml.model.secrets import masked
 from hpcml.paths import Places
-from hpcml.report.show import Asked
+from hpcml.report.show import Asked, ShownRun
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.run_json import IMPORTED
 from hpcml.runs.working_directory import WrittenFile, written_files
 from hpcml.store import query
-from hpcml.store.scheduler_words import read_words
+from hpcml.store.scheduler_polls import read_words
 from hpcml.store.telemetry import timelines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownRun:
-    """One run with everything recorded of it.
-
-    `word` is what its scheduler said last and when (unix seconds), None if it was never asked.
-    """
-
-    record: RunRecord
-    events: Sequence[StoredEvent]
-    timelines: Sequence[Timeline]
-    word: tuple[Known, float] | None
-    asked: Asked
 
 
 def show_run(places: Places, reference: str) -> ShownRun:
@@ -44,10 +30,10 @@ def show_run(places: Places, reference: str) -> ShownRun:
         collect(store, places)
         record = query.get_run(store, reference)
         return ShownRun(
-            record=record,
+            run=record,
             events=query.events(store, record.uid),
             timelines=timelines(store, record.uid),
-            word=read_words(store, [record.uid]).get(record.uid),
+            word=read_words(places.home, [record.uid]).get(record.uid),
             asked=_asked(RunDir(Path(record.path))),
         )
 

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from hpcml.commands import repairs
 from hpcml.commands.collect import collect, opened
@@ -17,28 +18,16 @@ from hpcml.model.record_keys import begun_at
 from hpcml.model.records import Known, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
+from hpcml.report.status import Standing
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.waiting import known_as_waiting, why_waiting
 from hpcml.schedulers.names import THIS_MACHINE
-from hpcml.store import origin
+from hpcml.store import scheduler_polls as polls
 from hpcml.store.database import Database
-from hpcml.store.scheduler_words import read_words
 
 POLL_INTERVAL_S = 60.0
 _HURRY_S = 10.0  # instead, while only a scheduler can say why a run ended, or why a new one waits
 _HURRIES_FOR_S = 300.0  # after that end, or that submission
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A run, what its scheduler said of it last, and when (unix seconds).
-
-    Both are None where it was never asked, and for a run that has ended.
-    """
-
-    record: RunRecord
-    known: Known | None
-    said_at: float | None
 
 
 def poll_interval_s(environ: Mapping[str, str]) -> float:
@@ -67,7 +56,6 @@ class SchedulersAsked:
     there too. A scheduler that does not answer is asked more rarely.
     """
 
-    store: Database
     backends: Backends
     interval_s: float
     now: Callable[[], float] = time.time
@@ -87,15 +75,12 @@ class SchedulersAsked:
         self.problems = []
         if not tickets:
             return {}
-        from hpcml.store import scheduler_polls as polls  # noqa: PLC0415 - mostly nobody is to be asked
-
         fresh: dict[str, Known | None] = {}
         for scheduler, asked in tickets.items():
-            desk = self._desk(scheduler)
             interval_s = self._interval_s([record for record in records if record.uid in asked])
-            if polls.claim_poll(self.store, desk, now=self.now(), interval_s=interval_s):
+            if polls.claim_poll(self.backends.places.home, scheduler, now=self.now(), interval_s=interval_s):
                 fresh |= self._ask(scheduler, asked, interval_s)
-            poll = polls.last_poll(self.store, desk)
+            poll = polls.last_poll(self.backends.places.home, scheduler)
             if poll is not None and poll.problem is not None:
                 next_at = max(poll.next_at, poll.asked_at + polls.wait_s(1, poll.failures, interval_s))
                 left_s = max(0.0, next_at - self.now())
@@ -114,14 +99,12 @@ class SchedulersAsked:
         if any(self._is_recent(record.t_end) for record in records if not record.is_settled):
             return _HURRY_S
         new = [record.uid for record in records if self._is_recent(begun_at(record.submitted_at, record.t_start))]
-        return _HURRY_S if new and len(read_words(self.store, new)) < len(new) else self.interval_s
+        return _HURRY_S if new and len(polls.read_words(self.backends.places.home, new)) < len(new) else self.interval_s
 
     def _is_recent(self, at: float | None) -> bool:
         return at is not None and abs(self.now() - at) < _HURRIES_FOR_S
 
     def _ask(self, scheduler: str, asked: Mapping[str, Ticket], interval_s: float) -> dict[str, Known | None]:
-        from hpcml.store import scheduler_polls as polls  # noqa: PLC0415 - as above
-
         problem: str | None = f"{scheduler}: the last question was interrupted"
         calls, answered = 1, False
         try:
@@ -133,8 +116,8 @@ class SchedulersAsked:
             return {}
         finally:
             polls.record_poll(
-                self.store,
-                self._desk(scheduler),
+                self.backends.places.home,
+                scheduler,
                 now=self.now(),
                 calls=calls,
                 answered=answered,
@@ -145,13 +128,8 @@ class SchedulersAsked:
         said = {uid: known for uid, known in fresh.items() if known is not None}
         self.stuck = {uid: why for uid, why in self.stuck.items() if uid not in fresh}
         self.stuck |= {uid: known.reason or known.raw for uid, known in said.items() if known.is_stuck}
-        polls.keep_words(self.store, said, at=self.now())
+        polls.keep_words(self.backends.places.home, said, at=self.now())
         return fresh
-
-    def _desk(self, scheduler: str) -> str:
-        """Return what polls of *scheduler* go by: where several users fill the store, each asks for his own runs."""
-        home = origin.mark_of(self.backends.places.runs) if self.store.is_shared else None
-        return scheduler if home is None else f"{scheduler} for {home}"
 
 
 def ticket_of(record: RunRecord) -> Ticket:
@@ -177,7 +155,7 @@ def standings(
     reference that means no run or several, and where the store is read-only.
     """
     with opened(places) as store:
-        asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
+        asked = SchedulersAsked(backends=backends, interval_s=interval_s)
         found = look(store, places, selection, asked)
         lines = [f"{line}; what is shown is what was known before" for line in asked.problems]
         lines += [*repairs.of_queues(places), *repairs.of_cancelled(store, places)]
@@ -188,8 +166,8 @@ def look(store: Database, places: Places, selection: Selection, asked: Scheduler
     """Return the same from a store that is open, after one question to *asked*; for commands that look repeatedly."""
     runs = collect(store, places, asked).runs
     if not selection.is_empty:
-        return with_waits(standing_of(store, select(store, selection)), places)
-    return with_waits(standing_of(store, runs), places)
+        return with_waits(standing_of(places.home, select(store, selection)), places)
+    return with_waits(standing_of(places.home, runs), places)
 
 
 def with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
@@ -206,9 +184,11 @@ def with_waits(standings: Sequence[Standing], places: Places) -> list[Standing]:
     return [replace(one, known=waits.get(one.record.uid, one.known)) for one in standings]
 
 
-def standing_of(store: Database, records: Sequence[RunRecord]) -> list[Standing]:
-    """Return *records*, in order, each with its scheduler's last answer as the store has it; nobody is asked."""
-    words = read_words(store, [record.uid for record in records if not (record.state.is_final and record.is_settled)])
+def standing_of(home: Path, records: Sequence[RunRecord]) -> list[Standing]:
+    """Return *records*, in order, each with its scheduler's last answer as *home* has it; nobody is asked."""
+    words = polls.read_words(
+        home, [record.uid for record in records if not (record.state.is_final and record.is_settled)]
+    )
     answers = [words.get(record.uid, (None, None)) for record in records]
     return [
         Standing(record=record, known=known, said_at=at) for record, (known, at) in zip(records, answers, strict=True)

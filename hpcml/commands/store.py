@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from hpcml.commands import external_runs
 from hpcml.commands.collect import opened
 from hpcml.errors import HpcmlError
 from hpcml.paths import Places
+from hpcml.report.store import StoreCheck, StoreRewrite
 from hpcml.runs.layout import find_run_dirs
 from hpcml.store import admin
 from hpcml.store.journals import sizes_in
 from hpcml.store.manifest_rows import describe
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRewrite:
-    """A store's file before and after, in bytes, and what was removed beside it."""
-
-    name: str
-    before: int
-    after: int
-    removed: Sequence[Path] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreCheck:
-    """A store as it is kept, and what is wrong: a line for each fault of it, and for each run that cannot be read.
-
-    `used` says how it is used, `size_bytes` is None for a server's database; of a damaged store nothing is counted.
-    `folders` are those outside of HPCML_HOME that are read too.
-    """
-
-    name: str
-    used: str | None = None
-    size_bytes: int | None = None
-    runs: int | None = None
-    points: int | None = None
-    folders: Sequence[str]
-    faults: Sequence[str]
-    unreadable: Sequence[str]
 
 
 def check(places: Places) -> StoreCheck:

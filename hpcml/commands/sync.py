@@ -60,7 +60,7 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     with opened(places) as store:
         cleared = _clear(places)
         removed = finish_removals(places, store)
-        asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
+        asked = SchedulersAsked(backends=backends, interval_s=interval_s)
         collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
         repaired, not_now = _cancel_again(places, backends, store)
         retried, not_retried = _retry(places, backends, store)

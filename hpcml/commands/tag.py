@@ -44,10 +44,9 @@ def tag(places: Places, selection: Selection, changes: Sequence[str], *, note: s
         chosen = select(store, selection)
         wanted = {record.uid: [*_events_for(record, changes), *noted] for record in chosen}
         run_dirs = {record.uid: writable(record, _TAGS) for record in chosen if wanted[record.uid]}
-        with store.together():
-            for record in chosen:
-                if wanted[record.uid]:
-                    _tell(store, record, run_dirs[record.uid], wanted[record.uid])
+        for record in chosen:
+            if wanted[record.uid]:
+                _tell(store, record, run_dirs[record.uid], wanted[record.uid])
         return [get_run(store, record.uid) if wanted[record.uid] else record for record in chosen]
 
 

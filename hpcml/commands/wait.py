@@ -49,9 +49,9 @@ def wait(
     for ever.
     """
     until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    asked = SchedulersAsked(store=store, backends=backends, interval_s=interval_s)
+    asked = SchedulersAsked(backends=backends, interval_s=interval_s)
     left: list[str] | None = None  # uids, once they are known
-    away_since, told = None, set[str]()  # what was said at the last look, without what changes all the time
+    away_since, before = None, set[str]()  # the lines of the last look, without what changes all the time
     while True:
         began, ended = time.monotonic(), list[RunRecord]()
         try:
@@ -70,8 +70,8 @@ def wait(
         over = {record.uid for record in ended}
         left = [uid for uid in left if uid not in over]
         notes += _stuck({uid: why for uid, why in asked.stuck.items() if uid in left})
-        yield from (note for note in notes if note.partition(";")[0] not in told)
-        told = {note.partition(";")[0] for note in notes}
+        yield from (note for note in notes if note.partition(";")[0] not in before)
+        before = {note.partition(";")[0] for note in notes}
         yield from ended
         yield from repairs.of_failed(backends.places, ended)
         if not left:

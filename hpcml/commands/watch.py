@@ -36,7 +36,6 @@ from hpcml.report.publication import publication_document
 from hpcml.report.render.html.page import as_page
 from hpcml.report.status import why_words
 from hpcml.runs.layout import RunDir
-from hpcml.store.database import Database
 
 HOST = "127.0.0.1"
 FIRST_PORT = 8010
@@ -100,7 +99,7 @@ class LivePage:
     def _made(self) -> bytes:
         asked = self.asked
         with opened(asked.places) as store:
-            schedulers = SchedulersAsked(store=store, backends=asked.backends, interval_s=asked.poll_s)
+            schedulers = SchedulersAsked(backends=asked.backends, interval_s=asked.poll_s)
             collect(store, asked.places, None if store.is_read_only else schedulers)
             nothing = "no run matches: nothing to watch; hpcml runs lists those that there are"
             runs = select(store, asked.selection, refusal=nothing)
@@ -108,7 +107,7 @@ class LivePage:
             waiting = [run for run in runs if run.state is State.PENDING]
             live = LiveLook(
                 running=look_once([RunDir(Path(run.path)) for run in running[:_SHOWN]]),
-                waiting=_waiting(store, waiting[:_SHOWN], asked.places),
+                waiting=_waiting(waiting[:_SHOWN], asked.places),
                 n_running=len(running),
                 n_waiting=len(waiting),
                 problems=list(schedulers.problems),
@@ -116,8 +115,8 @@ class LivePage:
             return as_page(publication_document(gather(store, runs, asked.wish, live))).encode()
 
 
-def _waiting(store: Database, records: Sequence[RunRecord], places: Places) -> list[RunNow]:
-    standings = with_waits(standing_of(store, records), places)
+def _waiting(records: Sequence[RunRecord], places: Places) -> list[RunNow]:
+    standings = with_waits(standing_of(places.home, records), places)
     return [_waits(one.record, why_words(one.record, one.known)) for one in standings]
 
 

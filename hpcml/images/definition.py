@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def define(
 
 
 def reference_of(container: Container) -> Reference | None:
-    """Return the base image of *container* in a registry; None for one on this machine.
+    """Return the base image of *container* in a registry; None for one on this machine, or one that is not known here.
 
     That of a Dockerfile is what its last FROM names, that of the user's own definition what its last From: does.
     Raises `ConfigError` where it cannot be read.
@@ -110,9 +111,14 @@ def reference_of(container: Container) -> Reference | None:
     if container.definition is not None:
         path, agent, written = _own_base(container)
         return _reference(written, path) if agent == "docker" else None
-    if container.dockerfile is not None:
-        return _reference(dockerfile.base_of(Path(container.dockerfile), container.build_args))
-    return Reference.of(container)
+    if container.dockerfile is None:
+        return Reference.of(container)
+    try:
+        return _reference(_converted(container).base)
+    except ConfigError:  # it may be another program's to build: then its last FROM, as far as it can be read
+        with suppress(ConfigError):
+            return _reference(dockerfile.base_of(Path(container.dockerfile), container.build_args))
+    return None
 
 
 def local_base_of(container: Container) -> Path | None:

@@ -7,7 +7,6 @@ copies are the same.
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from hpcml.runs.atomic import draft_of
 from hpcml.runs.private import make_folder
 
 _PROGRAMS = ("podman", "buildah", "docker")
+_STDERR = 2  # whatever Python calls by that name, as a notebook does
 _TIMEOUT_S = 60  # to say whether it works at all
 
 
@@ -91,9 +91,7 @@ def save(image: DockerImage, folder: Path, environ: Mapping[str, str]) -> Path:
 
 def _run(words: list[str], environ: Mapping[str, str], what_failed: str) -> None:
     try:
-        done = subprocess.run(
-            words, env=without_login(environ), stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), check=False
-        )
+        done = subprocess.run(words, env=without_login(environ), stdin=subprocess.DEVNULL, stdout=_STDERR, check=False)
     except OSError as error:
         raise ImageError(f"{words[0]} cannot be started: {error.strerror}") from error
     if done.returncode != 0:

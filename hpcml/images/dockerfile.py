@@ -170,8 +170,11 @@ class _Reader:
         self._require(not any(map(breaks_line, found)), f"{words}: words with line breaks are not read")
         return found
 
-    def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield the parts of *text*, and of each whether it is a variable of the base, which only the shell knows."""
+    def _pieces(self, text: str, *, has_base: bool = True) -> Iterator[tuple[str, bool]]:
+        """Yield the parts of *text*, and of each whether it is a variable of the base, which only the shell knows.
+
+        Without *has_base* what nobody has declared has no value, as in Docker where it names an image or a file.
+        """
         end = 0
         for match in _VARIABLE.finditer(text):
             yield text[end : match.start()], False
@@ -182,18 +185,18 @@ class _Reader:
                 f"{text}: of ${{NAME...}}, :-, :+, - and + with a plain text are read: write the value",
             )
             value = self._known.get(name)
-            if value is None:
+            if value is None and (has_base or name in self._known or not sign):
                 yield match[0], True
             elif sign:
-                is_there = bool(value) or not sign.startswith(":")
-                yield (other if is_there == sign.endswith("+") else value if is_there else ""), False
+                is_there = bool(value) or (value is not None and not sign.startswith(":"))
+                yield (other if is_there == sign.endswith("+") else (value or "") if is_there else ""), False
             else:
-                yield value, False
+                yield value or "", False
         yield text[end:], False
 
     def _plain(self, text: str) -> str:
         """Return *text* with its variables in place; those that are not known here are refused."""
-        pieces = [*self._pieces(text)]
+        pieces = [*self._pieces(text, has_base=False)]
         unknown = next((piece for piece, is_shell in pieces if is_shell), "")
         self._require(not unknown, f"the value of {unknown} is not known here: write it, or ARG with a value")
         return "".join(piece for piece, _ in pieces)

@@ -18,15 +18,18 @@ _ONCE = "what its scheduler says counts once it is said again, since it may be o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandingRow:
-    """A run, the scheduler's last report of its job, and the time of that in unix seconds; None without a report."""
+class Standing:
+    """A run, what its scheduler said of it last, and when (unix seconds).
+
+    Both are None where it was never asked, and for a run that has ended.
+    """
 
     record: RunRecord
-    word: Known | None
+    known: Known | None
     said_at: float | None
 
 
-def standing_document(rows: Sequence[StandingRow], *, now: float) -> Document:
+def standing_document(rows: Sequence[Standing], *, now: float) -> Document:
     """Return a table of *rows* in their order; *now* is in unix seconds.
 
     "?" behind a state means that the run was ended by a signal and its scheduler has not said why. The age of the
@@ -36,7 +39,7 @@ def standing_document(rows: Sequence[StandingRow], *, now: float) -> Document:
     return Document.of(Listing(columns=_columns(rows, now), rows=rows), record=lambda: [_entry(row) for row in rows])
 
 
-def _columns(rows: Sequence[StandingRow], now: float) -> list[Column[StandingRow]]:
+def _columns(rows: Sequence[Standing], now: float) -> list[Column[Standing]]:
     named = name_heading(row.record for row in rows)
     return [
         Column("", "run", lambda row: short_uid(row.record.uid)),
@@ -48,10 +51,12 @@ def _columns(rows: Sequence[StandingRow], now: float) -> list[Column[StandingRow
         Column("", "attempt", lambda row: row.record.attempt or None, is_number=False),
         Column("", "job", lambda row: job_words(row.record)),
         Column(
-            "", "scheduler says", lambda row: f"{row.word.raw}{_age(row.said_at, now)}" if row.word is not None else ""
+            "",
+            "scheduler says",
+            lambda row: f"{row.known.raw}{_age(row.said_at, now)}" if row.known else "",
         ),
         Column("", "cause", lambda row: row.record.cause),
-        Column("", "why", lambda row: why_words(row.record, row.word)),
+        Column("", "why", lambda row: why_words(row.record, row.known)),
     ]
 
 
@@ -67,8 +72,8 @@ def open_line(record: RunRecord) -> str:
     return safe("  ".join(filter(None, words)))
 
 
-def _entry(row: StandingRow) -> dict[str, object]:
-    record, word = row.record, row.word
+def _entry(row: Standing) -> dict[str, object]:
+    record, word = row.record, row.known
     said_at = None if row.said_at is None else datetime.fromtimestamp(row.said_at, tz=UTC).isoformat(timespec="seconds")
     return {
         "uid": record.uid,

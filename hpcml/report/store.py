@@ -3,78 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from hpcml.codec import encode
 from hpcml.model.records import RunRecord
 from hpcml.report.render.data import json_text
 from hpcml.report.runs import title
 from hpcml.report.text import safe, size
 
 
-class CheckedStore(Protocol):
-    """A store as `hpcml sync --check` shows it, and what is wrong with it and the runs that it is an index of."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRewrite:
+    """A store's file before and after, in bytes, and what was removed beside it."""
 
-    @property
-    def name(self) -> str:
-        """The path or URL."""
-
-    @property
-    def used(self) -> str | None:
-        """Where it is and how it is used; None where it cannot be opened."""
-
-    @property
-    def size_bytes(self) -> int | None:
-        """The size of its file; None for a server."""
-
-    @property
-    def runs(self) -> int | None:
-        """The number of runs; None where it is damaged."""
-
-    @property
-    def points(self) -> int | None:
-        """The number of metric values; None where it is damaged."""
-
-    @property
-    def folders(self) -> Sequence[str]:
-        """The folders outside of HPCML_HOME that are read too."""
-
-    @property
-    def faults(self) -> Sequence[str]:
-        """A line for each thing that is wrong with the store."""
-
-    @property
-    def unreadable(self) -> Sequence[str]:
-        """A line for each run that cannot be read."""
+    name: str
+    before: int
+    after: int
+    removed: Sequence[Path] = ()
 
 
-class RewrittenStore(Protocol):
-    """A store whose file was made anew."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCheck:
+    """A store as it is kept, and what is wrong: a line for each fault of it, and for each run that cannot be read.
 
-    @property
-    def name(self) -> str:
-        """The path."""
+    `used` says how it is used, `size_bytes` is None for a server's database; of a damaged store nothing is counted.
+    `folders` are those outside of HPCML_HOME that are read too.
+    """
 
-    @property
-    def before(self) -> int:
-        """The size before, in bytes."""
-
-    @property
-    def after(self) -> int:
-        """The size afterwards, in bytes."""
-
-    @property
-    def removed(self) -> Sequence[Path]:
-        """The backups that were deleted with it."""
+    name: str
+    used: str | None = None
+    size_bytes: int | None = None
+    runs: int | None = None
+    points: int | None = None
+    folders: Sequence[str]
+    faults: Sequence[str]
+    unreadable: Sequence[str]
 
 
-def check_json(check: CheckedStore) -> str:
+def check_json(check: StoreCheck) -> str:
     """Return one JSON object; its keys do not change between versions. `size_bytes` is null for a server."""
-    names = ("name", "used", "size_bytes", "runs", "points", "folders", "faults", "unreadable")
-    return json_text({name: getattr(check, name) for name in names})
+    return json_text(encode(check))
 
 
-def check_lines(check: CheckedStore) -> Iterator[str]:
+def check_lines(check: StoreCheck) -> Iterator[str]:
     """Yield where the store is and what is in it, then each problem and what to do, or that there is none."""
     yield safe(check.name)
     if check.used is not None:
@@ -93,7 +65,7 @@ def check_lines(check: CheckedStore) -> Iterator[str]:
         yield f"{runs} cannot be read: put right what is damaged, or remove the run's folder"
 
 
-def rewritten_lines(done: RewrittenStore) -> Iterator[str]:
+def rewritten_lines(done: StoreRewrite) -> Iterator[str]:
     """Yield a line with both sizes, and one for each deleted backup."""
     yield from (f"removed {safe(path)}" for path in done.removed)
     yield f"{safe(done.name)}: {size(done.before)}, now {size(done.after)}"

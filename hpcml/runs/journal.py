@@ -11,7 +11,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from zlib import crc32
 
 from hpcml.errors import HpcmlError
 from hpcml.runs.files import open_descriptor, parse_json
-
-Loads = Callable[[bytes], Any]
 
 FORMAT = 1
 USER = "user"  # the writer of what people say of a run, which changes nothing of how it went
@@ -33,7 +31,6 @@ _LONGEST_LINE = 64 << 20  # bytes: the longest that a program has written had so
 _DEEPEST = 64  # brackets in a line, above which its nesting is looked at; a writer stops at 16 levels
 _FARTHEST_S = 3e10  # a thousand years: two such times make one that calendars can write
 _MOST_ATTEMPTS = 2**31
-_IS_METRICS = b'"k":"m"'  # in an event it may stand, too
 _OBJECT = b'{"'
 _DECODE = json.JSONDecoder().decode
 _FLOATS = {float}
@@ -92,7 +89,7 @@ class Chunk:
     end: int
 
 
-def parse_chunk(data: bytes, *, offset: int, journal: str | None = None, quickly: Loads | None = None) -> Chunk:
+def parse_chunk(data: bytes, *, offset: int, journal: str | None = None) -> Chunk:
     """Decode the complete lines of *data*, which begins at byte *offset* of the journal with the id *journal*.
 
     A last line without its newline is left for the next call. A line that is no valid record (torn by a crash, zeroed
@@ -100,8 +97,6 @@ def parse_chunk(data: bytes, *, offset: int, journal: str | None = None, quickly
     repeat its header. To follow a growing file, read on from `Chunk.end`:
 
         chunk = parse_chunk(file.read(), offset=chunk.end, journal=header.journal)
-
-    *quickly* decodes JSON faster than the standard library, and raises `ValueError` for what it does not take.
     """
     end = data.rfind(b"\n") + 1
     header: Header | None = None
@@ -112,7 +107,7 @@ def parse_chunk(data: bytes, *, offset: int, journal: str | None = None, quickly
     for line in lines:
         if line == first:
             continue  # the header again
-        parsed = _parse_line(line, quickly)
+        parsed = _parse_line(line)
         if parsed is None:
             bad_lines += bool(line)  # an empty line is how a writer steps over its own torn one
         elif isinstance(parsed, Header):
@@ -272,12 +267,12 @@ def read_on(path: Path | str, before: Chunk | None) -> Chunk:
     return read_journal(path)
 
 
-def parse_piece(piece: Piece, *, offset: int, journal: str | None = None, quickly: Loads | None = None) -> Chunk:
+def parse_piece(piece: Piece, *, offset: int, journal: str | None = None) -> Chunk:
     """Decode the complete lines of *piece*, which was read for byte *offset*; see `parse_chunk`.
 
     A line with a hole in it that was passed over counts as a bad one.
     """
-    chunk = parse_chunk(piece.data, offset=piece.at, journal=journal, quickly=quickly)
+    chunk = parse_chunk(piece.data, offset=piece.at, journal=journal)
     if piece.at == offset:
         return chunk
     return replace(chunk, lines=chunk.lines + 1, bad_lines=chunk.bad_lines + 1)
@@ -289,19 +284,6 @@ def events(chunks: Sequence[Chunk], name: str) -> Iterator[Event]:
         for record in chunk.records:
             if isinstance(record, Event) and record.name == name:
                 yield record
-
-
-def _parse_line(line: bytes, quickly: Loads | None) -> Header | Metrics | Event | None:
-    if quickly is not None and _IS_METRICS in line:  # nearly all lines of long journals
-        try:
-            raw = quickly(line)
-            step, seq = raw["i"], raw["s"]
-            # a float for an integer that 64 bits cannot hold
-            if raw["k"] == "m" and "hpcml" not in raw and type(step) is int and type(seq) is int:
-                return None if _is_damaged(line, raw) else _metrics(raw, step, seq)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-            pass  # json takes some things that it does not
-    return _parse_any_line(line)
 
 
 def _is_damaged(line: bytes, raw: Mapping[str, Any]) -> bool:
@@ -318,7 +300,7 @@ def _metrics(raw: Mapping[str, Any], step: int, seq: int) -> Metrics:
     return Metrics(seq, t_s, step, values, "counted" in raw)
 
 
-def _parse_any_line(line: bytes) -> Header | Metrics | Event | None:
+def _parse_line(line: bytes) -> Header | Metrics | Event | None:
     try:
         raw = _decoded(line) if line.count(b"{") + line.count(b"[") < _DEEPEST else parse_json(line)
         if _is_damaged(line, raw):

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpcml.errors import SubmissionError
 from hpcml.runs.atomic import write_text
 from hpcml.runs.layout import home_of
 from hpcml.runs.private import check, make_folder
-from hpcml.schedulers.contract import Batch, Job, Ticket
-from hpcml.schedulers.request import Request, request_for_batch
+from hpcml.schedulers.contract import Batch, Job
 from hpcml.schedulers.script import agent_array_command, agent_command
 
 TOKEN = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")  # what begins every token, and the name of the folder of its files
@@ -66,41 +65,12 @@ def plain_label(label: str) -> str:
     return _OTHERS.sub("_", label)
 
 
-def plain_name_of(batch: Batch) -> str:
-    """Return the job's name with a `plain_label`."""
-    return name_of(plain_label(label_of(batch)), batch.token)
-
-
 def own_batch(job: Job) -> Batch:
     """Return the batch that submits *job* alone, by its own script.
 
     A backend uses it for the run's own script, and to put the run back into the queue.
     """
     return Batch(token=token_of(job), packs=[[job]])
-
-
-class OwnScripts:
-    """The runs' own scripts of one submission, each from that of the run before where only their ids differ.
-
-    *render* makes the script of a run's own batch, of which it may look at the request, the label and paths alone.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[Request, str, Path, str, str] | None = None
-
-    def script_for(self, job: Job, render: Callable[[Batch], str]) -> str:
-        """Return the script of *job* alone; raise what *render* does."""
-        batch, uid = own_batch(job), job.run_dir.uid
-        if job.retry:
-            return render(batch)
-        request, label, place = request_for_batch(batch), label_of(batch), job.run_dir.path.parent
-        if self._last is not None:
-            *alike, before, text = self._last
-            if len(before) == len(uid) and alike == [request, label, place]:
-                return text.replace(before, uid)  # which chance has made: no other word is one
-        text = render(batch)
-        self._last = (request, label, place, uid, text)
-        return text
 
 
 def folder_of(submissions: Path, batch: Batch) -> Path:
@@ -173,28 +143,6 @@ def write_sources(path: Path, packs: Sequence[Sequence[str]]) -> None:
     the array. The file appears whole. Raises `OSError`.
     """
     write_text(path, json.dumps({"format": _FORMAT, "jobs": packs}))
-
-
-def tickets_of(
-    scheduler: str, batch: Batch, *, job_id: str, job_name: str | None, job_cluster: str | None = None
-) -> list[Ticket]:
-    """Return the tickets of the runs of *batch*, in their order, once it is the job *job_id*.
-
-    The index in an array is that of the pack, from 0, and None where the batch is a plain job. *job_name* is the name
-    in the queue, by which a job is told from another with the same id.
-    """
-    return [
-        Ticket(
-            scheduler=scheduler,
-            job_id=job_id,
-            array_index=None if size_of(batch) is None else index,
-            job_name=job_name,
-            job_cluster=job_cluster,
-            is_shared=len(pack) > 1,
-        )
-        for index, pack in enumerate(batch.packs)
-        for _ in pack
-    ]
 
 
 def _batch_file(folder: Path) -> Path:

@@ -19,7 +19,6 @@ from hpcml.model.records import JobUsage, Known, spell_job
 from hpcml.runs.layout import RunDir
 
 if TYPE_CHECKING:
-    from hpcml.model.cluster import SchedulerName
     from hpcml.runs.manifest import Manifest
 
 __all__ = [
@@ -28,10 +27,7 @@ __all__ = [
     "Job",
     "JobUsage",
     "Known",
-    "NodeKind",
     "Preview",
-    "QueueFacts",
-    "Site",
     "Submitter",
     "Ticket",
 ]
@@ -133,56 +129,6 @@ class Answers:
     def trouble(self) -> str:
         """What went wrong with the question, in one line; empty where nothing did."""
         return "; ".join(dict.fromkeys(self.unanswered.values())) or self.silence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeKind:
-    """Nodes that are alike: *count* of them, with *cores*, *mem_mb* (MiB; None: not told) and *gpus* on each.
-
-    `gpu_type` is the scheduler's word (``a100``), None where it has none. GPUs are whole ones where a node offers
-    slices too.
-    """
-
-    count: int
-    cores: int
-    mem_mb: int | None
-    gpus: int = 0
-    gpu_type: str | None = None
-
-    def __str__(self) -> str:
-        gpus = f", {self.gpus}x {self.gpu_type or 'GPU'}" if self.gpus else ""
-        return f"{self.count} with {self.cores} cores{gpus}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFacts:
-    """A partition or queue as its scheduler describes it; times in seconds, None: no limit, or no default.
-
-    `kinds` may be empty where the scheduler names no nodes. `whole_nodes` means that a job gets its nodes alone.
-    """
-
-    name: str
-    kinds: tuple[NodeKind, ...]
-    has_gpus: bool | None  # None: PBS does not tell which nodes a queue leads to
-    max_walltime_s: int | None = None
-    default_walltime_s: int | None = None
-    is_default: bool = False
-    whole_nodes: bool = False
-    closed: str | None = None  # why it takes no jobs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """All that a scheduler told of the site that it runs.
-
-    `version` and `own_name` (the cluster's or the server's) are the scheduler's own words. None: not told.
-    """
-
-    scheduler: SchedulerName
-    queues: tuple[QueueFacts, ...]
-    version: str | None = None
-    own_name: str | None = None
-    max_array_size: int | None = None
 
 
 class Submitter(Protocol):

@@ -15,10 +15,9 @@ from datetime import date
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.cluster import Cluster, Queue, Resources
 from hpcml.schedulers.commands import Answer, NoAnswerError, call
-from hpcml.schedulers.contract import NodeKind, QueueFacts, Site
 from hpcml.schedulers.description import Backend
 from hpcml.schedulers.registry import backend_of
-from hpcml.schedulers.sites import LOOKS
+from hpcml.schedulers.sites import LOOKS, NodeKind, QueueFacts, Site
 from hpcml.schedulers.slurm import reading_environ
 from hpcml.units import format_walltime
 

@@ -268,19 +268,18 @@ class Driver:
         """Return the ids of the jobs of *draft*, None where there are not all of them.
 
         A name that is found proves that there is a job. That there is none, all searches have to say; of a submission
-        of this moment (*is_recent*) the first that answers. Raises `NoAnswerError` where that is not known.
+        of this moment (*is_recent*) the first of them. Raises `NoAnswerError` where that is not known.
         """
         names, silence = _names(self.scheduler, draft), list[str]()
         for cluster in clusters:
             inquiry = _Inquiry(self.scheduler, self.ask_timeout_s, cluster)
-            for search in self.scheduler.searches:
+            for number, search in enumerate(self.scheduler.searches):
                 found = inquiry.search(search.argv(draft.name, draft.token, len(names) > 1), search.found, draft.name)
                 if found is None:
                     silence.append(inquiry.silence or "")
                 elif all(name in found for name in names):
                     return [f"{found[name]};{cluster}" if cluster else found[name] for name in names]
-                elif is_recent:
-                    silence = []
+                elif is_recent and number == 0:  # the queue is of this moment, and what comes behind it is late
                     break
         if silence:
             raise NoAnswerError("; ".join(dict.fromkeys(silence)))
@@ -313,7 +312,7 @@ def tickets_of(scheduler: Scheduler, batch: Batch, ids: Sequence[str]) -> list[T
         is_element = size is not None and first is not None
         ticket = Ticket(
             scheduler=scheduler.name,
-            job_id=scheduler.array_id.format(job_id) if is_element else job_id,
+            job_id=scheduler.array_id.format(job_id.removesuffix("[]")) if is_element else job_id,
             array_index=number + (first or 0) if is_element else None,
             job_name=f"{name}.{number}" if size is not None and first is None else name,
             job_cluster=cluster if scheduler.has_clusters else None,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-
-from hpcml.schedulers.contract import Batch
 
 PATIENCE_S = 30.0  # for each question: whoever types waits for it
 
@@ -17,7 +14,3 @@ class Rehearsal:
     refused: str | None = None  # in its own words: it would not take the job, or never start it
     warnings: tuple[str, ...] = ()
     starts_at: float | None = None  # Unix time; None: not told
-
-
-# Asks about a batch with its rendered script; never raises for silence of the scheduler, which is a warning.
-Rehearse = Callable[[Batch, str], Rehearsal]

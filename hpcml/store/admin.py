@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,14 +16,14 @@ from pathlib import Path
 from sqlalchemy import Connection, func, select
 
 from hpcml.errors import StoreError
+from hpcml.runs.atomic import creating
 from hpcml.store.database import REVISION, Database
-from hpcml.store.schema import EVENT, JOURNAL, METRIC, POINT, RUN, SERIES
-from hpcml.store.sqlite.backups import backup_name, thin_out, write_backup
-from hpcml.store.sqlite.engine import driver_of
-from hpcml.store.sqlite.file import SqliteFile
+from hpcml.store.journals import MANIFEST
+from hpcml.store.schema import METRIC, POINT, RUN
+from hpcml.store.sqlite.file import connect_for_reading
 from hpcml.store.sqlite.location import check_file, check_place, is_on_server, path_of
-from hpcml.store.sqlite.read_only import connect_for_reading
 
+_BACKUP = ".backup-"
 _SHOWN = 20  # faults of one kind that are told one by one
 
 
@@ -55,53 +56,39 @@ def torn_parts(url: str) -> list[str]:
 def faults(store: Database) -> Iterator[str]:
     """Yield a line for each contradiction within the store, or between it and a journal.
 
-    `hpcml sync --check` prints the lines. Looked for are: rows that refer to rows that are gone (SQLite only: a server
-    never allows them), points without a series, metric names without a series, events of one run in a journal of
-    another, and journals that are gone or shorter than what was read of them. The files are looked at by name and size
-    only.
-
-    Of each kind 20 faults are told one by one, and the rest as a number. All are of one state of the store, which is
-    read while the iterator is consumed. An empty iterator means that nothing was found.
+    `hpcml sync --check` prints the lines. Looked for are rows that refer to rows that are gone, points without a
+    metric, and files that are gone or shorter than what was read of them, which are looked at by name and size only. Of
+    each kind 20 faults are told one by one, and the rest as a number. An empty iterator means that nothing was found.
     """
-    with store.reading() as reading:
-        connection = reading.connection
-        if not reading.is_server:
+    with store.reading() as connection:
+        if connection.dialect.name == "sqlite":  # a server never allows them
             yield from _at_most(_broken_references(connection))
-        known = select(SERIES.c.id)
-        lost = connection.execute(select(func.count()).select_from(POINT).where(POINT.c.series_id.not_in(known)))
+        known = select(METRIC.c.id)
+        lost = connection.execute(select(func.count()).select_from(POINT).where(POINT.c.metric_id.not_in(known)))
         if count := lost.scalar_one():
-            yield f"{count} points belong to no series"
-        named = connection.execute(select(METRIC.c.name).where(METRIC.c.id.not_in(select(SERIES.c.metric_id))))
-        yield from _at_most(f"no run has the metric {name!r}" for name in named.scalars())
-        strays = select(RUN.c.uid, JOURNAL.c.file, func.count()).select_from(EVENT)
-        strays = strays.join(JOURNAL, JOURNAL.c.id == EVENT.c.journal_id).join(RUN, RUN.c.id == EVENT.c.run_id)
-        strays = strays.where(JOURNAL.c.run_id != EVENT.c.run_id).group_by(RUN.c.uid, JOURNAL.c.file)
-        yield from _at_most(
-            f"run {uid} has {count} events of {file}, which is another's"
-            for uid, file, count in connection.execute(strays)
-        )
+            yield f"{count} points belong to no metric"
         yield from _at_most(_shrunk(connection))
-
-
-def vacuum(store: Database) -> None:
-    """Rewrite the file without free pages (sqlite.org/lang_vacuum.html).
-
-    Needs free space for a second copy of the file. Raises `StoreError` for a server, and where the store is read-only.
-    """
-    with store.maintaining() as connection:
-        connection.exec_driver_sql("VACUUM")
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def compact(store: Database) -> list[Path]:
     """Make the store as small as possible without losing a value; return the backups that were deleted for it.
 
-    Points are not packed into blobs: no other program, nor any view, could read those. `hpcml sync --compact` calls it.
-    Of the backups beside the file only the newest is kept. On a server `vacuum` raises `StoreError` before anything was
-    done.
+    The file is rewritten without free pages (sqlite.org/lang_vacuum.html), which needs room for a second copy. Of the
+    backups beside the file only the newest is kept. Raises `StoreError` for a server, and where the store is read-only.
     """
-    vacuum(store)
-    return thin_out(store.path) if isinstance(store, SqliteFile) else []
+    if store.path is None:
+        raise StoreError(f"the store {store.name} is looked after by the tools of its server")
+    with store.writing() as connection:  # to be refused where it is read-only
+        connection.rollback()
+    with store.reading() as connection:
+        connection.exec_driver_sql("ROLLBACK")  # what cannot be done in a transaction
+        connection.exec_driver_sql("VACUUM")
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.exec_driver_sql("BEGIN")
+    gone = backups_of(store.path)[1:]
+    for file in gone:
+        file.unlink(missing_ok=True)
+    return gone
 
 
 def back_up(store: Database, target: Path | None) -> Path:
@@ -112,19 +99,40 @@ def back_up(store: Database, target: Path | None) -> Path:
 
     Raises `StoreError` for a store on a server, where *target* exists, and where it cannot be written.
     """
-    if not isinstance(store, SqliteFile):
+    if store.path is None:
         raise StoreError(f"the store {store.name} is backed up by the tools of its server (pg_dump)")
-    target = target or backup_name(store.path, REVISION)
+    target = target or _backup_name(store.path)
     if target.exists():
         raise StoreError(f"{target} is there already: it was left as it is")
-    with store.reading() as reading:
+    with store.reading() as connection:
+        source = connection.connection.driver_connection
+        assert isinstance(source, sqlite3.Connection)
         try:
-            write_backup(driver_of(reading.connection), target)
+            with creating(target, durable=True) as draft:
+                os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+                with closing(sqlite3.connect(draft)) as copy:
+                    source.backup(copy)
+                    copy.execute("PRAGMA journal_mode = DELETE")
+                    copy.execute("PRAGMA user_version = 0")  # no snapshot, wherever it came from
+                    copy.commit()
         except OSError as error:
             raise StoreError(f"the backup {target} cannot be written: {error.strerror}") from error
         except sqlite3.Error as error:
             raise StoreError(f"the backup {target} cannot be written: {error}") from error
     return target
+
+
+def _backup_name(path: Path) -> Path:
+    """Return an unused name: ``store.db.backup-<schema>-<time>``, in local time; with a number where that is taken."""
+    stem = f"{path}{_BACKUP}{REVISION}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (Path(stem if count == 1 else f"{stem}-{count}") for count in range(1, 1000))
+    return next((name for name in names if not name.exists()), Path(stem))
+
+
+def backups_of(path: Path) -> list[Path]:
+    """Return the backups beside the store *path*, newest first."""
+    found = [file for file in path.parent.iterdir() if file.name.startswith(f"{path.name}{_BACKUP}")]
+    return sorted(found, key=lambda file: (-file.stat().st_mtime, file.name))
 
 
 def size_of(store: Database) -> int | None:
@@ -133,7 +141,7 @@ def size_of(store: Database) -> int | None:
     The write-ahead log beside it counts too (sqlite.org/wal.html); backups and the working copy of a published store do
     not.
     """
-    if not isinstance(store, SqliteFile):
+    if store.path is None:
         return None
     files = (store.path, Path(f"{store.path}-wal"))
     return sum(file.stat().st_size for file in files if file.exists())
@@ -141,8 +149,7 @@ def size_of(store: Database) -> int | None:
 
 def counts(store: Database) -> tuple[int, int]:
     """Return the numbers of runs and of points."""
-    with store.reading() as reading:
-        connection = reading.connection
+    with store.reading() as connection:
         runs = connection.execute(select(func.count()).select_from(RUN)).scalar_one()
         return runs, connection.execute(select(func.count()).select_from(POINT)).scalar_one()
 
@@ -153,17 +160,17 @@ def _broken_references(connection: Connection) -> Iterator[str]:
 
 
 def _shrunk(connection: Connection) -> Iterator[str]:
-    read = select(RUN.c.path, JOURNAL.c.file, JOURNAL.c.byte_offset).join(JOURNAL, JOURNAL.c.run_id == RUN.c.id)
-    for folder, file, offset in connection.execute(read.order_by(RUN.c.uid, JOURNAL.c.file)):
-        path = Path(folder, "journal", file)
-        try:
-            size = path.stat().st_size
-        except OSError:
-            if os.path.lexists(Path(folder, "run.json")):
-                yield f"{path} is gone, and {offset} bytes of it were read"
-            continue
-        if size < offset:
-            yield f"{path} has {size} bytes, and {offset} were read: it became shorter"
+    for folder, files in connection.execute(select(RUN.c.path, RUN.c.files).order_by(RUN.c.uid)):
+        for name, file in sorted(files.items()):
+            read, path = 0 if name == MANIFEST else file.get("read", 0), Path(folder, name)
+            try:
+                size = path.stat().st_size
+            except OSError:
+                if read and os.path.lexists(Path(folder, MANIFEST)):
+                    yield f"{path} is gone, and {read} bytes of it were read"
+                continue
+            if size < read:
+                yield f"{path} has {size} bytes, and {read} were read: it became shorter"
 
 
 def _at_most(lines: Iterator[str]) -> Iterator[str]:

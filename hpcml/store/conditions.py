@@ -104,14 +104,14 @@ def meets(condition: Filter, *, now: datetime) -> Meets:
     return lambda stored: of_all(map(one, stored or [None])) if isinstance(stored, list) else one(stored)
 
 
-def sorted_by(values: Mapping[int, object], ids: list[int], *, descending: bool) -> list[int]:
+def sorted_by(values: Mapping[str, object], ids: list[str], *, descending: bool) -> list[str]:
     """Return *ids* sorted by their values: numbers before texts; those without a value last in either direction.
 
-    *values* is by row id, as `hpcml.store.columns.Keyed` returns it. The sort is stable: runs with equal values keep
-    the order of *ids*. Values that are no numbers, such as texts and lists, sort by their text.
+    The sort is stable: runs with equal values keep the order of *ids*. Values that are no numbers, such as texts and
+    lists, sort by their text.
     """
 
-    def place(run_id: int) -> tuple[bool, Any]:
+    def place(run_id: str) -> tuple[bool, Any]:
         value = values.get(run_id)
         is_text = not isinstance(value, int | float)
         return is_text, _text(value) if is_text else value
@@ -235,7 +235,7 @@ def parse_condition(text: str) -> Condition:
     may be nested 50 deep; more are refused, since the parser calls itself for each of them. ``key in (a, b)`` becomes
     an `Either` of two comparisons, and an alias of a precision the name it stands for.
 
-    Whether a run has anything under the key is not looked at here but by `hpcml.store.columns.Keyed`.
+    Whether a run has anything under the key is not looked at here but by `hpcml.store.keys.check_known`.
 
     >>> parse_condition("seed=1")
     Filter(key='seed', op='=', value='1')
@@ -247,27 +247,36 @@ def parse_condition(text: str) -> Condition:
     return condition
 
 
-def meeting(
-    condition: Condition, ids: Collection[int], values: Callable[[str], Mapping[int, Any]], *, now: datetime
-) -> set[int]:
-    """Return those of *ids* that meet *condition*.
+def keys_of(condition: Condition) -> set[str]:
+    """Return the keys that *condition* compares."""
+    match condition:
+        case Filter():
+            return {condition.key}
+        case Negated():
+            return keys_of(condition.of)
+    return {key for part in condition.of for key in keys_of(part)}
 
-    *values* returns, for a key, the value of each run by id; a run without one is absent. Times without a zone are in
-    the zone of *now*. Called with a `Keyed` as *values*, it asks the database once for each key, and not once for each
-    run. Raises what *values* raises for an unknown key, and what `meets` raises.
+
+def meeting(
+    condition: Condition, uids: Collection[str], values: Callable[[str], Mapping[str, Any]], *, now: datetime
+) -> set[str]:
+    """Return those of *uids* that meet *condition*.
+
+    *values* returns, for a key, the value of each run; a run without one is absent. Times without a zone are in the
+    zone of *now*. Raises what `meets` raises.
     """
     match condition:
         case Filter():
             under, is_met = values(condition.key), meets(condition, now=now)
-            return {run_id for run_id in ids if is_met(under.get(run_id))}
+            return {uid for uid in uids if is_met(under.get(uid))}
         case Negated():
-            return set(ids) - meeting(condition.of, ids, values, now=now)
+            return set(uids) - meeting(condition.of, uids, values, now=now)
         case Either():
-            return {run_id for part in condition.of for run_id in meeting(part, ids, values, now=now)}
+            return {uid for part in condition.of for uid in meeting(part, uids, values, now=now)}
         case Every():
             for part in condition.of:
-                ids = meeting(part, ids, values, now=now)
-    return set(ids)
+                uids = meeting(part, uids, values, now=now)
+    return set(uids)
 
 
 class _Reader:

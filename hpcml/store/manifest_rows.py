@@ -1,7 +1,4 @@
-"""run.json as columns and settings of the store.
-
-`describe` reads and checks it once for each ingest of a changed run; `hpcml.store.rows.ensure_run` writes the result.
-"""
+"""run.json as columns and settings of the store: `describe` reads and checks it."""
 
 from __future__ import annotations
 
@@ -12,9 +9,8 @@ import marshal
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from json.encoder import encode_basestring_ascii
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcml.codec import check_type, flatten
 from hpcml.errors import ConfigError, HpcmlError
@@ -25,35 +21,51 @@ from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest
 from hpcml.runs.run_json import FORMAT
-from hpcml.store.news import manifest_stamp
 from hpcml.store.origin import home_mark_of
-from hpcml.store.parse import storable
+from hpcml.store.parse import storable, storable_json
 
 _INTEGERS = 2**63  # what a database can keep
 _UID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 _UNPROVEN = "unproven"  # stands for the numerics of a program that may have computed in any way
 
 
+class Settings(NamedTuple):
+    """The settings of one config group, by whole key, and a digest of them, which tells whether two are alike."""
+
+    digest: str
+    content: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Settings:
+        """Return *content*, sorted by key, with its digest."""
+        ordered = dict(sorted(content.items()))
+        return cls(hashlib.sha256(json.dumps(ordered).encode()).hexdigest(), ordered)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """A run as run.json describes it, before anything is known of its execution.
 
-    `settings` are those of the run by config group, flattened to dotted keys, with JSON texts as values, sorted by key;
-    a setting outside of groups is a group of its own. Runs that have a group alike may share it. `facts` is what only
-    run.json knows of the software. All texts are `storable`. `tags` is None where it was read from the store,
-    which has those of run.json and of people together (`hpcml.store.later_reading`).
+    `settings` are those of the run by config group; a setting outside of groups is a group of its own. Runs that have a
+    group alike may share it. `facts` is what only run.json knows of the software. All texts are `storable`.
     """
 
     uid: str
-    epoch_ms: int  # the submission: where the store counts this run's milliseconds from
     columns: Mapping[str, Any]  # of the table `run`
-    settings: Mapping[str, Mapping[str, str]]  # "model" -> "model.name" -> JSON
-    tags: Sequence[str] | None
+    planned: Mapping[str, str]  # numerics, scheduler: until a journal says otherwise
+    settings: Mapping[str, Settings]
+    tags: Sequence[str]
     facts: Mapping[str, str]  # code, packages: digests
 
-    def setting(self, key: str) -> str | None:
-        """Return the setting *key* as JSON; None where the run has none."""
-        return self.settings.get(key.partition(".")[0], {}).get(key)
+    @property
+    def epoch_ms(self) -> int:
+        """The submission, in unix ms: where the store counts this run's milliseconds from."""
+        return int(self.columns["epoch_ms"])
+
+    def setting(self, key: str) -> Any:  # noqa: ANN401 - as run.json has it
+        """Return the setting *key*; None where the run has none."""
+        group = self.settings.get(key.partition(".")[0])
+        return None if group is None else group.content.get(key)
 
 
 def describe(run_dir: RunDir, homes: dict[Path, str | None] | None = None) -> Description:
@@ -61,7 +73,6 @@ def describe(run_dir: RunDir, homes: dict[Path, str | None] | None = None) -> De
 
     *homes* keeps the marks of folders for the next runs, where many are described at once: an empty dict at first.
     """
-    stamp = manifest_stamp(str(run_dir.path))  # before reading: a change in between is found the next time
     path = run_dir.path if run_dir.path.is_absolute() else run_dir.path.absolute()
     raw = read_raw(run_dir.manifest)
     try:
@@ -71,23 +82,23 @@ def describe(run_dir: RunDir, homes: dict[Path, str | None] | None = None) -> De
             check_type(Manifest, _without(raw, groups), where="")
         run, provenance, uid = raw["run"], raw.get("provenance") or {}, _uid(str(raw["uid"]))
         submitted_at = _text(provenance.get("submitted_at"))
-        epoch_ms = _epoch_ms(submitted_at)
         columns = {
             "path": str(path),
-            "manifest_stamp": stamp,
             "home": marked(path, {} if homes is None else homes),
             "experiment": str(run["experiment"]),
             "name": _text(run.get("name")),
             "spec_hash": str(raw["spec_hash"]),
             "seed": _seed(run["seed"]),
             "precision": str(run["precision"]["name"]),
-            "planned_numerics": _expected_numerics(run, str(raw["plan"]["numerics"])),
-            "planned_scheduler": str(run["cluster"]["scheduler"]),
             "submitted_at": submitted_at,
             "submission": _text(provenance.get("submission")),
             "git_commit": _text(provenance.get("git_commit")),
             "git_dirty": dirty if isinstance(dirty := provenance.get("git_dirty"), bool) else None,
-            "epoch_ms": epoch_ms,
+            "epoch_ms": _epoch_ms(submitted_at),
+        }
+        planned = {
+            "numerics": storable(_expected_numerics(run, str(raw["plan"]["numerics"]))),
+            "scheduler": storable(str(run["cluster"]["scheduler"])),
         }
         columns = {key: storable(value) if isinstance(value, str) else value for key, value in columns.items()}
         tags = [storable(str(tag)) for tag in run.get("tags") or ()]
@@ -97,7 +108,7 @@ def describe(run_dir: RunDir, homes: dict[Path, str | None] | None = None) -> De
     except (ConfigError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise HpcmlError(f"{run_dir.manifest} is no run.json of hpcml: {error}") from error
     facts = _software(raw.get("plan"), provenance)
-    return Description(uid=uid, epoch_ms=epoch_ms, columns=columns, settings=settings, tags=tags, facts=facts)
+    return Description(uid=uid, columns=columns, planned=planned, settings=settings, tags=tags, facts=facts)
 
 
 def marked(path: Path, homes: dict[Path, str | None]) -> str | None:
@@ -107,12 +118,12 @@ def marked(path: Path, homes: dict[Path, str | None]) -> str | None:
     return homes[folder]
 
 
-def _settings(run: Mapping[str, Any], groups: Mapping[str, bytes], *, is_ours: bool) -> dict[str, Mapping[str, str]]:
-    settings: dict[str, Mapping[str, str]] = {}
+def _settings(run: Mapping[str, Any], groups: Mapping[str, bytes], *, is_ours: bool) -> dict[str, Settings]:
+    settings: dict[str, Settings] = {}
     for key, value in run.items():
-        texts = _of_group(key, groups[key], is_ours=is_ours) if key in groups else _as_params({key: value})
+        found = _of_group(key, groups[key], is_ours=is_ours) if key in groups else Settings.of(_flat({key: value}))
         name = storable(key).partition(".")[0]
-        settings[name] = dict(sorted({**settings[name], **texts}.items())) if name in settings else texts
+        settings[name] = Settings.of({**settings[name].content, **found.content}) if name in settings else found
     return settings
 
 
@@ -131,16 +142,16 @@ def _without(raw: Mapping[str, Any], groups: Mapping[str, object]) -> Mapping[st
 
 
 @functools.lru_cache(maxsize=1000)  # of a thousand runs most groups are alike
-def _of_group(key: str, content: bytes, *, is_ours: bool) -> Mapping[str, str]:
+def _of_group(key: str, content: bytes, *, is_ours: bool) -> Settings:
     """Return the settings of the config group *key*; raise `ConfigError` for a value of a type that is not its."""
     value = marshal.loads(content)  # noqa: S302 - our own, made a moment ago
     if is_ours:
         check_type(Manifest, {"run": {key: value}}, where="")
-    return _as_params({key: value})
+    return Settings.of(_flat({key: value}))
 
 
-def _as_params(run: Mapping[str, Any]) -> dict[str, str]:
-    return {storable(key): as_json(value) for key, value in sorted(masked_settings(flatten(dict(run))).items())}
+def _flat(run: Mapping[str, Any]) -> dict[str, Any]:
+    return {storable(key): storable_json(value) for key, value in masked_settings(flatten(dict(run))).items()}
 
 
 def _software(plan: object, provenance: Mapping[str, Any]) -> dict[str, str]:
@@ -156,13 +167,6 @@ def _software(plan: object, provenance: Mapping[str, Any]) -> dict[str, str]:
         listed = json.dumps(packages, sort_keys=True).encode()
         facts["packages"] = hashlib.sha256(listed).hexdigest()[:16]
     return facts
-
-
-def as_json(value: object) -> str:
-    """Return ``json.dumps(value)``."""
-    if type(value) is int:  # most settings are, or are texts; the encoder's start costs more than they do
-        return repr(value)
-    return encode_basestring_ascii(value) if type(value) is str else json.dumps(value)
 
 
 def _seed(value: Any) -> int:  # noqa: ANN401

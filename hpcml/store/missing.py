@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import or_, select
+
 from hpcml.store.database import Database
 from hpcml.store.loading import is_below
-
-_DAMAGE = """
-SELECT run.uid, sum(bad_lines), sum(lost_records) FROM journal JOIN run ON run.id = journal.run_id
-WHERE bad_lines > 0 OR lost_records > 0 GROUP BY run.uid ORDER BY run.uid
-"""
+from hpcml.store.schema import RUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +31,14 @@ def damage(store: Database) -> Damage:
 
     Both sums are 0 and `uids` is empty where everything is there.
     """
-    with store.reading() as reading:
-        found = reading.rows(_DAMAGE)
+    columns = (RUN.c.uid, RUN.c.bad_lines, RUN.c.lost_records)
+    is_damaged = or_(RUN.c.bad_lines > 0, RUN.c.lost_records > 0)
+    with store.reading() as connection:
+        found = connection.execute(select(*columns).where(is_damaged).order_by(RUN.c.uid)).all()
     return Damage(
         uids=[uid for uid, _, _ in found],
-        bad_lines=sum(int(bad_lines) for _, bad_lines, _ in found),
-        lost_records=sum(int(lost_records) for _, _, lost_records in found),
+        bad_lines=sum(bad_lines for _, bad_lines, _ in found),
+        lost_records=sum(lost_records for _, _, lost_records in found),
     )
 
 
@@ -48,10 +48,9 @@ def runs_below(store: Database, *roots: Path) -> dict[str, Path]:
     The directories themselves are not looked at: some may be gone. Used by `hpcml rm`, `cancel`, `retry`, `sync` and
     `ingest`.
     """
-    below = is_below(*roots)
-    with store.reading() as reading:
-        rows = reading.rows(f"SELECT uid, path FROM run WHERE {below.sql} ORDER BY uid", **below.values)  # noqa: S608
-    return {uid: Path(path) for uid, path in rows}
+    query = select(RUN.c.uid, RUN.c.path).where(is_below(*roots)).order_by(RUN.c.uid)
+    with store.reading() as connection:
+        return {uid: Path(path) for uid, path in connection.execute(query)}
 
 
 def without_directory(store: Database, roots: Sequence[Path]) -> list[str]:
@@ -63,8 +62,5 @@ def without_directory(store: Database, roots: Sequence[Path]) -> list[str]:
     there = [root for root in roots if root.is_dir()]
     if not there:
         return []
-    below = is_below(*there)
-    with store.reading() as reading:
-        sql = f"SELECT uid, path FROM run WHERE {below.sql} ORDER BY uid"  # noqa: S608 - our own
-        found = reading.rows(sql, **below.values)
-    return [uid for uid, path in found if not os.path.lexists(f"{path}/run.json")]
+    below = runs_below(store, *there)
+    return [uid for uid, path in below.items() if not os.path.lexists(path / "run.json")]

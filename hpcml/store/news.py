@@ -1,28 +1,30 @@
-"""What is new in run directories, found out without opening a file in which nothing is: what every answer begins with.
+"""What is new in run directories, found out without opening a file: what every answer begins with.
 
-Sizes of journals are compared with the store's cursors, and the size and time of run.json with what was read of it.
-`hpcml.store.ingest` reads what is found here; a command that finds nothing does not even load that.
+The sizes of the files are compared with those that were read. A run that has ended for good is not looked into at all
+until a journal is added to it; `hpcml sync --all` looks at every file. `hpcml.store.ingest` reads what is found here.
 """
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from sqlalchemy import select
 
 from hpcml.errors import HpcmlError
-from hpcml.runs.journal import read_piece, unread
+from hpcml.model.state import State
 from hpcml.runs.layout import RunDir, folders_in, is_run
 from hpcml.store.database import Database
-from hpcml.store.journals import find_header, sizes_in
-from hpcml.store.loading import Where, is_below
+from hpcml.store.journals import MANIFEST, Seen, changed_ns
+from hpcml.store.loading import is_below
 from hpcml.store.parse import storable
-from hpcml.store.reading import StoreReader
+from hpcml.store.schema import RUN
 
 UNLISTED = "the runs in "  # begins the problem that a folder of runs could not be listed
+_WORTH_CLOSING = 100  # runs: for fewer nobody is kept from writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,44 +53,63 @@ class IngestReport:
         )
 
 
-class _Known(NamedTuple):  # and no dataclass: one is made for every run before each answer
-    """What the store has of a run directory; where this equals what is there, no file is opened."""
+class _Read(NamedTuple):
+    """What the store has of a run directory."""
 
-    uid: str
-    stamp: str
-    offsets: dict[str, int]  # journal file -> bytes read
-    sampled: Mapping[str, int] | None  # the same of the telemetry; None: that was read after the run's end
+    files: Mapping[str, Any] | None  # None: it has ended for good
+    closed_ns: int | None
+    has_ended: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What there is to read: `changed` have more than the store has; `report` is about all others."""
+    """What there is to read: `changed` have more than the store has; `report` is about all others.
+
+    `closable` are those, by path, that have ended and in which nothing was written for long: nobody need look into them
+    any more. By each stands when its folder of journals changed last.
+    """
 
     changed: Sequence[RunDir]
+    closable: Mapping[str, int]
     report: IngestReport
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is something to be written."""
+        return bool(self.changed) or len(self.closable) >= _WORTH_CLOSING
 
 
 def find_news(store: Database, *roots: Path, is_anew: bool = False) -> News:
-    """Look at all run directories below *roots*; nothing is written, and no unchanged file opened.
+    """Look at all run directories below *roots*; nothing is written, and no file opened.
 
     With *is_anew* all are changed. A run that lies below several of *roots* is looked at once.
     """
-    with store.reading() as reading:
-        known = _known_runs(reading, is_below(*(root.absolute() for root in roots)))
+    columns = (RUN.c.path, RUN.c.closed_ns, RUN.c.files, RUN.c.state, RUN.c.is_settled)
+    below = is_below(*(root.absolute() for root in roots))
+    known: dict[str, _Read] = {}
+    with store.reading() as connection:
+        for path, closed_ns in connection.execute(select(*columns[:2]).where(below, RUN.c.closed_ns.is_not(None))):
+            known[path] = _Read(None, closed_ns, has_ended=True)
+        for path, _, files, state, is_settled in connection.execute(
+            select(*columns).where(below, RUN.c.closed_ns.is_(None))
+        ):
+            known[path] = _Read(files, None, has_ended=State(state).is_final and is_settled)
     look = _Look(known=known, is_anew=is_anew)
     for root in roots:
         look.go_through(str(root))
-    return News(changed=look.changed, report=IngestReport(runs=look.runs, problems=tuple(look.problems)))
+    report = IngestReport(runs=look.runs, problems=tuple(look.problems))
+    return News(changed=look.changed, closable=look.closable, report=report)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Look:
     """A look at run directories, and what it has found so far."""
 
-    known: Mapping[str, _Known]
+    known: Mapping[str, _Read]
     is_anew: bool
     runs: int = 0
     changed: list[RunDir] = field(default_factory=list)
+    closable: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     _paths: set[str] = field(default_factory=set)
 
@@ -98,9 +119,11 @@ class _Look:
             self._at(root)
             return
         for folder in self._folders_in(root):
-            for path in [folder] if is_run(folder) else self._folders_in(folder):
-                if is_run(path):
-                    self._at(path)
+            if is_run(folder):
+                self._at(folder)
+                continue
+            for path in self._folders_in(folder):
+                self._at(path)
 
     def _folders_in(self, folder: str) -> list[str]:
         """Return what `folders_in` does; nothing, and a problem, where the file system does not tell."""
@@ -111,105 +134,42 @@ class _Look:
             return []
 
     def _at(self, path: str) -> None:
-        """Look at the run in *path*."""
+        """Look at the run in *path*, if there is one."""
         if path in self._paths:
             return
+        read = self.known.get(key_of(path))
+        if (read is None or read.closed_ns is None) and not is_run(path):
+            return
         self._paths.add(path)
-        if self.is_anew or _has_news(path, self.known.get(_key(path)), self.problems):
+        if self.is_anew or read is None or self._has_news(path, read):
             self.changed.append(RunDir(Path(path)))
         else:
             self.runs += 1
 
+    def _has_news(self, path: str, read: _Read) -> bool:
+        """Whether there is anything to read; why a file is left out is added to `problems`.
 
-def is_unchanged(store: Database, run_dir: RunDir) -> IngestReport | None:
-    """Return the report of a run that has nothing new; None where it has, or its run.json cannot be reached."""
-    path = str(run_dir.path)
-    with store.reading() as reading:
-        known = _known_runs(reading, Where("run.path = :path", {"path": _key(path)})).get(_key(path))
-    problems: list[str] = []
-    return None if _has_news(path, known, problems) else IngestReport(runs=1, problems=tuple(problems))
-
-
-# Paths are texts here: making a `Path` of each would take most of the time of a look at ten thousand runs.
-
-
-def _key(path: str) -> str:
-    return storable(os.path.abspath(path))  # noqa: PTH100 - the same, in a fifth of the time
-
-
-def manifest_stamp(path: str) -> str:
-    """Return a text that changes whenever run.json of the run in *path* does: its size and time, without reading it.
-
-    Ingest calls it for every run before each answer. Raises `HpcmlError` where run.json is absent or out of reach.
-    """
-    try:
-        status = os.stat(f"{path}/run.json")  # noqa: PTH116 - as above
-    except OSError as error:
-        why = "is gone" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-        raise HpcmlError(f"{path}/run.json {why}") from error
-    return f"{status.st_size}-{status.st_mtime_ns}"
-
-
-def _has_news(path: str, known: _Known | None, problems: list[str]) -> bool:
-    """Whether there is anything to write, found out without writing; why a file is left out is added to *problems*.
-
-    What cannot be reached is news: whoever reads it says so.
-    """
-    try:
-        if known is None or known.stamp != manifest_stamp(path):
+        What cannot be reached is news: whoever reads it says so.
+        """
+        if read.files is None:
+            return changed_ns(path) != read.closed_ns
+        try:
+            seen = Seen.of(path)
+        except HpcmlError:
             return True
-        if _has_more(f"{path}/journal", known.uid, known.offsets, problems):
+        files = {name: file for name, file in read.files.items() if name != MANIFEST}
+        if (
+            read.files.get(MANIFEST) != seen.stamp
+            or {name: file.get("size", 0) for name, file in files.items()} != seen.sizes
+        ):
             return True
-        return known.sampled is not None and _has_more(f"{path}/telemetry", known.uid, known.sampled, problems)
-    except HpcmlError:
-        return True
-
-
-def _has_more(folder: str, uid: str, offsets: Mapping[str, int], problems: list[str]) -> bool:
-    """Whether the files of *folder* differ from what was read of them, up to the bytes in *offsets*."""
-    sizes = sizes_in(folder)
-    if offsets == sizes:
+        problems = [file["problem"] for file in files.values() if "problem" in file]
+        self.problems += problems
+        if read.has_ended and not problems and seen.is_quiet:
+            self.closable[key_of(path)] = seen.journals_ns
         return False
-    if any(sizes.get(file, -1) < offset for file, offset in offsets.items()):
-        return True
-    for file, size in sizes.items():
-        offset = offsets.get(file, 0)
-        if size <= offset:
-            continue
-        file_path = Path(folder) / file
-        piece = read_piece(file_path, offset, 1)
-        if not piece.is_news:
-            problems += filter(None, [unread(file_path, piece)])
-        else:
-            if file in offsets:
-                return True
-            problem = find_header(file_path, uid)
-            if not isinstance(problem, str):
-                return True
-            problems.append(problem)
-    return False
 
 
-_KNOWN = """
-SELECT run.path, run.uid, manifest_stamp, is_sampled, file, byte_offset
-FROM run LEFT JOIN journal ON journal.run_id = run.id
-"""
-_SAMPLED = "SELECT run.path, file, byte_offset FROM run JOIN sampler ON sampler.run_id = run.id"
-
-
-def _known_runs(reading: StoreReader, which: Where) -> dict[str, _Known]:
-    """Return by path what the store has of the runs that meet the condition."""
-    meeting, values = f"WHERE {which.sql}", which.values
-    # Only of runs that may still be sampled; those whose telemetry was read after their end have nothing more.
-    sampled: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for path, file, byte_offset in reading.rows(f"{_SAMPLED} {meeting} AND NOT is_sampled", **values):
-        sampled[path][file] = byte_offset
-    known: dict[str, _Known] = {}
-    for rows in reading.each(f"{_KNOWN} {meeting}", **values):
-        for path, uid, stamp, is_sampled, file, byte_offset in rows:
-            of_run = known.get(path)
-            if of_run is None:
-                known[path] = of_run = _Known(uid, stamp, {}, None if is_sampled else sampled.get(path, {}))
-            if file is not None:
-                of_run.offsets[file] = byte_offset
-    return known
+def key_of(path: str) -> str:
+    """Return *path* as the column of that name has it."""
+    return storable(os.path.abspath(path))  # noqa: PTH100 - as resolve, in a fifth of the time

@@ -13,20 +13,18 @@ from pathlib import Path
 from hpcml.errors import TAKES_NOTHING, StoreError
 from hpcml.runs import private
 from hpcml.store.database import Database
-from hpcml.store.sqlite.file import SqliteFile, SqliteStore
+from hpcml.store.sqlite.file import open_direct, open_read_only
+from hpcml.store.sqlite.host_copy import open_published
 from hpcml.store.sqlite.location import (
     VARIABLE,
     Mode,
     Placement,
-    SqliteHeader,
     check_place,
     is_on_server,
     only_read,
     path_of,
     placement_of,
 )
-from hpcml.store.sqlite.published import PublishedStore
-from hpcml.store.sqlite.read_only import ReadOnlyStore
 
 _PROBE_BYTES = 4097  # a file of less may lie in its inode, which a quota of bytes does not count
 
@@ -45,9 +43,9 @@ def open_store(url: str, mode: str | None = None) -> Database:
     >>> store = open_store("postgresql://me@db.example/hpcml")  # doctest: +SKIP
     """
     if is_on_server(url):
-        from hpcml.store.postgres import PostgresStore  # noqa: PLC0415 - most stores are files
+        from hpcml.store.postgres import open_server  # noqa: PLC0415 - most stores are files
 
-        return PostgresStore.open(url)
+        return open_server(url)
     return open_file(url, mode)
 
 
@@ -61,32 +59,28 @@ def looked_into(url: str) -> Iterator[Database | None]:
     if placement is not None and not placement.path.exists():
         yield None
         return
-    store = open_store(url) if placement is None else ReadOnlyStore.open(placement)
+    store = open_store(url) if placement is None else open_read_only(placement)
     try:
         yield store
     finally:
         store.close()
 
 
-def open_file(url: str, wanted: str | None) -> SqliteFile:
+def open_file(url: str, wanted: str | None) -> Database:
     """Return the store in the file that *url* names, made where needed and allowed.
 
     *wanted* says how it is used (a name of `location.Mode`, or auto); None means HPCML_STORE_MODE, or else what suits
-    its place. A file that this user may only read becomes a `ReadOnlyStore` whatever *wanted* says. A published file
-    that is to be used directly from now on is published once more, as its mark says so, before it is opened. Raises
-    `StoreError` where there can be no store, and for an unknown *wanted*.
+    its place. A file that this user may only read is read, whatever *wanted* says. Raises `StoreError` where there can
+    be no store, and for an unknown *wanted*.
     """
     path = path_of(url)
     check_place(path)
     placement = _placed(path, wanted)
     if only_read(path):
-        return ReadOnlyStore.open(placement)
-    if placement.mode is not Mode.published and not SqliteHeader.of(path).publication:
-        return SqliteStore.open(placement)
+        return open_read_only(placement)
     if placement.mode is Mode.published:
-        return PublishedStore.open(placement)
-    PublishedStore(placement).hand_over()
-    return SqliteStore.open(placement)
+        return open_published(placement, os.environ)
+    return open_direct(placement)
 
 
 def refusal_of(folder: Path) -> str | None:

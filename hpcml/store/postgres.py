@@ -1,24 +1,18 @@
-"""A store on a PostgreSQL server, reached by its URL, which several users may fill at once.
-
-Transactions lock by name (`hpcml.store.server_locks`, PostgreSQL manual, "Advisory Locks").
-"""
+"""A store on a PostgreSQL server, reached by its URL, which several users may fill at once."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from hpcml.errors import StoreError
-from hpcml.store.database import REVISION, Database
-from hpcml.store.reading import OverSqlalchemy
-from hpcml.store.server_locks import hold_schema
+from hpcml.store.database import APPLICATION_ID, REVISION, Database, of_json, to_json
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +41,8 @@ SELECT current_schema(), getdatabaseencoding(), obj_description(version.oid, 'pg
 FROM (SELECT (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AS oid) AS home
 LEFT JOIN pg_class AS version ON version.relnamespace = home.oid AND version.relname = 'alembic_version'
 """
+# these locks are the database's, which may hold a store in each of several schemas (manual, "Advisory Locks")
+_HOLD_SCHEMA = "SELECT pg_advisory_xact_lock(%s, hashtext(current_schema()))"
 _MAY_WRITE = """
 SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'
   AND has_table_privilege('run', 'INSERT')
@@ -97,173 +93,111 @@ class _Found:
     has_tables: bool
 
 
-class PostgresStore(Database):
-    """A database, or a schema of one, that many users on many hosts fill at the same time.
+def open_server(url: str) -> Database:
+    """Return the store at *url*, its tables made where needed.
 
-    Made by `open`. One connection is kept for as long as the process needs it, and a broken one is replaced at its next
-    use.
+    Raises `StoreError` where the server cannot be reached, or the schema holds something else. *url* is
+    ``postgresql://USER@HOST:PORT/DATABASE``; a schema other than the first in the search path is named by
+    ``?options=-csearch_path%3DNAME`` (PostgreSQL manual, "Connection URIs"). The password is better kept in ~/.pgpass
+    or PGPASSWORD. One connection is kept for as long as the process needs it, and a broken one is replaced.
+
+    Several processes may open and make it at the same time: the first holds the lock of the schema, and the others find
+    it done. A role that may not write gets a store that is read-only.
     """
-
-    def __init__(self, url: URL) -> None:
-        self._url = url
-        self._engine = _make_engine(url)
-        self._schema: str | None = None
-        self._is_read_only = False
-
-    @classmethod
-    def open(cls, url: str) -> PostgresStore:
-        """Return the store at *url*, its tables made where needed.
-
-        Raises `StoreError` where the server cannot be reached, or the schema holds something else. *url* is
-        ``postgresql://USER@HOST:PORT/DATABASE``; a schema other than the first in the search path is named by
-        ``?options=-csearch_path%3DNAME`` (PostgreSQL manual, "Connection URIs"). The password is better kept in
-        ~/.pgpass or PGPASSWORD.
-
-        Several processes may open and make it at the same time: the first holds the lock of the schema, and the others
-        find it done. A role that may not write gets a store that is read-only.
-        """
-        store = cls(parsed(url))
-        try:
-            with store.translated():
-                store._make_if_empty()
-        except BaseException:
-            store.close()
-            raise
-        return store
-
-    @property
-    def name(self) -> str:
-        """The URL without its password."""
-        return _shown(self._url)
-
-    @property
-    def used(self) -> str:
-        """The server's version, and the schema."""
-        version = ".".join(map(str, self._engine.dialect.server_version_info or ()))
-        rights = ", read only" if self._is_read_only else ""
-        return f"PostgreSQL {version}, schema {self._schema}{rights}"
-
-    @property
-    def is_read_only(self) -> bool:
-        """Whether the role of the URL, or the server, allows no writing."""
-        return self._is_read_only
-
-    @property
-    def is_shared(self) -> bool:
-        """Always: anybody with an account may use it."""
-        return True
-
-    @contextmanager
-    def reading(self) -> Iterator[OverSqlalchemy]:
-        """Return a context manager with a snapshot (isolation level REPEATABLE READ).
-
-        The transaction is READ ONLY (PostgreSQL manual, "Transaction Isolation").
-        """
-        reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        with self.translated(), reader.connect() as connection, connection.begin():
-            yield OverSqlalchemy(connection)
-
-    @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """Return a context manager with a connection for transactions.
-
-        What one writes it must lock (`hpcml.store.server_locks`). Transactions run at READ COMMITTED,
-        so that each statement sees what others committed while a lock was waited for. Raises `StoreError` where the
-        role or the server allows no writing.
-        """
-        if self._is_read_only:
-            raise StoreError(f"the store {self.name} may only be read with these rights")
-        with self.translated(), self._writer().connect() as connection:
-            yield connection
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._engine.dispose()
-
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Turn what the server complains of into one line; what is our own bug stays as it is.
-
-        Known errors, by their SQLSTATE, become a `StoreError` with what to do about them. Integrity and programming
-        errors that are not known are bugs of hpcml, and are raised as they are.
-        """
-        import psycopg  # noqa: PLC0415 - as everything of this module, only for who uses it
-
-        try:
-            yield
-        except DBAPIError as error:
-            told = error.orig
-            state = getattr(told, "sqlstate", None)
-            if state not in _ADVICE and isinstance(error, IntegrityError | ProgrammingError):
-                raise
-            raise self._explained(told) from error
-        except psycopg.Error as error:  # from COPY, which goes past SQLAlchemy
-            if error.sqlstate not in _ADVICE and isinstance(error, psycopg.IntegrityError | psycopg.ProgrammingError):
-                raise
-            raise self._explained(error) from error
-
-    def _writer(self) -> Engine:
+    address = parsed(url)
+    store = Database(
+        name=_shown(address),
+        used="",
+        engine=_make_engine(address),
+        explained=lambda error: _explained(address, error),
+        is_shared=True,
+        # one state from beginning to end (PostgreSQL manual, "Transaction Isolation")
+        reading_options={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True},
         # not the server's default, which may be another: what a lock was waited for must then be seen
-        return self._engine.execution_options(isolation_level="READ COMMITTED")
+        writing_options={"isolation_level": "READ COMMITTED"},
+    )
+    try:
+        with store.explaining():
+            _make_if_empty(store)
+    except BaseException:
+        store.close()
+        raise
+    return store
 
-    def _explained(self, told: BaseException | None) -> StoreError:
-        primary = getattr(getattr(told, "diag", None), "message_primary", None)
-        words = " ".join(str(primary or told).split())
-        state = getattr(told, "sqlstate", None)
-        state = state or next((code for part, code in _BY_WORDS.items() if part in words), None)
-        if state is None and f'database "{self._url.database}" does not exist' in words:
-            state = "3D000"
-        if state is None and f'role "{self._url.username}" does not exist' in words:
-            state = "28000"
-        advice = _ADVICE.get(state or "")
-        if advice is None and primary is None and "Is the server running" not in words:  # as libpq asks in English
-            advice = "is the server running, and may it be reached from here?"
-        return StoreError(f"the store {self.name} cannot be used: {words}{f'; {advice}' if advice else ''}")
 
-    def _make_if_empty(self) -> None:
-        with self._engine.connect() as connection, connection.begin():
-            if self._is_made(connection):
-                self._is_read_only = not connection.exec_driver_sql(_MAY_WRITE).scalar_one()
-                return
-        # Imported here, since Alembic would double the start-up time of every command that finds it made.
-        from hpcml.store.create import create_schema  # noqa: PLC0415
+def _make_if_empty(store: Database) -> None:
+    with store.engine.connect() as connection, connection.begin():
+        is_made = _look_at(store, connection)
+        if is_made and not connection.exec_driver_sql(_MAY_WRITE).scalar_one():
+            store.used += ", read only"
+            store.read_only = f"the store {store.name} is read-only for you"
+    if is_made:
+        return
+    # Imported here, since Alembic would double the start-up time of every command that finds it made.
+    from hpcml.store.create import create_schema  # noqa: PLC0415
 
-        with self._writer().connect() as connection, connection.begin():
-            hold_schema(connection)
-            if self._is_made(connection):  # again: somebody else may have been faster
-                return
-            create_schema(connection)
-            connection.exec_driver_sql(f"COMMENT ON TABLE alembic_version IS '{_MARK}'")
-            log.info("made %s with schema %s", self.name, REVISION)
+    with store.writing() as connection:
+        connection.exec_driver_sql(_HOLD_SCHEMA, (APPLICATION_ID,))
+        if _look_at(store, connection):  # again: somebody else may have been faster
+            return
+        create_schema(connection)
+        connection.exec_driver_sql(f"COMMENT ON TABLE alembic_version IS '{_MARK}'")
+        log.info("made %s with schema %s", store.name, REVISION)
 
-    def _is_made(self, connection: Connection) -> bool:
-        """Tell whether the tables are there; False where nothing is.
 
-        Raises `StoreError` for anything that is not ours, and for tables of another version. Also notes the schema's
-        name for `used`. Ours is recognized by a comment on the table alembic_version, since other programs use Alembic
-        too.
-        """
-        found = _Found(*connection.exec_driver_sql(_FOUND, (_MARK,)).one())
-        if found.schema is None:
-            raise StoreError(f"the store {self.name} has no schema to write to: create the one in its search_path")
-        self._schema = found.schema
-        if found.encoding != "UTF8":
-            raise StoreError(
-                f"the store {self.name} is encoded in {found.encoding}, which cannot hold all names: "
-                "create a database with ENCODING 'UTF8' TEMPLATE template0"
-            )
-        if found.is_ours:
-            revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
-            if revision != REVISION:
-                version = f"another version of hpcml (schema {revision})"
-                raise StoreError(f"the tables of the store {self.name} are those of {version}: {_ANEW}")
-            return True
-        if found.has_tables:
-            raise StoreError(
-                f"the store {self.name} has tables of another program in schema {found.schema}: it was left as it is; "
-                "give hpcml a database of its own, or a schema (?options=-csearch_path%3Dhpcml)"
-            )
-        return False
+def _look_at(store: Database, connection: Connection) -> bool:
+    """Tell whether the tables are there; False where nothing is. The server and the schema become `Database.used`.
+
+    Raises `StoreError` for anything that is not ours, and for tables of another version. Ours is recognized by a
+    comment on the table alembic_version, since other programs use Alembic too.
+    """
+    found = _Found(*connection.exec_driver_sql(_FOUND, (_MARK,)).one())
+    if found.schema is None:
+        raise StoreError(f"the store {store.name} has no schema to write to: create the one in its search_path")
+    version = ".".join(map(str, connection.dialect.server_version_info or ()))
+    store.used = f"PostgreSQL {version}, schema {found.schema}"
+    if found.encoding != "UTF8":
+        raise StoreError(
+            f"the store {store.name} is encoded in {found.encoding}, which cannot hold all names: "
+            "create a database with ENCODING 'UTF8' TEMPLATE template0"
+        )
+    if found.is_ours:
+        revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
+        if revision != REVISION:
+            other = f"another version of hpcml (schema {revision})"
+            raise StoreError(f"the tables of the store {store.name} are those of {other}: {_ANEW}")
+        return True
+    if found.has_tables:
+        raise StoreError(
+            f"the store {store.name} has tables of another program in schema {found.schema}: it was left as it is; "
+            "give hpcml a database of its own, or a schema (?options=-csearch_path%3Dhpcml)"
+        )
+    return False
+
+
+def _explained(url: URL, error: Exception) -> StoreError | None:
+    """Return one line on what the server complains of, with what to do where its SQLSTATE is known.
+
+    None for integrity and programming errors that are not known: they are bugs of hpcml.
+    """
+    import psycopg  # noqa: PLC0415 - as everything of this module, only for who uses it
+
+    cause: BaseException | None = error.orig if isinstance(error, DBAPIError) else error
+    if not isinstance(cause, psycopg.Error):
+        return None
+    if cause.sqlstate not in _ADVICE and isinstance(cause, psycopg.IntegrityError | psycopg.ProgrammingError):
+        return None
+    words = " ".join(str(cause.diag.message_primary or cause).split())
+    state = cause.sqlstate or next((code for part, code in _BY_WORDS.items() if part in words), None)
+    if state is None and f'database "{url.database}" does not exist' in words:
+        state = "3D000"
+    if state is None and f'role "{url.username}" does not exist' in words:
+        state = "28000"
+    advice = _ADVICE.get(state or "")
+    # as libpq asks in English
+    if advice is None and cause.diag.message_primary is None and "Is the server running" not in words:
+        advice = "is the server running, and may it be reached from here?"
+    return StoreError(f"the store {_shown(url)} cannot be used: {words}{f'; {advice}' if advice else ''}")
 
 
 def parsed(url: str) -> URL:
@@ -310,6 +244,8 @@ def _make_engine(url: URL) -> Engine:
         url,
         pool_size=1,  # one connection for as long as this process needs it: to make one takes many round trips
         pool_pre_ping=True,  # a wait may take days, in which the server is started anew
+        json_serializer=to_json,
+        json_deserializer=of_json,
         use_native_hstore=False,  # else it asks the server for a type that is not used
         connect_args={**given, **_CONNECTION},
     )

@@ -1,7 +1,7 @@
 """Queries for runs, curves, events and experiments; what commands and the Python API read from the store.
 
-All functions take an open `Database`, use one snapshot each, and change nothing. Values of runs are looked up by
-`hpcml.store.columns`, records loaded by `hpcml.store.loading`.
+All functions take an open `Database`, use one snapshot each, and change nothing. Records are loaded by
+`hpcml.store.loading`; `hpcml.store.keys` says what a key of a condition may be.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Text, and_, cast, func, not_, or_, select
 
 from hpcml.errors import NoSuchRunError, StoreError
+from hpcml.model.record_keys import flag_setting
 from hpcml.model.records import Curve, RunRecord, StoredEvent
 from hpcml.model.state import State
 from hpcml.runs.layout import NEWEST
 from hpcml.spelling import did_you_mean
-from hpcml.store.columns import Keyed
-from hpcml.store.conditions import Condition, Every, meeting, sorted_by
-from hpcml.store.database import Database
-from hpcml.store.loading import RUNS, Where, is_below, load_curves, load_records, load_runs
-from hpcml.store.reading import Row, StoreReader
-from hpcml.store.settings import varied_settings
+from hpcml.store.conditions import Condition, Every, keys_of, meeting, sorted_by
+from hpcml.store.database import Database, chunked
+from hpcml.store.keys import check_known, known_settings, parts_of, plain_value, varied_settings
+from hpcml.store.loading import ALL, is_below, load_curves, load_runs, load_uids, parts_of_list
+from hpcml.store.parse import storable
+from hpcml.store.schema import EVENT, METRIC, RUN
 
 _SHOWN = 5  # candidates in an error's one line
 _OPTIONS = frozenset({"experiment", "submission", "state"})  # by which runs are selected, beside --where
@@ -69,31 +73,43 @@ def find_runs(
     ... )
     """
     now = datetime.now()  # noqa: DTZ005 - without a zone: this machine's, with its rules of summer time
-    sql = f"SELECT id FROM run WHERE {' AND '.join(_selecting(experiment, states))} ORDER BY uid"  # noqa: S608 - our own
-    with store.reading() as reading:
-        wanted = [state.value for state in states]
-        ids = reading.column(f"{sql} DESC" if descending else sql, experiment=experiment, states=wanted)
-        values = Keyed(reading, now=now.timestamp())
+    parts = ALL if settings is None else parts_of_list(settings)
+    where = _selecting(experiment, states)
+    keys = {key for condition in filters for key in keys_of(condition)} | ({sort} if sort is not None else set())
+    with store.reading() as connection:
+        if not keys and limit is None:
+            runs = load_runs(connection, where, parts)
+            return runs[::-1] if descending else runs
+        values: dict[str, dict[str, Any]] = {}
+        if keys:
+            check_known(connection, keys)
+            some = load_runs(connection, where, parts_of(keys))
+            values = {key: {run.uid: plain_value(run, key, now=now.timestamp()) for run in some} for key in keys}
+            uids = [run.uid for run in some]
+        else:
+            uids = list(connection.execute(select(RUN.c.uid).where(where).order_by(RUN.c.uid)).scalars())
+        if descending:
+            uids.reverse()
         if filters:
-            found = meeting(Every(of=tuple(filters)), ids, values, now=now)
-            ids = [run_id for run_id in ids if run_id in found]
+            found = meeting(Every(of=tuple(filters)), uids, values.__getitem__, now=now)
+            uids = [uid for uid in uids if uid in found]
         if sort is not None:
-            ids = sorted_by(values(sort), ids, descending=descending)
+            uids = sorted_by(values[sort], uids, descending=descending)
         is_by_time = sort is None and not descending
-        kept = ids[-limit:] if is_by_time and limit is not None else ids[:limit]
-        return load_runs(reading, kept, settings=settings)
+        kept = uids[-limit:] if is_by_time and limit is not None else uids[:limit]
+        return load_uids(connection, kept, parts)
 
 
 def varied_keys(store: Database) -> set[str]:
     """Return the keys of the settings of which the store has several values."""
-    with store.reading() as reading:
-        return varied_settings(reading)
+    with store.reading() as connection:
+        return varied_settings(connection)
 
 
-def _selecting(experiment: str | None, states: Collection[State]) -> list[str]:
-    by_name = ["experiment = :experiment"] if experiment is not None else []
-    by_state = ["state IN :states"] if states else []
-    return [*by_name, *by_state] or ["id IS NOT NULL"]
+def _selecting(experiment: str | None, states: Collection[State]) -> ColumnElement[bool]:
+    by_name = [RUN.c.experiment == storable(experiment)] if experiment is not None else []
+    by_state = [RUN.c.state.in_([state.value for state in states])] if states else []
+    return and_(RUN.c.id.is_not(None), *by_name, *by_state)
 
 
 def check_keys(store: Database, keys: Collection[str]) -> None:
@@ -102,10 +118,8 @@ def check_keys(store: Database, keys: Collection[str]) -> None:
     Commands with ``--columns`` or ``--by`` call it before they do anything else, so that a misspelt key is an error and
     not a column of nothing.
     """
-    with store.reading() as reading:
-        values = Keyed(reading, now=0.0)
-        for key in keys:
-            values(key)
+    with store.reading() as connection:
+        check_known(connection, keys)
 
 
 def open_runs(store: Database, *roots: Path) -> list[RunRecord]:
@@ -114,11 +128,10 @@ def open_runs(store: Database, *roots: Path) -> list[RunRecord]:
     With *roots* (absolute folders) only those that lie in or below one of them. `hpcml status`, `cancel`, `rm` and the
     check for runs under way before a submission use it.
     """
-    waiting_or_running = [state.value for state in State if not state.is_final]
-    below = is_below(*roots) if roots else Where("run.id IS NOT NULL", {})
-    sql = f"{RUNS} WHERE (run.state IN :states OR NOT run.is_settled) AND {below.sql} ORDER BY run.uid"
-    with store.reading() as reading:
-        return load_records(reading, reading.rows(sql, states=waiting_or_running, **below.values))
+    changing = or_(RUN.c.state.in_([state.value for state in State if not state.is_final]), not_(RUN.c.is_settled))
+    where = and_(changing, is_below(*roots)) if roots else changing
+    with store.reading() as connection:
+        return load_runs(connection, where)
 
 
 def get_run(store: Database, reference: str) -> RunRecord:
@@ -135,8 +148,8 @@ def get_run(store: Database, reference: str) -> RunRecord:
 
 def get_runs(store: Database, uids: Sequence[str]) -> list[RunRecord]:
     """Return the runs with these whole uids, by uid; one that the store does not have is absent."""
-    with store.reading() as reading:
-        return load_records(reading, reading.rows(f"{RUNS} WHERE run.uid IN :uids ORDER BY run.uid", uids=uids))
+    with store.reading() as connection:
+        return load_uids(connection, sorted({storable(uid) for uid in uids}))
 
 
 def runs_meant(store: Database, reference: str) -> list[RunRecord]:
@@ -148,62 +161,60 @@ def runs_meant(store: Database, reference: str) -> list[RunRecord]:
     uid, a name, a part of a uid. Upper and lower case are alike in such a part. The message of an error lists what was
     meant, or what is similar.
     """
-    with store.reading() as reading:
-        if found := NEWEST.fullmatch(reference):
-            rows = _newest(reading, int(found[2]), is_submission=bool(found[1]))
-            if rows:
-                return load_records(reading, rows)
+    word = storable(reference)
+    with store.reading() as connection:
+        if found := NEWEST.fullmatch(word):
+            if runs := _newest(connection, int(found[2]), is_submission=bool(found[1])):
+                return runs
             raise StoreError(f"{reference}: there are fewer {'submissions' if found[1] else 'runs'} than that")
-        rows = reading.rows(f"{RUNS} WHERE run.uid = :uid", uid=reference)
-        is_named = (
-            not rows and reference != ""
-        )  # a variable of the shell that is not set means no run, whatever its name
-        named = reading.rows(f"{RUNS} WHERE run.name = :name ORDER BY run.uid", name=reference) if is_named else []
-        if not rows and not named and len(reference) < _SHORTEST_END:
+        is_whole = connection.execute(select(RUN.c.id).where(RUN.c.uid == word)).first() is not None
+        # a variable of the shell that is not set means no run, whatever its name
+        is_named = not is_whole and word != ""
+        named = _uids(connection, RUN.c.name == word) if is_named else []
+        if not is_whole and not named and len(word) < _SHORTEST_END:
             what = f"; of an id give at least {_SHORTEST_END} characters of its end"
-            raise StoreError(f"no run is called {reference!r}{_other_thing(reading, reference) or what}")
-        if not rows and len(named) != 1 and len(reference) >= _SHORTEST_END:
-            rows = reading.rows(_BY_PART, part=reference.lower(), length=len(reference))
-        rows = rows or named
-        if len(rows) == 1:
-            return load_records(reading, rows)
-        if rows:
-            raise StoreError(f"{reference!r} means {_several([row[1] for row in rows])}; give more of the uid")
-        words = {word for row in reading.rows("SELECT uid, name FROM run") for word in row if word}
-        words |= {uid.rpartition("-")[2] for uid in reading.column("SELECT uid FROM run")}
-        other = _other_thing(reading, reference)
-        experiments = reading.column("SELECT DISTINCT experiment FROM run")
+            raise StoreError(f"no run is called {reference!r}{_other_thing(connection, word) or what}")
+        uids = [word] if is_whole else named
+        if len(uids) != 1 and len(word) >= _SHORTEST_END:
+            uids = _uids(connection, _has_part(word)) or named
+        if len(uids) == 1:
+            return load_uids(connection, uids)
+        if uids:
+            raise StoreError(f"{reference!r} means {_several(uids)}; give more of the uid")
+        words = {word for row in connection.execute(select(RUN.c.uid, RUN.c.name)) for word in row if word}
+        words |= {uid.rpartition("-")[2] for uid in _uids(connection, RUN.c.id.is_not(None))}
+        experiments = connection.execute(select(RUN.c.experiment).distinct()).scalars().all()
+        other = _other_thing(connection, word)
         told = f"no run is called {reference!r}{other}" if other else _not_found(reference, words, experiments)
         raise NoSuchRunError(told, reference)
 
 
-_BY_PART = f"""
-{RUNS} WHERE length(run.uid) >= :length
-AND (substr(lower(run.uid), 1, :length) = :part OR substr(lower(run.uid), length(run.uid) - :length + 1) = :part)
-ORDER BY run.uid
-"""
+def _uids(connection: Connection, where: ColumnElement[bool]) -> list[str]:
+    return list(connection.execute(select(RUN.c.uid).where(where).order_by(RUN.c.uid)).scalars())
 
 
-def _other_thing(reading: StoreReader, word: str) -> str:
+def _has_part(word: str) -> ColumnElement[bool]:
+    """Return the condition that a uid begins or ends with *word*, in upper or lower case."""
+    uid, size = func.lower(RUN.c.uid), len(word)
+    ends = func.substr(uid, func.length(uid) - size + 1) == word.lower()
+    return and_(func.length(uid) >= size, or_(func.substr(uid, 1, size) == word.lower(), ends))
+
+
+def _other_thing(connection: Connection, word: str) -> str:
     """Return "; it is an experiment: ..." for a *word* that is known as something else than a run; "" for others."""
-    for what, option, sql in _OTHER_THINGS:
-        if reading.rows(sql, word=word):
-            return f"; it is {what}: {option}{'' if option.endswith('=') else ' '}{shlex.quote(word)}"
+    things: Sequence[tuple[str, str, ColumnElement[bool]]] = (
+        ("an experiment", "--experiment", RUN.c.experiment == word),
+        ("a submission", "--submission", RUN.c.submission == word),
+        ("a metric", "--metric", RUN.c.id.in_(select(METRIC.c.run_id).where(METRIC.c.name == word))),
+        ("a tag", "--where tag=", cast(RUN.c.tags, Text).contains(json.dumps(word), autoescape=True)),
+        ("a precision", "--where precision=", RUN.c.precision == word),
+    )
+    found = [(what, option) for what, option, where in things if _uids(connection, where)[:1]]
+    if not found and {word, f"{word}.name", flag_setting(word)} & known_settings(connection):
+        found = [("a setting", "--by")]
+    for what, option in found:
+        return f"; it is {what}: {option}{'' if option.endswith('=') else ' '}{shlex.quote(word)}"
     return f"; it is a state: --state {word.upper()}" if word.upper() in State.__members__ else ""
-
-
-_OTHER_THINGS = (
-    ("an experiment", "--experiment", "SELECT 1 FROM run WHERE experiment = :word LIMIT 1"),
-    ("a submission", "--submission", "SELECT 1 FROM run WHERE submission = :word LIMIT 1"),
-    ("a metric", "--metric", "SELECT 1 FROM metric WHERE name = :word"),
-    ("a tag", "--where tag=", "SELECT 1 FROM run_tag WHERE tag = :word LIMIT 1"),
-    ("a precision", "--where precision=", "SELECT 1 FROM run WHERE precision = :word LIMIT 1"),
-    (
-        "a setting",
-        "--by",
-        "SELECT 1 FROM setting WHERE key = :word OR key IN (:word || '.name', 'workload.args.' || :word) LIMIT 1",
-    ),
-)
 
 
 def _not_found(reference: str, known: Collection[str], experiments: Collection[str]) -> str:
@@ -219,15 +230,14 @@ def _not_found(reference: str, known: Collection[str], experiments: Collection[s
     return f"no run is called {reference!r}; {meant or 'hpcml runs lists them'}"
 
 
-def _newest(reading: StoreReader, number: int, *, is_submission: bool) -> list[Row]:
-    """Return the row of the newest run but *number* - 1, or those of the runs of such a submission, by uid."""
+def _newest(connection: Connection, number: int, *, is_submission: bool) -> list[RunRecord]:
+    """Return the newest run but *number* - 1, or the runs of such a submission, by uid."""
     if not is_submission:
-        return reading.rows(f"{RUNS} ORDER BY run.uid DESC LIMIT 1 OFFSET :before", before=number - 1)
-    wanted = (
-        "SELECT submission FROM run WHERE submission IS NOT NULL "
-        "GROUP BY submission ORDER BY max(uid) DESC LIMIT 1 OFFSET :before"
-    )
-    return reading.rows(f"{RUNS} WHERE run.submission = ({wanted}) ORDER BY run.uid", before=number - 1)
+        newest = select(RUN.c.uid).order_by(RUN.c.uid.desc()).limit(1).offset(number - 1)
+        return load_runs(connection, RUN.c.uid.in_(newest))
+    submissions = select(RUN.c.submission).where(RUN.c.submission.is_not(None)).group_by(RUN.c.submission)
+    wanted = submissions.order_by(func.max(RUN.c.uid).desc()).limit(1).offset(number - 1)
+    return load_runs(connection, RUN.c.submission.in_(wanted))
 
 
 def _several(uids: Sequence[str]) -> str:
@@ -241,10 +251,11 @@ def runs_by_spec(store: Database, hashes: Collection[str]) -> dict[str, list[tup
     begin with the time of submission, hence "oldest first".
     """
     found: defaultdict[str, list[tuple[str, State]]] = defaultdict(list)
-    sql = "SELECT spec_hash, uid, state FROM run WHERE spec_hash IN :hashes ORDER BY uid"
-    with store.reading() as reading:
-        for spec_hash, uid, state in reading.rows(sql, hashes=sorted(set(hashes))):
-            found[spec_hash].append((uid, State(state)))
+    query = select(RUN.c.spec_hash, RUN.c.uid, RUN.c.state).order_by(RUN.c.uid)
+    with store.reading() as connection:
+        for chunk in chunked(sorted(set(hashes))):
+            for spec_hash, uid, state in connection.execute(query.where(RUN.c.spec_hash.in_(chunk))):
+                found[spec_hash].append((uid, State(state)))
     return found
 
 
@@ -254,9 +265,9 @@ def curve(store: Database, uid: str, metric: str) -> Curve:
     Raises `StoreError` for an unknown uid. One point for each step, merged over writers and attempts
     (`hpcml.store.curves.merge`).
     """
-    with store.reading() as reading:
-        _run_id(reading, uid)
-        return load_curves(reading, [uid], metric).get(uid, Curve())
+    with store.reading() as connection:
+        _run_id(connection, uid)
+        return load_curves(connection, [uid], metric).get(uid, Curve())
 
 
 def curves(store: Database, uids: Sequence[str], metric: str, *, is_timed: bool = True) -> dict[str, Curve]:
@@ -265,8 +276,8 @@ def curves(store: Database, uids: Sequence[str], metric: str, *, is_timed: bool 
     Times are seconds since the start of each run, or nan unless *is_timed*. A uid that is named twice is looked up
     once.
     """
-    with store.reading() as reading:
-        found = load_curves(reading, list(dict.fromkeys(uids)), metric, is_timed=is_timed)
+    with store.reading() as connection:
+        found = load_curves(connection, list(dict.fromkeys(uids)), metric, is_timed=is_timed)
         return {uid: found[uid] if uid in found else Curve() for uid in uids}
 
 
@@ -276,21 +287,16 @@ def events(store: Database, uid: str) -> list[StoredEvent]:
     Raises `StoreError` for an unknown uid. Events of the same millisecond are in the order of their attempts and
     journals. Before the run started, times are negative.
     """
-    with store.reading() as reading:
-        run_id, clock_ms = _run_id(reading, uid)
+    columns = (EVENT.c.t_ms, EVENT.c.writer, EVENT.c.attempt, EVENT.c.name, EVENT.c.details)
+    order = (EVENT.c.t_ms, EVENT.c.attempt, EVENT.c.file, EVENT.c.ordinal)
+    with store.reading() as connection:
+        run_id, clock_ms = _run_id(connection, uid)
         return [
-            StoredEvent(
-                t_s=(t_ms - clock_ms) / 1000, writer=writer, attempt=attempt, name=name, details=json.loads(details)
+            StoredEvent(t_s=(t_ms - clock_ms) / 1000, writer=writer, attempt=attempt, name=name, details=details)
+            for t_ms, writer, attempt, name, details in connection.execute(
+                select(*columns).where(EVENT.c.run_id == run_id).order_by(*order)
             )
-            for t_ms, writer, attempt, name, details in reading.rows(_EVENTS, run=run_id)
         ]
-
-
-_EVENTS = """
-SELECT event.t_ms, journal.writer, journal.attempt, event.name, event.details
-FROM event JOIN journal ON journal.id = event.journal_id WHERE event.run_id = :run
-ORDER BY event.t_ms, journal.attempt, journal.file, event.ordinal
-"""
 
 
 def experiments(store: Database) -> list[Experiment]:
@@ -298,11 +304,12 @@ def experiments(store: Database) -> list[Experiment]:
 
     Counted are all runs of the store, in whatever folder they lie.
     """
-    sql = "SELECT experiment, state, count(*), max(submitted_at) FROM run GROUP BY experiment, state"
+    columns = (RUN.c.experiment, RUN.c.state)
+    query = select(*columns, func.count(), func.max(RUN.c.submitted_at)).group_by(*columns).order_by(*columns)
     counts: dict[str, Counter[State]] = {}
     latest: dict[str, str | None] = {}
-    with store.reading() as reading:
-        for name, state, count, submitted_at in reading.rows(f"{sql} ORDER BY experiment, state"):
+    with store.reading() as connection:
+        for name, state, count, submitted_at in connection.execute(query):
             counts.setdefault(name, Counter())[State(state)] = count
             latest[name] = max(latest.get(name) or "", submitted_at or "") or None
     return [
@@ -311,7 +318,8 @@ def experiments(store: Database) -> list[Experiment]:
     ]
 
 
-def _run_id(reading: StoreReader, uid: str) -> tuple[int, int]:
-    for run_id, clock_ms in reading.rows("SELECT id, clock_ms FROM run WHERE uid = :uid", uid=uid):
-        return run_id, clock_ms
-    raise StoreError(f"no run has the uid {uid!r}")
+def _run_id(connection: Connection, uid: str) -> tuple[int, int]:
+    row = connection.execute(select(RUN.c.id, RUN.c.clock_ms).where(RUN.c.uid == storable(uid))).first()
+    if row is None:
+        raise StoreError(f"no run has the uid {uid!r}")
+    return row[0], row[1]

@@ -43,8 +43,7 @@ def ask(store: Database, sql: str, *, limit_s: float) -> SqlRows:
         raise StoreError("query: there is no statement to answer")
     if storable(sql) != sql:
         raise StoreError(f"query: {sql!r} holds what is no UTF-8 text, and no database takes: leave that out")
-    with store.reading() as reading:
-        connection = reading.connection
+    with store.reading() as connection:
         foreign = connection.dialect.loaded_dbapi
         begun = time.monotonic()
         try:

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import select
 
 from hpcml.errors import StoreError
 from hpcml.model.query_results import TelemetrySpan, Timeline
 from hpcml.store.database import Database
-
-_FIELDS = [field for field in fields(TelemetrySpan) if field.name != "t_s"]
-_SPANS = (
-    f"SELECT bucket.device_id, bucket.t_ms, {', '.join(f'bucket.{field.name}' for field in _FIELDS)} "  # noqa: S608
-    "FROM bucket JOIN device ON device.id = bucket.device_id JOIN sampler ON sampler.id = device.sampler_id "
-    "WHERE sampler.run_id = :run ORDER BY bucket.device_id, bucket.t_ms"
-)
-_DEVICES = """
-SELECT sampler.attempt, sampler.node, sampler.file, device.name, device.id, sampler.host, device.uuid
-FROM sampler JOIN device ON device.sampler_id = sampler.id WHERE sampler.run_id = :run
-"""
+from hpcml.store.schema import RUN, SAMPLE, SPAN_COLUMNS
 
 
 def timelines(store: Database, uid: str) -> list[Timeline]:
@@ -28,20 +20,21 @@ def timelines(store: Database, uid: str) -> list[Timeline]:
     Times are seconds since the run's start. Raises `StoreError` for an unknown uid. `hpcml show`, `compare` and
     `report` draw them. GPUs are in the order of their numbers, the host last.
     """
-    with store.reading() as reading:
-        run = reading.rows("SELECT id, clock_ms FROM run WHERE uid = :uid", uid=uid)
-        if not run:
+    device = (SAMPLE.c.attempt, SAMPLE.c.node, SAMPLE.c.file, SAMPLE.c.device, SAMPLE.c.host, SAMPLE.c.uuid)
+    query = select(*device, SAMPLE.c.t_ms, *(SAMPLE.c[name] for name in SPAN_COLUMNS)).order_by(SAMPLE.c.t_ms)
+    spans: defaultdict[tuple[Any, ...], list[TelemetrySpan]] = defaultdict(list)
+    with store.reading() as connection:
+        run = connection.execute(select(RUN.c.id, RUN.c.clock_ms).where(RUN.c.uid == uid)).first()
+        if run is None:
             raise StoreError(f"no run has the uid {uid!r}")
-        ((run_id, clock_ms),) = run
-        devices = reading.rows(_DEVICES, run=run_id)
-        spans: defaultdict[int, list[TelemetrySpan]] = defaultdict(list)
-        for device_id, t_ms, *values in reading.rows(_SPANS, run=run_id):
-            told = {field.name: value for field, value in zip(_FIELDS, values, strict=True)}
-            spans[device_id].append(TelemetrySpan(t_s=(t_ms - clock_ms) / 1000, **told))
-    devices.sort(key=lambda row: (*row[:3], *_in_order(row[3])))
+        for row in connection.execute(query.where(SAMPLE.c.run_id == run.id)):
+            values = dict(zip(SPAN_COLUMNS, row[7:], strict=True))
+            spans[tuple(row[:6])].append(TelemetrySpan(t_s=(row.t_ms - run.clock_ms) / 1000, **values))
     return [
-        Timeline(attempt=attempt, node=node, host=host, device=name, uuid=uuid, spans=tuple(spans[at]))
-        for attempt, node, _, name, at, host, uuid in devices
+        Timeline(attempt=attempt, node=node, host=host, device=name, uuid=uuid, spans=tuple(of_device))
+        for (attempt, node, _, name, host, uuid), of_device in sorted(
+            spans.items(), key=lambda item: (*item[0][:3], *_in_order(item[0][3]))
+        )
     ]
 
 

@@ -8,128 +8,136 @@ docs/store.md lists the columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 from sqlalchemy import Connection
 
-from hpcml.store.schema import BUCKET, RUN_USAGE, RUN_WORK
+from hpcml.model.records import Usage, Work
+from hpcml.store.schema import RUN, SPAN_COLUMNS
 
 _RUNS = (
     *("uid", "experiment", "name", "state", "is_settled", "cause", "reason", "exit_code", "attempt", "seed"),
     *("precision", "precision_effective", "numerics", "scheduler", "job_id", "array_index", "job_name", "job_cluster"),
     *("submission", "submitted_at", "t_start", "t_end", "wall_s", "spec_hash", "git_commit", "git_dirty", "path"),
 )
-_FLAGS = ("is_settled", "git_dirty", "energy_disagrees")
-_USAGE = tuple(column.name for column in RUN_USAGE.c if column.name != "run_id")
-_WORK = tuple(column.name for column in RUN_WORK.c if column.name != "run_id")
-_SPAN = tuple(column.name for column in BUCKET.c if column.name not in ("device_id", "t_ms"))
-_JSON_TEXT = {
-    "sqlite": "CASE WHEN substr({0}, 1, 1) = '\"' AND json_valid({0}) THEN json_extract({0}, '$')"
-    " WHEN {0} <> 'null' THEN {0} END",
-    # What PostgreSQL cannot have as text, NUL and half of a pair of surrogates, stays as JSON writes it. A backslash
-    # that is one is taken out before that is looked for.
-    "postgresql": r"""CASE WHEN left({0}, 1) = '"' AND position('\u0000' in replace({0}, '\\', '')) = 0
-        AND regexp_replace(replace({0}, '\\', ''), '\\ud[89ab][0-9a-f]{{2}}\\ud[c-f][0-9a-f]{{2}}', '', 'g')
-        !~ '\\ud[89a-f]' THEN {0}::json #>> '{{}}' WHEN {0} <> 'null' THEN {0} END""",
-}
-_JSON_NUMBER = {
-    "sqlite": "CASE WHEN json_valid({0}) AND json_type({0}) IN ('integer', 'real') THEN CAST({0} AS REAL) END",
-    "postgresql": r"""CASE WHEN length({0}) < 300 AND {0} ~ '^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{{1,2}})?$'
-        THEN {0}::double precision END""",
-}
-# view -> (what it has a row for, its columns, the query)
+_METRIC = ("n", "n_nonfinite", "first", "last", "last_step", "min", "min_step", "max", "max_step")
+_NUMBERS = ("attempt", "node", "read", "events", "bad_lines", "next_seq", "records")
+_FILE = {**dict.fromkeys(_NUMBERS, "int"), "writer": "str", "host": "str", "t0": "float"}
+_USAGE, _WORK = (tuple(field.name for field in fields(kind)) for kind in (Usage, Work))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Json:
+    """How a database speaks of JSON: the members of an object, those of a list, and values."""
+
+    members: str  # rows p (key, value)
+    items: str  # rows p (value)
+    text: str  # of p.value: what is no text stays as JSON has it
+    number: str  # of p.value, NULL where it is none
+    id: str  # p.value as a whole number
+    member: Mapping[str, str]  # of p.value, by its type
+    below: Mapping[str, str]  # of the member p.key of a column of table run, by its type
+
+
+_SQLITE = _Json(
+    members="json_each({0})",
+    items="json_each({0})",
+    text="CASE p.type WHEN 'null' THEN NULL WHEN 'true' THEN 'true' WHEN 'false' THEN 'false'"
+    " ELSE CAST(p.value AS TEXT) END",
+    number="CASE WHEN p.type IN ('integer', 'real') THEN CAST(p.value AS REAL) END",
+    id="p.value",
+    member=dict.fromkeys(("int", "float", "str", "bool"), "json_extract({0}, '$.{1}')"),
+    below=dict.fromkeys(("int", "float", "str"), "json_extract({0}, p.fullkey || '.{1}')"),
+)
+_CASTS = {"int": "({0} ->> '{1}')::bigint", "float": "({0} ->> '{1}')::double precision", "str": "({0} ->> '{1}')"}
+_POSTGRES = _Json(
+    members="json_each({0})",
+    items="json_array_elements({0}) AS p(value)",
+    text="p.value #>> '{{}}'",
+    number="CASE WHEN json_typeof(p.value) = 'number' AND length(p.value::text) < 300"
+    " THEN (p.value #>> '{{}}')::double precision END",
+    id="(p.value #>> '{{}}')::int",
+    member={**_CASTS, "bool": "({0} ->> '{1}')::boolean::int"},
+    below={kind: cast.replace("{0}", "({0} -> p.key)") for kind, cast in _CASTS.items()},
+)
+_OF_JSON = {"sqlite": _SQLITE, "postgresql": _POSTGRES}
+
+# view -> (what it has a row for, its columns, the query); a word in braces is what `_words` returns
 VIEWS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
-    "runs": ("run", _RUNS, "SELECT {columns} FROM run"),
+    "runs": ("run", _RUNS, "SELECT {runs} FROM run"),
     "params": (
         "setting of a run",
         ("uid", "key", "value", "number"),
-        """SELECT run.uid, p.key, {text_of_value}, {number_of_value} FROM run_settings r
-            JOIN setting p ON p.settings_id = r.settings_id JOIN run ON run.id = r.run_id""",
+        (
+            "SELECT s.uid, p.key, {text}, {number}"
+            " FROM (SELECT run.uid, {id} AS settings_id FROM run CROSS JOIN {settings}) s"
+            " JOIN settings ON settings.id = s.settings_id CROSS JOIN {content}"
+        ),
     ),
     "facts": (
         "fact of a run",
         ("uid", "key", "value", "number"),
-        "SELECT run.uid, p.key, {text_of_value}, {number_of_value} FROM run_fact p JOIN run ON run.id = p.run_id",
+        "SELECT run.uid, p.key, {text}, {number} FROM run CROSS JOIN {facts}",
     ),
-    "tags": ("tag of a run", ("uid", "tag"), "SELECT run.uid, t.tag FROM run_tag t JOIN run ON run.id = t.run_id"),
-    "notes": (
-        "note on a run",
-        ("uid", "at", "author", "text"),
-        "SELECT run.uid, n.at, n.author, n.text FROM run_note n JOIN run ON run.id = n.run_id",
-    ),
+    "tags": ("tag of a run", ("uid", "tag"), "SELECT run.uid, {text} FROM run CROSS JOIN {tags}"),
+    "notes": ("note on a run", ("uid", "at", "author", "text"), "SELECT run.uid, {note} FROM run CROSS JOIN {notes}"),
     # A sum beyond the largest float has no mean.
     "metrics": (
         "metric of a run",
+        ("uid", "metric", *_METRIC, "mean"),
         (
-            "uid",
-            "metric",
-            "n",
-            "n_nonfinite",
-            "first",
-            "last",
-            "last_step",
-            "min",
-            "min_step",
-            "max",
-            "max_step",
-            "mean",
+            "SELECT run.uid, metric.name, {metric},"
+            " CASE WHEN abs(metric.total) <= 1.7976931348623157e308"
+            " THEN metric.total / NULLIF(metric.n - metric.n_nonfinite, 0) END"
+            " FROM metric JOIN run ON run.id = metric.run_id"
         ),
-        """SELECT run.uid, metric.name, s.n, s.n_nonfinite, s.first, s.last, s.last_step, s.min, s.min_step, s.max,
-            s.max_step,
-            CASE WHEN abs(s.total) <= 1.7976931348623157e308 THEN s.total / NULLIF(s.n - s.n_nonfinite, 0) END
-            FROM summary s JOIN run ON run.id = s.run_id JOIN metric ON metric.id = s.metric_id""",
     ),
-    # Where several journals have a step of a metric, the one counts that stands highest among the run's. What attempts
-    # did from the first step of a later one on does not count.
     "points": (
         "value of a metric",
         ("uid", "metric", "step", "t_s", "value"),
-        """SELECT run.uid, metric.name, p.step, (p.t_ms - run.clock_ms) / CAST(1000 AS DOUBLE PRECISION), p.value
-            FROM series s JOIN run ON run.id = s.run_id JOIN metric ON metric.id = s.metric_id
-            JOIN journal j ON j.id = s.journal_id JOIN point p ON p.series_id = s.id
-            WHERE NOT EXISTS (
-              SELECT 1 FROM series s2 JOIN journal j2 ON j2.id = s2.journal_id JOIN point p2 ON p2.series_id = s2.id
-              WHERE s2.run_id = s.run_id AND s2.metric_id = s.metric_id AND j2.rank > j.rank AND p2.step = p.step)
-            AND NOT EXISTS (
-              SELECT 1 FROM series s2 JOIN journal j2 ON j2.id = s2.journal_id JOIN point p2 ON p2.series_id = s2.id
-              WHERE s2.run_id = s.run_id AND s2.metric_id = s.metric_id AND p2.step < p.step
-              AND j2.attempt > j.attempt)""",
+        (
+            "SELECT run.uid, metric.name, point.step, {t_s}, point.value"
+            " FROM point JOIN metric ON metric.id = point.metric_id JOIN run ON run.id = metric.run_id"
+        ),
     ),
-    "usage": (
-        "run that was measured",
-        ("uid", *_USAGE),
-        "SELECT run.uid, {usage} FROM run_usage u JOIN run ON run.id = u.run_id",
-    ),
-    "work": (
-        "run whose program counted",
-        ("uid", *_WORK),
-        "SELECT run.uid, {work} FROM run_work w JOIN run ON run.id = w.run_id",
-    ),
+    "usage": ("run that was measured", ("uid", *_USAGE), "SELECT run.uid, {usage} FROM run WHERE usage IS NOT NULL"),
+    "work": ("run whose program counted", ("uid", *_WORK), "SELECT run.uid, {work} FROM run WHERE work IS NOT NULL"),
     "timelines": (
         "about ten seconds of a GPU or a node",
-        ("uid", "attempt", "node", "host", "device", "uuid", "t_s", *_SPAN),
-        """SELECT run.uid, s.attempt, s.node, s.host, d.name, d.uuid,
-            (b.t_ms - run.clock_ms) / CAST(1000 AS DOUBLE PRECISION), {span}
-            FROM bucket b JOIN device d ON d.id = b.device_id JOIN sampler s ON s.id = d.sampler_id
-            JOIN run ON run.id = s.run_id""",
+        ("uid", "attempt", "node", "host", "device", "uuid", "t_s", *SPAN_COLUMNS),
+        (
+            "SELECT run.uid, sample.attempt, sample.node, sample.host, sample.device, sample.uuid, {t_s}, {sample}"
+            " FROM sample JOIN run ON run.id = sample.run_id"
+        ),
     ),
     "events": (
         "event",
         ("uid", "t_s", "attempt", "writer", "name", "details"),
-        """SELECT run.uid, (e.t_ms - run.clock_ms) / CAST(1000 AS DOUBLE PRECISION), j.attempt, j.writer, e.name,
-            e.details FROM event e JOIN run ON run.id = e.run_id JOIN journal j ON j.id = e.journal_id""",
+        (
+            "SELECT run.uid, {t_s}, event.attempt, event.writer, event.name, CAST(event.details AS TEXT)"
+            " FROM event JOIN run ON run.id = event.run_id"
+        ),
     ),
     "journals": (
         "journal of a run",
         ("uid", "file", "attempt", "writer", "host", "t0", "bytes", "events", "bad_lines", "lost_records"),
-        """SELECT run.uid, j.file, j.attempt, j.writer, j.host, j.t0, j.byte_offset, j.events, j.bad_lines,
-            j.lost_records FROM journal j JOIN run ON run.id = j.run_id""",
+        (
+            "SELECT uid, substr(file, 9), COALESCE(attempt, 0), writer, host, t0, COALESCE(read, 0),"
+            " COALESCE(events, 0), COALESCE(bad_lines, 0),"
+            " CASE WHEN next_seq > COALESCE(records, 0) THEN next_seq - COALESCE(records, 0) ELSE 0 END"
+            " FROM (SELECT run.uid, p.key AS file, {file} FROM run CROSS JOIN {files}) f"
+            " WHERE substr(file, 1, 8) = 'journal/' AND writer IS NOT NULL"
+        ),
     ),
     "samplers": (
         "file of telemetry of a run",
         ("uid", "file", "attempt", "node", "host", "t0", "bytes", "bad_lines"),
-        """SELECT run.uid, s.file, s.attempt, s.node, s.host, s.t0, s.byte_offset, s.bad_lines
-            FROM sampler s JOIN run ON run.id = s.run_id""",
+        (
+            "SELECT uid, substr(file, 11), COALESCE(attempt, 0), COALESCE(node, 0), host, t0, COALESCE(read, 0),"
+            " COALESCE(bad_lines, 0) FROM (SELECT run.uid, p.key AS file, {file} FROM run CROSS JOIN {files}) f"
+            " WHERE substr(file, 1, 10) = 'telemetry/' AND writer IS NOT NULL"
+        ),
     ),
 }
 
@@ -139,26 +147,43 @@ def create_views(connection: Connection) -> None:
 
     None of them may be there.
     """
-    kind = connection.dialect.name
-    words = {
-        # numbers, as SQLite has them: the same question then has the same answer everywhere
-        "{columns}": _columns(_RUNS, "run"),
-        "{usage}": _columns(_USAGE, "u"),
-        "{work}": _columns(_WORK, "w"),
-        "{span}": _columns(_SPAN, "b"),
-        "{text_of_value}": _JSON_TEXT[kind].format("p.value"),
-        "{number_of_value}": _JSON_NUMBER[kind].format("p.value"),
-    }
+    words = _words(_OF_JSON[connection.dialect.name])
     for name, (_, columns, query) in VIEWS.items():
-        for word, meaning in words.items():
-            query = query.replace(word, meaning)  # noqa: PLW2901 - the same query, in other words
+        table = next((table for table in ("point", "sample", "event") if f"FROM {table} " in query), "")
+        t_s = f"({table}.t_ms - run.clock_ms) / CAST(1000 AS DOUBLE PRECISION)"
+        for word, meaning in {**words, "t_s": t_s}.items():
+            query = query.replace(f"{{{word}}}", meaning)  # noqa: PLW2901 - the same query, in other words
         # psycopg takes a % for the beginning of a parameter only where there are parameters
         connection.exec_driver_sql(f"CREATE VIEW {name} ({', '.join(columns)}) AS {query}")
 
 
-def _columns(names: Sequence[str], table: str) -> str:
-    each = [f"{table}.{name}" for name in names]
-    return ", ".join(
-        f"CASE WHEN {column} THEN 1 WHEN NOT {column} THEN 0 END" if name in _FLAGS else column
-        for name, column in zip(names, each, strict=True)
-    )
+def _words(json: _Json) -> dict[str, str]:
+    documents = ("facts", "files")
+    lists = ("settings", "tags", "notes")
+    note = {"at": "float", "author": "str", "text": "str"}
+    return {
+        "runs": ", ".join(map(_column, _RUNS)),
+        "metric": ", ".join(f"metric.{name}" for name in _METRIC),
+        "sample": ", ".join(f"sample.{name}" for name in SPAN_COLUMNS),
+        "text": json.text.format(),
+        "number": json.number.format(),
+        "id": json.id.format(),
+        "content": json.members.format("settings.content") + " p",
+        **{name: f"{json.members.format(f'run.{name}')} p" for name in documents},
+        **{name: f"{json.items.format(f'run.{name}')}{'' if ' AS p' in json.items else ' p'}" for name in lists},
+        "note": ", ".join(json.member[kind].format("p.value", name) for name, kind in note.items()),
+        "usage": _members(json, "usage", Usage),
+        "work": _members(json, "work", Work),
+        "file": ", ".join(f"{json.below[kind].format('run.files', name)} AS {name}" for name, kind in _FILE.items()),
+    }
+
+
+def _members(json: _Json, column: str, record: type[Usage | Work]) -> str:
+    kinds = {field.name: str(field.type).partition(" ")[0] for field in fields(record)}
+    return ", ".join(json.member[kind].format(f"run.{column}", name) for name, kind in kinds.items())
+
+
+def _column(name: str) -> str:
+    """Return a column of table `run`; yes and no as numbers, so that the same question has the same answer anywhere."""
+    is_flag = RUN.c[name].type.python_type is bool
+    return f"CASE WHEN run.{name} THEN 1 WHEN NOT run.{name} THEN 0 END" if is_flag else f"run.{name}"

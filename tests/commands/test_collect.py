@@ -180,14 +180,14 @@ def test_what_was_said_of_a_job_that_is_forgotten_counts_no_more(places: Places)
 
     with opened(places) as store:
         collect(store, places)
-        keep_words(store, {run_dir.uid: WAITS}, at=time.time())
+        keep_words(places.home, {run_dir.uid: WAITS}, at=time.time())
         long_ago = time.time() - QUIET_S
         for journal in run_dir.journal_files():
             os.utime(journal, (long_ago, long_ago))
         (run,) = collect(store, places, lambda _: {run_dir.uid: None}).runs  # its id is another job's
 
         assert run.state is State.LOST
-        (standing,) = standing_of(store, [run])
+        (standing,) = standing_of(places.home, [run])
     assert standing.known is None
 
 
@@ -211,8 +211,8 @@ def test_a_job_that_carries_out_others_is_not_that_of_a_run_that_it_has_done(pla
 
     with opened(places) as store:
         collect(store, places)
-        keep_words(store, {done: runs_, goes_on: runs_}, at=time.time())
-        found = {one.record.uid: one.known for one in standing_of(store, find_runs(store))}
+        keep_words(places.home, {done: runs_, goes_on: runs_}, at=time.time())
+        found = {one.record.uid: one.known for one in standing_of(places.home, find_runs(store))}
 
     assert (found[done], found[goes_on] is not None) == (None, True)
 
@@ -267,9 +267,7 @@ def test_a_run_submitted_after_the_last_question_is_asked_about_soon(
             at_s = submitted_s + later_s
             if later_s == 5:
                 submit("8")
-            asked = SchedulersAsked(
-                store=store, backends=Backends.here(places, {}), interval_s=60.0, now=lambda at_s=at_s: at_s
-            )
+            asked = SchedulersAsked(backends=Backends.here(places, {}), interval_s=60.0, now=lambda at_s=at_s: at_s)
             found = look(store, places, Selection(), asked)
             seen.append([one.said_at and round(one.said_at - submitted_s) for one in found])
 

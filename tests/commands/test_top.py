@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcml.commands.reported import Reported
+from hpcml.commands.follow import Reported
 from hpcml.commands.selection import Selection
 from hpcml.commands.top import RunTop, Sampled, find_runs, follow
 from hpcml.errors import StoreError

@@ -327,3 +327,23 @@ def test_a_definition_of_the_users_own_that_hpcml_cannot_pin_is_refused(tmp_path
         define(own(path), None, folders=[], project=tmp_path)
 
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "image"),
+    [
+        ("FROM alpine:${X:-3}", "docker.io/library/alpine:3"),
+        (
+            "FROM a AS one\nFROM nvcr.io/nvidia/pytorch:24.12-py3\nCOPY --from=one /x /x",
+            "nvcr.io/nvidia/pytorch:24.12-py3",
+        ),
+        ("FROM a AS one\nFROM alpine:${X:-3}", None),
+    ],
+)
+def test_the_base_of_a_dockerfile_is_what_its_last_from_names(tmp_path: Path, lines: str, image: str | None) -> None:
+    path = tmp_path / "Dockerfile"
+    path.write_text(f"{lines}\nRUN true\n")
+
+    found = reference_of(Container(name="dockerfile", kind=ContainerKind.build, dockerfile=str(path)))
+
+    assert (found and found.for_people) == image

@@ -12,7 +12,7 @@ from hpcml.report.render.data import as_json
 from hpcml.report.render.terminal import as_text
 from hpcml.report.show import attempts_of
 from hpcml.report.status import (
-    StandingRow,
+    Standing,
     end_line,
     retry_lines,
     standing_document,
@@ -25,11 +25,11 @@ def waiting(**changes: object) -> RunRecord:
     return run(state=State.PENDING, **{**OPEN, **changes})
 
 
-def row(record: RunRecord, word: Known | None = None, *, ago_s: float = 0.0) -> StandingRow:
-    return StandingRow(record=record, word=word, said_at=None if word is None else NOW - ago_s)
+def row(record: RunRecord, word: Known | None = None, *, ago_s: float = 0.0) -> Standing:
+    return Standing(record=record, known=word, said_at=None if word is None else NOW - ago_s)
 
 
-def lines(*rows: StandingRow) -> list[str]:
+def lines(*rows: Standing) -> list[str]:
     return as_text(standing_document(rows, now=NOW), width=300).splitlines()
 
 

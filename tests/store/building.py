@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Table
+from sqlalchemy import select
 
 from hpcml.model.choices import Goal, Numerics
 from hpcml.model.container import Container
@@ -33,7 +33,7 @@ from hpcml.runs.manifest import Manifest, Provenance, write_manifest
 from hpcml.runs.plan import Plan
 from hpcml.runs.private import make_home
 from hpcml.store.database import Database
-from hpcml.store.schema import BUCKET, RUN_USAGE, RUN_WORK
+from hpcml.store.schema import EVENT, METRIC, POINT, RUN, SAMPLE, SETTINGS
 
 T0 = 1_780_000_000.0  # 2026-05-28T20:26:40+00:00, when every run here was submitted
 
@@ -128,44 +128,17 @@ class Journal:
 
 def contents(store: Database) -> dict[str, list[tuple[Any, ...]]]:
     """Return everything in the store, without the numbers that depend on the order of arrival."""
-    queries = {
-        "run": "SELECT uid, path, experiment, name, spec_hash, seed, precision, precision_effective, numerics,"
-        " scheduler, job_id, array_index, job_name, job_cluster, is_shared, submission, submitted_at,"
-        " git_commit, git_dirty,"
-        " state, is_settled, cause, reason, exit_code, attempt, t_start, t_end, wall_s, epoch_ms, clock_ms FROM run",
-        "param": "SELECT uid, key, value FROM setting JOIN run_settings USING (settings_id)"
-        " JOIN run ON run.id = run_id",
-        "fact": "SELECT uid, key, value FROM run_fact JOIN run ON run.id = run_id",
-        "tag": "SELECT uid, position, tag FROM run_tag JOIN run ON run.id = run_id",
-        "note": "SELECT uid, position, at, author, text FROM run_note JOIN run ON run.id = run_id",
-        "journal": "SELECT uid, writer, attempt, host, t0, byte_offset, events, bad_lines, records, next_seq,"
-        " lost_records, rank FROM journal",
-        "point": "SELECT journal.uid, metric.name, step, t_ms, value FROM point JOIN series ON series.id = series_id"
-        " JOIN journal ON journal.id = journal_id JOIN metric ON metric.id = metric_id",
-        "summary": "SELECT uid, metric.name, n, n_nonfinite, first, last, last_step, min, min_step, max, max_step,"
-        " total FROM summary JOIN run ON run.id = run_id JOIN metric ON metric.id = metric_id",
-        "event": "SELECT journal.uid, ordinal, t_ms, name, details FROM event JOIN journal ON journal.id = journal_id",
-        "usage": f"SELECT uid, {_names(RUN_USAGE)} FROM run_usage JOIN run ON run.id = run_id",  # noqa: S608 - our own names
-        "work": f"SELECT uid, {_names(RUN_WORK)} FROM run_work JOIN run ON run.id = run_id",  # noqa: S608
-        "sampler": "SELECT uid, attempt, node, host, t0, byte_offset, bad_lines, carry FROM sampler",
-        "bucket": f"SELECT sampler.uid, device.name, device.uuid, {_names(BUCKET)} FROM bucket"  # noqa: S608
-        " JOIN device ON device.id = device_id JOIN sampler ON sampler.id = sampler_id",
-    }
-    with store.reading() as reading:
-        connection = reading.connection
-        return {
-            # a yes or no is a number in SQLite
-            name: sorted(
-                (
-                    tuple(int(value) if isinstance(value, bool) else value for value in row)
-                    for row in connection.exec_driver_sql(query)
-                ),
-                key=repr,
-            )
-            for name, query in queries.items()
-        }
-
-
-def _names(table: Table) -> str:
-    """Return the columns of *table*, without the number of what its rows belong to."""
-    return ", ".join(f"{table.name}.{column.name}" for column in table.c if column.name not in ("run_id", "device_id"))
+    of_run = {"id", "run_id", "metric_id", "settings", "closed_ns"}
+    with store.reading() as connection:
+        found = {}
+        for table, join in ((RUN, None), (METRIC, RUN), (POINT, METRIC), (EVENT, RUN), (SAMPLE, RUN)):
+            named = [RUN.c.uid] if join is RUN else [METRIC.c.name] if join is METRIC else []
+            query = select(*named, *(column for column in table.c if column.name not in of_run))
+            if join is not None:
+                key = table.c.metric_id if join is METRIC else table.c.run_id
+                query = query.join(join, join.c.id == key)
+            found[table.name] = sorted(map(tuple, connection.execute(query)), key=repr)
+        contents = dict(connection.execute(select(SETTINGS.c.id, SETTINGS.c.content)).all())
+        runs = connection.execute(select(RUN.c.uid, RUN.c.settings))
+        settings = [(uid, sorted(pair for at in ids for pair in contents[at].items())) for uid, ids in runs]
+        return {**found, "settings": sorted(settings, key=repr)}

@@ -117,6 +117,5 @@ def test_what_is_said_moves_neither_the_clock_nor_the_attempt(store: Database, r
 
     record = get_run(store, UID)
     assert (record.attempt, record.state.value, record.t_start) == (0, "PENDING", None)
-    with store.reading() as reading:
-        connection = reading.connection
+    with store.reading() as connection:
         assert connection.exec_driver_sql("SELECT clock_ms FROM run").scalar_one() == 0

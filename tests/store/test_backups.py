@@ -12,8 +12,8 @@ from hpcml.store.ingest import ingest_all
 from hpcml.store.opening import open_store
 from hpcml.store.sqlite.location import SqliteHeader
 from tests.store.building import contents
+from tests.store.test_host_copy import as_root, fill, small_disk
 from tests.store.test_ingest import a_finished_run, fresh
-from tests.store.test_published_faults import as_root, fill, small_disk
 
 MODES = pytest.mark.parametrize("mode", ["direct", "published"])
 
@@ -23,12 +23,13 @@ def test_a_person_may_copy_the_store_while_it_is_written(tmp_path: Path, runs: P
     a_finished_run(runs)
     store = open_store(str(tmp_path / "store.db"), mode)
     ingest_all(store, runs)
-    with store.writing() as connection, connection.begin():
-        connection.exec_driver_sql("DELETE FROM run_settings")
+    store.close()
+    with store.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM settings")
 
         written = back_up(open_store(str(tmp_path / "store.db")), tmp_path / "copy.db")
 
-    assert SqliteHeader.of(written).publication == 0
+    assert not SqliteHeader.of(written).is_published
     assert not SqliteHeader.of(written).has_wal
     assert contents(open_store(str(written), "direct")) == fresh(tmp_path, runs)
 

@@ -193,10 +193,8 @@ def test_an_agent_that_is_heard_of_late_moves_the_clock_and_nothing_else(
 
 
 @settings(max_examples=times(8, 30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cuts=st.lists(st.floats(0, 1), min_size=1, max_size=4), batch_bytes=st.sampled_from([1, 300, 8 << 20]))
-def test_journals_cut_at_any_byte_and_completed_give_the_same_store(
-    tmp_path: Path, cuts: list[float], batch_bytes: int
-) -> None:
+@given(cuts=st.lists(st.floats(0, 1), min_size=1, max_size=4))
+def test_journals_cut_at_any_byte_and_completed_give_the_same_store(tmp_path: Path, cuts: list[float]) -> None:
     root, source = tmp_path / "cut", tmp_path / "whole"
     for path in (root, source):
         shutil.rmtree(path, ignore_errors=True)
@@ -206,7 +204,7 @@ def test_journals_cut_at_any_byte_and_completed_give_the_same_store(
         for path in whole.journal_files():
             content = path.read_bytes()
             (run_dir.journals / path.name).write_bytes(content[: round(cut * len(content))])
-        ingest_all(store, root, batch_bytes=batch_bytes)
+        ingest_all(store, root)
 
     assert contents(store) == fresh(tmp_path, root)
     store.close()
@@ -220,11 +218,11 @@ def test_a_torn_tail_longer_than_a_batch_holds_up_no_other_journal(store: Databa
     agent.write('{"k": "e", "d": "' + "x" * 5000)
     rank0.metrics(1, loss=1.0)
 
-    assert ingest_all(store, runs, batch_bytes=100).new_points == 1
+    assert ingest_all(store, runs).new_points == 1
     agent.write("\n")
     rank0.metrics(2, loss=1.0)
 
-    assert ingest_all(store, runs, batch_bytes=100) == IngestReport(runs=1, new_points=1, bad_lines=1)
+    assert ingest_all(store, runs) == IngestReport(runs=1, new_points=1, bad_lines=1)
 
 
 def test_bad_lines_are_counted_once_and_nothing_around_them_is_lost(store: Database, runs: Path) -> None:
@@ -392,7 +390,7 @@ def test_a_foreign_journal_is_left_out_and_said(store: Database, runs: Path, hea
     run_dir = a_finished_run(runs)
     (run_dir.journals / "9-foreign.jsonl").write_text(header + "\n" + "x" * 500)
 
-    report = ingest_all(store, runs, batch_bytes=200)
+    report = ingest_all(store, runs)
 
     assert (report.runs, report.new_points, len(report.problems)) == (1, 40, 1)
     assert problem in report.problems[0]

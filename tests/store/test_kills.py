@@ -61,7 +61,7 @@ def write_until_killed(run_dir: RunDir, number: int) -> Callable[[int], None]:
     def work(tell: int) -> None:
         journal = JournalWriter.open(str(run_dir.journals), run=run_dir.uid, attempt=number, writer="rank0")
         for step in range(1_000_000):
-            journal.metrics(step, {"value": value_of(number, step), "x" * (step % 50): 1.0})
+            journal.metrics(step, {f"value{number}": value_of(number, step), "x" * (step % 50): 1.0})
             os.write(tell, struct.pack("<I", step))
 
     return work
@@ -75,7 +75,7 @@ def read_until_killed(url: str, root: Path) -> Callable[[int], None]:
     def work(_: int) -> None:
         store = open_store(url)
         while True:
-            ingest_all(store, root, batch_bytes=3000)
+            ingest_all(store, root)
 
     return work
 
@@ -112,16 +112,12 @@ def test_killed_writers_and_readers_lose_no_record_that_was_acknowledged(runs: P
 
 
 def points_by_writer(store: Database) -> dict[int, dict[int, float]]:
-    query = text(
-        "SELECT attempt, step, value FROM point JOIN series ON series.id = series_id"
-        " JOIN journal ON journal.id = journal_id JOIN metric ON metric.id = metric_id"
-        " WHERE name = 'value' ORDER BY attempt, step"
-    )
     found: dict[int, dict[int, float]] = {}
-    with store.reading() as reading:
-        connection = reading.connection
-        for attempt, step, value in connection.execute(query):
-            found.setdefault(attempt, {})[step] = value
+    with store.reading() as connection:
+        points = connection.execute(text("SELECT metric, step, value FROM points ORDER BY metric, step"))
+        for metric, step, value in points:
+            if metric.startswith("value"):
+                found.setdefault(int(metric.removeprefix("value")), {})[step] = value
     return found
 
 

@@ -1,16 +1,15 @@
-"""Runs of many stretches and many writers: read in pieces, summed up once, right wherever the reader is killed."""
+"""Runs of many points and many writers, read at once and as they grow."""
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
-import pytest
-
-from hpcml.store import ingest
-from hpcml.store import ingest as part_summaries
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.news import IngestReport
+from hpcml.store.opening import open_store
 from hpcml.store.query import curve, get_run
 from hpcml_client.journal import JournalWriter
 from tests.store.building import Journal, contents, make_run_dir
@@ -27,60 +26,42 @@ def ranks(runs: Path, *, count: int, steps: int) -> None:
             journal.metrics(step, loss=float(10 * step + rank), **{f"own.{rank}": float(step)})
 
 
-@pytest.fixture
-def read_whole(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Each curve that is read from its beginning."""
-    found: list[int] = []
-    really = part_summaries._read_curve
-
-    def note(connection, run_id, metric_id):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
-        found.append(metric_id)
-        return really(connection, run_id, metric_id)
-
-    monkeypatch.setattr(part_summaries, "_read_curve", note)
-    return found
-
-
-def test_a_curve_of_many_writers_is_summed_up_once_and_not_for_each_stretch(
-    store: Database, runs: Path, tmp_path: Path, read_whole: list[int]
-) -> None:
+def test_a_curve_of_many_writers_is_the_same_however_it_came(store: Database, runs: Path, tmp_path: Path) -> None:
     ranks(runs, count=4, steps=200)
-
-    report = ingest_all(store, runs, batch_bytes=500)  # some fifty stretches
-
-    assert report.new_points == 1600
-    assert len(read_whole) == 1
-    assert get_run(store, UID).metrics["loss"].mean == 995.0
-    assert contents(store) == fresh(tmp_path, runs)
-
-
-@pytest.mark.parametrize("stretches", [1, 3, 20, 40])
-def test_a_reader_killed_between_two_stretches_leaves_nothing_wrong(
-    store: Database, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stretches: int
-) -> None:
-    ranks(runs, count=3, steps=200)
-    done = 0
-    really = ingest._ingest_batch
-
-    def dies(*words, **options):  # type: ignore[no-untyped-def] # noqa: ANN002, ANN003, ANN202
-        nonlocal done
-        if done == stretches:
-            raise KeyboardInterrupt
-        done += 1
-        return really(*words, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ingest, "_ingest_batch", dies)
-        with pytest.raises(KeyboardInterrupt):
-            ingest_all(store, runs, batch_bytes=300)
-    known = get_run(store, UID).metrics
-    if "loss" in known:  # of what is there already, not of something else
-        points = [point.value for point in curve(store, UID, "loss")]
-        assert (known["loss"].n, known["loss"].last) == (len(points), points[-1])
-
     ingest_all(store, runs)
+    for rank in (3, 0):
+        path = runs / "default" / UID / "journal" / f"1-node7-rank{rank}.jsonl"
+        with path.open("a") as file:
+            for step in range(200, 210):
+                file.write(json.dumps({"k": "m", "s": step, "t": 1.0, "i": step, "v": {"loss": step}}) + "\n")
+        ingest_all(store, runs)
 
+    assert get_run(store, UID).metrics["loss"].n == 210
     assert contents(store) == fresh(tmp_path, runs)
+
+
+def test_of_a_run_that_grows_only_what_is_new_is_read(store: Database, runs: Path, tmp_path: Path) -> None:
+    run_dir = make_run_dir(runs)
+    journal = Journal(run_dir)
+    journal.metrics(0, loss=1.0, val=math.nan)
+    agent = Journal(run_dir, writer="agent")
+    agent.event("attempt_started")
+    ingest_all(store, runs)
+    with store.writing() as connection:  # which is not read again
+        connection.exec_driver_sql("UPDATE point SET t_ms = 4711")
+    for step in range(1, 10):
+        journal.metrics(step, float(step), loss=1.0 / (step + 1), val=0.5 if step % 2 else math.nan, new=1.0)
+    agent.event("attempt_ended", 10.0, state="COMPLETED", exit_code=0, wall_s=10.0)
+
+    assert ingest_all(store, runs).new_points == 27
+    assert [point.t_s for point in curve(store, UID, "loss")][:2] == [4.711, 1.0]
+    assert get_run(store, UID) == get_run(fresh_store(tmp_path, runs), UID)
+
+
+def fresh_store(tmp_path: Path, runs: Path) -> Database:
+    store = open_store(str(tmp_path / "fresh.db"))
+    ingest_all(store, runs)
+    return store
 
 
 def test_a_run_with_a_million_points_is_whole(runs: Path, store: Database) -> None:

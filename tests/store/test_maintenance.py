@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import os
 import random
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from hpcml.errors import StoreError
 from hpcml.runs.layout import RunDir
-from hpcml.store.admin import compact, counts, faults, size_of, torn_parts, vacuum
+from hpcml.store.admin import compact, counts, faults, size_of, torn_parts
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.opening import open_store, place_of
@@ -26,6 +25,7 @@ def file_store(request: pytest.FixtureRequest, tmp_path: Path, runs: Path) -> Da
     a_finished_run(runs)
     store = open_store(str(tmp_path / "store.db"), request.param)
     ingest_all(store, runs)
+    store.close()
     return store
 
 
@@ -40,26 +40,25 @@ def test_every_kind_of_store_is_looked_over(store: Database, runs: Path) -> None
     assert list(faults(store)) == []
 
     RunDir(runs / "default" / UID).journal_files()[0].unlink()
-    with store.writing() as connection, connection.begin():
-        connection.exec_driver_sql("INSERT INTO point (series_id, step, t_ms, value) VALUES (4711, 1, 1, 1)")
+    with store.writing() as connection:
+        connection.exec_driver_sql("INSERT INTO point (metric_id, step, t_ms, value) VALUES (4711, 1, 1, 1)")
 
-    assert "1 points belong to no series" in list(faults(store))
+    assert "1 points belong to no metric" in list(faults(store))
     assert any("is gone" in line for line in faults(store))
 
 
 def test_what_contradicts_itself_is_told(file_store: Database) -> None:
-    broken = sqlite3.connect(file_store.name)  # without foreign keys, and past every lease
-    broken.execute("DELETE FROM series")
-    broken.execute("INSERT INTO metric (name) VALUES ('nobody''s')")
-    broken.execute("INSERT INTO run_fact (run_id, key, value) VALUES (4711, 'a', '1')")
-    broken.commit()
+    broken = file_store.engine.raw_connection()
+    broken.execute("PRAGMA foreign_keys = OFF")
+    broken.execute("DELETE FROM metric")
+    broken.execute("UPDATE event SET run_id = 4711")
     broken.close()
 
     told = list(faults(file_store))
 
-    assert any("points belong to no series" in line for line in told)
-    assert any("nobody's" in line for line in told)
-    assert "a row of run_fact belongs to a run that is not there" in told
+    assert any("points belong to no metric" in line for line in told)
+    assert "a row of event belongs to a run that is not there" in told
+    file_store.close()
     assert torn_parts(file_store.name) == []
 
 
@@ -98,7 +97,7 @@ def test_tables_that_were_changed_by_other_means_are_one_line_with_what_to_do(
 ) -> None:
     a_finished_run(runs)
     ingest_all(store, runs)
-    with store.writing() as connection, connection.begin():
+    with store.writing() as connection:
         for view in VIEWS:
             connection.exec_driver_sql(f"DROP VIEW {view}")
         connection.exec_driver_sql(change.format("point"))
@@ -119,19 +118,19 @@ def test_there_must_be_a_store_to_be_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["direct", "published"])
-@pytest.mark.parametrize("act", [vacuum, compact])
-def test_a_store_becomes_smaller_and_says_the_same(tmp_path: Path, runs: Path, mode: str, act: object) -> None:
+def test_a_store_becomes_smaller_and_says_the_same(tmp_path: Path, runs: Path, mode: str) -> None:
     journals = make_journals(runs)
     store = open_store(str(tmp_path / "store.db"), mode)
     write_some(journals, 0, random.Random(4))  # noqa: S311
     ingest_all(store, runs)
-    with store.writing() as connection, connection.begin():
+    with store.writing() as connection:
         connection.exec_driver_sql("CREATE TABLE large AS SELECT randomblob(1000000) AS blob")
         connection.exec_driver_sql("DROP TABLE large")
+    store.close()
     before = size_of(store)
 
-    assert callable(act)
-    act(store)
+    compact(store)
+    store.close()
 
     after = size_of(store)
     assert before is not None
@@ -145,13 +144,13 @@ def test_a_store_becomes_smaller_and_says_the_same(tmp_path: Path, runs: Path, m
 
 
 def test_compact_leaves_the_newest_backup_and_what_is_another_stores(file_store: Database, tmp_path: Path) -> None:
-    names = ["20260101-000000", "20260102-000000", "x.unfinished"]
+    names = ["20260101-000000", "20260102-000000"]
     for day, name in enumerate(names):
         (tmp_path / f"store.db.backup-0001-{name}").touch()
         os.utime(tmp_path / f"store.db.backup-0001-{name}", (day, day))
     (tmp_path / "other.db.backup-0001-20260101-000000").touch()
 
-    assert [file.name for file in compact(file_store)] == [f"store.db.backup-0001-{names[at]}" for at in (0, 2)]
+    assert [file.name for file in compact(file_store)] == [f"store.db.backup-0001-{names[0]}"]
 
 
 def test_a_file_that_is_called_as_a_server_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

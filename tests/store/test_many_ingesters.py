@@ -20,7 +20,7 @@ from hpcml.store.ingest import ingest_all
 store = open_store(sys.argv[1])
 print("ready", flush=True)
 for _ in sys.stdin:
-    print(ingest_all(store, Path(sys.argv[2]), batch_bytes=2000), flush=True)
+    print(ingest_all(store, Path(sys.argv[2])), flush=True)
 """
 
 

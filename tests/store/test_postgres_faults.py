@@ -176,7 +176,7 @@ def test_steps_in_any_order_and_texts_of_any_kind_give_what_a_file_would_have(
         for step, value in batch:
             journals[at % 2].metrics(step, **{f"loss{text}": value, "other": 1.0})
         journals[0].event("note", text=text)
-        ingest_all(postgres_store, root, batch_bytes=200)
+        ingest_all(postgres_store, root)
 
     assert of_run(postgres_store, run_dir) == fresh(tmp_path, root)
 

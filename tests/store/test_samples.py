@@ -23,7 +23,7 @@ from hpcml.store.telemetry import timelines
 from tests.store.building import T0, Journal, contents, make_run_dir
 from tests.store.test_ingest import UID, fresh
 from tests.store.test_kills import killed_after, read_until_killed
-from tests.store.test_nothing_new import opened, refuse_to_write
+from tests.store.test_news import long_ago, opened, refuse_to_write
 
 __all__ = ["opened"]  # a fixture
 
@@ -130,11 +130,11 @@ def test_small_batches_and_torn_lines_change_nothing(store: Database, runs: Path
     for at in range(20):
         tick(telemetry, float(at))
     telemetry.write('{"k":"m","s":21,"t":20.0,"i"')  # killed in the middle of a line
-    ingest_all(store, runs, batch_bytes=700)
+    ingest_all(store, runs)
     before = timelines(store, UID)
     telemetry.write('\n{"nonsense": 1}\n')
     tick(telemetry, 21.0)
-    ingest_all(store, runs, batch_bytes=700)
+    ingest_all(store, runs)
 
     assert sum(span.samples for span in before[0].spans) == 20
     assert sum(span.samples for span in timelines(store, UID)[0].spans) == 21
@@ -203,6 +203,7 @@ def test_a_run_that_ended_is_looked_at_no_more(
     store: Database, runs: Path, opened: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = one_run(runs)
+    long_ago(run_dir)
     ingest_all(store, runs)
     before = timelines(store, UID)
     shutil.rmtree(run_dir.telemetry)  # to make room
@@ -244,7 +245,7 @@ def test_a_reader_killed_at_any_point_takes_each_sample_once(runs: Path, tmp_pat
     store.close()
 
     assert found == fresh(tmp_path, runs)
-    assert len(found["bucket"]) == 3 * 15
+    assert len(found["sample"]) == 3 * 15
 
 
 def test_a_run_that_is_forgotten_leaves_nothing(store: Database, runs: Path) -> None:

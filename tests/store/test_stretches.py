@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hpcml.runs.journal import Event, Metrics
 from hpcml.store.curves import Columns
-from hpcml.store.parse import take_in
+from hpcml.store.parse import JournalRecords
 
 NAMES = st.sampled_from(["loss", "step_time_s", "val_accuracy", "a\ud800", "b\x00"])
 RECORDS = st.builds(
@@ -24,7 +24,9 @@ EVENTS = st.builds(Event, seq=st.integers(0, 9), t_s=st.just(1.0), name=st.just(
 
 @given(st.lists(RECORDS | EVENTS, max_size=30))
 def test_points_are_those_of_the_records_one_by_one(records: list[Metrics | Event]) -> None:
-    stretch = take_in(records, t0=100.0, epoch_ms=5)
+    found = JournalRecords(t0=100.0, epoch_ms=5)
+    found.take(records[:10])
+    found.take(records[10:])
 
     taken = [record for record in records if not math.isnan(record.t_s)]
     taken = [record for record in taken if isinstance(record, Event) or -(2**63) <= record.step < 2**63]
@@ -34,12 +36,11 @@ def test_points_are_those_of_the_records_one_by_one(records: list[Metrics | Even
             for name, value in record.values.items():
                 points.setdefault(name, {})[record.step] = (round(100_000.0 - 5 + record.t_s * 1000), value)
     plain = {name.replace("\ud800", "?").replace("\x00", "\ufffd"): of for name, of in points.items()}
-    assert {name: tuple(map(repr, as_tuples(of))) for name, of in stretch.points.items()} == {
+    assert {name: tuple(map(repr, as_tuples(of))) for name, of in found.curves().items()} == {
         name: tuple(repr((step, *point)) for step, point in sorted(of.items())) for name, of in plain.items()
     }
-    assert stretch.n_points == sum(map(len, plain.values()))
-    assert (stretch.records, stretch.bad_lines) == (len(taken), len(records) - len(taken))
-    assert stretch.last_seq == (taken[-1].seq if taken else None)
+    assert (found.records, found.bad_lines) == (len(taken), len(records) - len(taken))
+    assert found.next_seq == (taken[-1].seq + 1 if taken else None)
 
 
 def as_tuples(columns: Columns) -> list[tuple[int, int, float]]:

@@ -15,7 +15,7 @@ from hpcml.analysis.nodes import node_flags
 from hpcml.model.comparison import Flag, FlagCode, FlagLevel, Verdict, flag
 from hpcml.model.divergence import diverged, with_nonfinite_loss
 from hpcml.model.metric_goal import is_duration_or_rate, is_share
-from hpcml.model.metric_sources import MIXED_TRAININGS, READ_AFTERWARDS
+from hpcml.model.metric_sources import READ_AFTERWARDS
 from hpcml.model.own_program import CHANGED_OUTSIDE
 from hpcml.model.precision import (
     EVIDENCE,
@@ -157,8 +157,6 @@ def _value_flags(arm: Arm, reference: Arm | None, matched: Matched | None, cell:
         yield flag(FlagCode.SAME_VALUES, which=which, question=question)
     if reference is not None and (unit := _other_unit(arm, reference, metric)):
         yield flag(FlagCode.RECORDS, what=unit)
-    if mixed := [fact[MIXED_TRAININGS] for fact in facts if fact.get(MIXED_TRAININGS)]:
-        yield flag(FlagCode.RECORDS, what=f"{mixed[0]} has values of several trainings, the last one's count")
     if changed := [fact[CHANGED_OUTSIDE] for fact in facts if fact.get(CHANGED_OUTSIDE)]:
         what = f"{changed[0]} changed while {len(changed)} of {len(facts)} runs went on, which share it"
         yield flag(FlagCode.RECORDS, what=what)

@@ -124,9 +124,9 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
         raise ComparisonError(_disagreement(_judged_by(runs, metric), "goal"))
     if goals:
         return Yardstick(metric=metric, goal="max" if Goal.max.name in goals else "min", goal_source="config")
-    if (told := goal_by_name(metric)) is None:
+    if (by_name := goal_by_name(metric)) is None:
         return Yardstick(metric=metric, goal=None, goal_source=None)
-    return Yardstick(metric=metric, goal="max" if told is Goal.max else "min", goal_source="metric name")
+    return Yardstick(metric=metric, goal="max" if by_name is Goal.max else "min", goal_source="metric name")
 
 
 def find_margin(runs: Sequence[RunRecord], metric: str, wanted: float | None) -> Margin:

@@ -139,8 +139,8 @@ def _group(
     telling: Sequence[str],
 ) -> ScalingRuns:
     named = {group: f"{group}.name" for group in GROUPS}
-    told = {group for group, key in named.items() if not all(says_nothing(run.params, key) for run in members)}
-    where = {group: settings.get(key, "not set") if group in told else "not set" for group, key in named.items()}
+    known = {group for group, key in named.items() if not all(says_nothing(run.params, key) for run in members)}
+    where = {group: settings.get(key, "not set") if group in known else "not set" for group, key in named.items()}
     if size is not None and not all(says_nothing(run.params, BATCH) for run in members):
         where[WEAK_SIZE if factor.is_weak else STRONG_SIZE] = show(float(size))
     where |= {key: settings.get(key, "not set") for key in telling}

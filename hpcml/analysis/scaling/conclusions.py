@@ -51,18 +51,18 @@ def no_help_beyond(costs_s: Costs, least_gain: float) -> int | None:
 
 def sentences(cell: Evidence, thresholds: Thresholds) -> list[str]:
     """Return the conclusions of one cell, in the order in which they are shown."""
-    said = _failures(cell)
+    lines = _failures(cell)
     if len(cell.costs_s) < 2:
         source = "which the metric step_time_s gives, the seconds of each step"
-        return [*said, f"no two numbers of {cell.over} have a speed, {source}: nothing is shown"]
-    said += _fastest(cell)
-    said.append(_helping(cell, thresholds.least_gain))
-    said += _paying(cell, thresholds.least_efficiency)
+        return [*lines, f"no two numbers of {cell.over} have a speed, {source}: nothing is shown"]
+    lines += _fastest(cell)
+    lines.append(_helping(cell, thresholds.least_gain))
+    lines += _paying(cell, thresholds.least_efficiency)
     if cell.fit is not None:
-        said.append(_law(cell.fit, cell.over))
+        lines.append(_law(cell.fit, cell.over))
     if (n := min(len(seed_means(values)) for values in cell.costs_s.values())) < ENOUGH_SEEDS:
-        said.append("one seed somewhere: nothing is shown" if n < 2 else f"{n} seeds: all of this is indicative only")
-    return said
+        lines.append("one seed somewhere: nothing is shown" if n < 2 else f"{n} seeds: all of this is indicative only")
+    return lines
 
 
 def pays(point: ScalingPoint, least_efficiency: float) -> bool:

@@ -243,14 +243,14 @@ def pays_from(cells: Sequence[ScalingCell], least_efficiency: float) -> list[str
     Models are ordered by the floating-point operations of a sample, as programs counted them; models without a count
     are left out.
     """
-    said = []
+    lines = []
     for kind in ("strong", "weak"):
         for size in (STRONG_SIZE if kind == "strong" else WEAK_SIZE, _MODEL):
             rows = _rows([cell for cell in cells if cell.kind == kind], size)
             for rest, row in rows.items():
-                told = _told_apart(rest, list(rows))
-                said += [f"{told}{sentence}" for sentence in _over_sizes(size, row, least_efficiency)]
-    return said
+                prefix = _told_apart(rest, list(rows))
+                lines += [f"{prefix}{sentence}" for sentence in _over_sizes(size, row, least_efficiency)]
+    return lines
 
 
 def _rows(cells: Sequence[ScalingCell], size: str) -> Mapping[_Rest, list[ScalingCell]]:
@@ -268,15 +268,15 @@ def _rows(cells: Sequence[ScalingCell], size: str) -> Mapping[_Rest, list[Scalin
 
 
 def _over_sizes(size: str, row: Sequence[ScalingCell], least_efficiency: float) -> list[str]:
-    said = []
+    lines = []
     for devices in sorted({point.devices for cell in row for point in cell.points}):
         found = [(cell, point) for cell in row for point in cell.points if point.devices == devices]
         found = [(cell, point) for cell, point in found if cell.reference is not None and devices > cell.reference]
         if len(found) > 1:
             verdicts = [(_name(cell, size), pays(point, least_efficiency), point) for cell, point in found]
             words = one_or_many(devices, row[0].over)
-            said.append(f"{devices} {words} {_verdict(size, verdicts, is_one=devices == 1)}")
-    return said
+            lines.append(f"{devices} {words} {_verdict(size, verdicts, is_one=devices == 1)}")
+    return lines
 
 
 def _verdict(size: str, verdicts: Sequence[tuple[str, bool, ScalingPoint]], *, is_one: bool) -> str:

@@ -69,10 +69,9 @@ def record_unseen_ends(
     from hpcml.store.scheduler_polls import keep_words  # noqa: PLC0415 - as above
 
     forgotten = [run_dir.uid for run_dir in recorded if known.get(run_dir.uid, FORGOTTEN) is None]
-    keep_words(store, dict.fromkeys(forgotten, FORGOTTEN), at=time.time())  # what was said before is no more
-    with store.together():
-        for problem in ingest_runs(store, recorded).problems:  # of run.json, which was damaged since it was read
-            log.warning("a run is shown as it was: %s", problem)
+    keep_words(places.home, dict.fromkeys(forgotten, FORGOTTEN), at=time.time())  # what was said before is no more
+    for problem in ingest_runs(store, recorded).problems:  # of run.json, which was damaged since it was read
+        log.warning("a run is shown as it was: %s", problem)
     now_known = {record.uid: record for record in get_runs(store, [run_dir.uid for run_dir in recorded])}
     return [now_known.get(record.uid, record) for record in unfinished]
 

@@ -228,7 +228,7 @@ def _job(item: Planned, kept: KeptCode, run_dir: RunDir, origin: Provenance, *, 
 def _write_run_dirs(everything: Sequence[_Prepared], backends: Backends, opened: OpenSubmission) -> None:
     """Write them all, have them on the disk, and say so; on any trouble nothing stays."""
     written: list[RunDir] = []
-    submitters: dict[tuple[SchedulerName, int | None], Submitter] = {}  # one of them remembers its scripts
+    submitters: dict[tuple[SchedulerName, int | None], Submitter] = {}
     try:
         for prepared in everything:
             run_dir, cluster = prepared.job.run_dir, prepared.job.manifest.run.cluster

@@ -27,10 +27,11 @@ from hpcml.runs.journal import Event, read_journal
 from hpcml.runs.layout import RunDir, run_dir_of
 from hpcml.runs.manifest import read_to_execute
 from hpcml.runs.state import DECISIVE, EventName
-from hpcml.schedulers.batches import tickets_of
 from hpcml.schedulers.commands import NoAnswerError
 from hpcml.schedulers.contract import Batch, Job, Ticket
-from hpcml.schedulers.registry import require_programs
+from hpcml.schedulers.description import Scheduler
+from hpcml.schedulers.driver import tickets_of
+from hpcml.schedulers.registry import backend_of, require_programs
 
 _SETTLING_S = 5.0  # the request of a client that was killed may still be on its way to the scheduler
 _LONG_AGO_S = 600.0  # no client lives so long
@@ -169,14 +170,16 @@ def _settle(batch: Batch, sent: Submission, backends: Backends) -> list[Path]:
 
 def _recorded_tickets(batch: Batch, told: Mapping[str, Sequence[Event]]) -> list[Ticket] | None:
     """Return the tickets of the whole batch if the journal of one of its runs has its job; schedulers may forget."""
-    cluster = _cluster(batch)
-    if cluster.scheduler is SchedulerName.local:
-        return None  # the queue's own file tells
+    scheduler = backend_of(_cluster(batch).scheduler.name)
+    if not isinstance(scheduler, Scheduler):
+        return None  # the file of this machine's queue tells
+    if scheduler.first_index is None and len(batch.packs) > 1:
+        return None  # each has a job of its own
     for event in (event for events in told.values() for event in events):
         if event.name in (EventName.SUBMITTED, EventName.ATTEMPT_STARTED) and event.details.get("job_id"):
-            job_id, name = str(event.details["job_id"]), event.details.get("job_name")
             where = event.details.get("job_cluster")
-            return tickets_of(cluster.scheduler.name, batch, job_id=job_id, job_name=name, job_cluster=where)
+            job_id = f"{event.details['job_id']};{where}" if where else str(event.details["job_id"])
+            return tickets_of(scheduler, batch, [job_id])
     return None
 
 

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _AGENTS_WORDS = "hpcml agent: "
 _POLL_S = 0.1
+_MAY_BE_AWAY_S = 600.0  # a home, before it is forgotten
 _LOOK_S = 1.0  # between looks at all jobs: whether they are wanted, and at the journals of runs that they wait for
 _PASSING = OF_THE_DISK | {errno.EAGAIN}  # of no job: neither its files nor its agent can be made now (man 2 fork)
 
@@ -79,7 +80,7 @@ class _Queue:
         self._runtime = runtime
         self._kept = runtime.keep()
         self._batches: dict[Path, _Batch] = {}
-        self._away: set[Path] = set()  # homes that cannot be seen now
+        self._away: dict[Path, float] = {}  # homes that cannot be seen: since when, by the monotonic clock
         self._started = {job.key: job for job in runtime.started()}
         self._adopted = set(self._started)  # by a queue that was killed
         self._warned: set[str] = set()
@@ -99,6 +100,8 @@ class _Queue:
                 self._finish_batches()
                 time.sleep(_POLL_S)
                 self._take_up_batches()
+            for submissions in list(self._away):
+                self._forget(submissions)
             os.close(held)
             self._take_up_batches()
             held = self._runtime.try_lock() if self._batches else None
@@ -112,23 +115,28 @@ class _Queue:
         self._finish_batches()
 
     def _take_up_batches(self) -> None:
-        """Look for what was submitted since, or removed; a home that was removed is forgotten."""
+        """Look for what was submitted since, or removed; a home that was removed, or stays away, is forgotten."""
         for submissions in self._runtime.homes():
             try:
                 files = jobs.batch_files(submissions)
-                self._away.discard(submissions)
+                self._away.pop(submissions, None)
             except OSError as error:
-                if not _is_removed(submissions.parent):
-                    self._warn(f"a home is away: {error}")
-                    self._away.add(submissions)
+                self._warn(f"a home is away: {error}")
+                since = self._away.setdefault(submissions, time.monotonic())
+                if time.monotonic() - since < _MAY_BE_AWAY_S and not _is_removed(submissions.parent):
                     continue
-                self._runtime.forget_home(submissions)
+                self._forget(submissions)
                 files = []
             for path in [path for path in self._batches if path.parent.parent == submissions and path not in files]:
                 del self._batches[path]
             for path in [path for path in files if path not in self._batches]:
                 with self._passing_over(path):
                     self._take_up(path)
+
+    def _forget(self, submissions: Path) -> None:
+        """Serve the home no more, unless somebody submits there, or asks for it with `hpcml sync`."""
+        self._runtime.forget_home(submissions)
+        del self._away[submissions]
 
     def _take_up(self, path: Path) -> None:
         queued = jobs.read_batch(path)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpcml.errors import HpcmlError, SubmissionError, why_not
 from hpcml.model.image import without_login
+from hpcml.runs.layout import queues_of
 from hpcml.runs.plan import OF_THE_RUN
 from hpcml.runs.private import make_folder, open_file
 from hpcml.schedulers import batches
@@ -78,6 +79,9 @@ class LocalSubmitter:
             for index, pack in enumerate(batch.packs):
                 if len(pack) > 1:
                     batches.write_packs(jobs.pack_file(folder, index), [pack])
+            make_folder(
+                queues_of(self.submissions), parents=True
+            )  # first: a home without it is taken for one that is away
             runtime.add_home(self.submissions)
             path = jobs.new_file(self.submissions, batch.token)
             jobs.write_batch(path, self._queued(batch, folder))

@@ -1,29 +1,26 @@
-"""A store in one SQLite file, used by several processes of one host: opening, reading, and what its errors mean.
-
-`SqliteFile` is the base of all stores in a file, `SqliteStore` the one that works in the file directly. Whoever only
-reads does not load SQLAlchemy (`hpcml.store.sqlite.engine`).
-"""
+"""A store in one SQLite file: opening it to work in it, or to read it only, and what SQLite's errors mean."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import resource
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from functools import cached_property
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event
 
 from hpcml.errors import StoreError
-from hpcml.store.database import Database
-from hpcml.store.reading import StoreReader, in_sqlite
-from hpcml.store.sqlite.location import Placement, check_file, damaged, is_made
+from hpcml.store.database import APPLICATION_ID, REVISION, Database, of_json, to_json
+from hpcml.store.sqlite.location import Placement, SqliteHeader, another_programs, check_file, damaged
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 60  # an ingest of a very long run may hold the file for seconds
 _MODE_SWITCH_S = 5.0  # SQLite's busy handler does not cover a change of journal mode
@@ -31,99 +28,208 @@ _SCANT = 1 << 20  # bytes: less than SQLite may ask for while a few runs are rea
 _ITS_FILES = 3  # its log, its shared memory, and a journal
 _AT_ONCE_BYTES = 64 << 20  # by which a file of a store may become longer at once
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_WRITES = {"is_writing": True}  # the option of a connection whose transactions keep others from writing
+_SIDES = ("-wal", "-shm", "-journal")
 # by other means than ours: SQLite has no code for it
 _CHANGED = re.compile("no such (table|column): |table .* has no column named ")
 
 
-class FileReader(StoreReader):
-    """A state of an SQLite file, through the transaction that *driver* is in."""
+def open_direct(placement: Placement, *, name: str = "") -> Database:
+    """Return the store in a file that SQLite's own locks protect, made where needed; raises `StoreError`.
 
-    is_server = False
+    While one process writes, others wait; with write-ahead logging readers never wait. A new file is readable and
+    writable for its owner only. One that another version of hpcml made is set aside, since a store can be made anew
+    from the run directories. A file of another program is left as it is.
+    """
+    path = placement.path
+    check_file(path)
+    engine = _make_engine(lambda: _connect(path))
+    store = Database(
+        name=name or str(path),
+        used=str(placement),
+        engine=engine,
+        explained=_explainer(name or str(path), path),
+        path=path,
+        writing_options=_WRITES,
+    )
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreError(f"the store {path} cannot be opened: {error.strerror}") from error
+    with store.explaining():
+        _set_aside_others(path)
+        with closing(_connect(path)) as driver:
+            if revision_of(driver) is None:
+                _make(engine, path)
+            if driver.execute("PRAGMA user_version").fetchone()[0] and name == "":
+                driver.execute("PRAGMA user_version = 0")  # it was published until now
+            _set_journal_mode(driver, placement)
+    return store
 
-    def __init__(self, driver: sqlite3.Connection) -> None:
-        self.driver = driver
-        self._connection: Connection | None = None
 
-    @property
-    def connection(self) -> Connection:
-        """SQLAlchemy's connection over the same one of the driver, made when it is first wanted."""
-        if self._connection is None:
-            from hpcml.store.sqlite.engine import connection_over  # noqa: PLC0415 - who only reads does not load SQLAlchemy
+def open_read_only(placement: Placement) -> Database:
+    """Return the store in a file that is never changed; readers see it as it was at the last ingest of somebody else.
 
-            self._connection = connection_over(self.driver)
-        return self._connection
+    Raises `StoreError` where there is no schema, or that of another version: to make it is its owner's business.
+    """
+    path = placement.path
+    check_file(path)
+    read_only = f"the store {path} is read-only for you"
+    with suppress(OSError):
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            read_only = f"the store {path} is on a file system that is mounted read-only"
+    store = Database(
+        name=str(path),
+        used=f"on {placement.file_system or 'an unknown file system'}, read-only for you",
+        engine=_make_engine(lambda: connect_for_reading(path.resolve())),
+        explained=_explainer(str(path), path),
+        path=path,
+        read_only=read_only,
+    )
+    with store.explaining(), closing(connect_for_reading(path.resolve())) as driver:
+        revision = revision_of(driver)
+    if revision is None:
+        raise StoreError(f"there is nothing in the store {path} yet, and it is read-only for you")
+    if revision != REVISION:
+        made = f"was made by another version of hpcml (schema {revision}), and is read-only for you"
+        raise StoreError(f"the store {path} {made}: its owner can make it anew")
+    return store
 
-    def close(self) -> None:
-        """End the transaction, and let go of the file."""
-        if self._connection is not None:
-            self._connection.close()
-        self.driver.close()
 
-    def _ask(self, sql: str, values: Mapping[str, object]) -> sqlite3.Cursor:
-        return self.driver.execute(*in_sqlite(sql, values))
+def connect_for_reading(path: Path) -> sqlite3.Connection:
+    """Return a connection to *path* that never writes beside it.
+
+    A snapshot, or a file in write-ahead mode that nobody has open, is read without any lock (SQLite's ``immutable=1``);
+    everything else is opened with ``mode=ro`` (sqlite.org/uri.html).
+    """
+    header, wal, shared = SqliteHeader.of(path), Path(f"{path}-wal"), Path(f"{path}-shm")
+    # nobody is writing into it; without its shared memory SQLite could not tell
+    is_still = header.is_published or (header.has_wal and not (wal.exists() and shared.exists()))
+    place = f"file:{quote(str(path))}?mode=ro{'&immutable=1' if is_still else ''}"
+    return sqlite3.connect(place, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
 
 
-class SqliteFile(Database):
-    """The base of all stores in an SQLite file.
+def revision_of(driver: sqlite3.Connection) -> str | None:
+    """Return the schema version of the store; None if the file has no schema of ours.
 
-    The placement says where the file is and how it is used; kinds of stores add how connections and locks are got.
+    It is the number in Alembic's own table.
+    """
+    has_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
+    if driver.execute(has_table).fetchone() is None:
+        return None
+    found = driver.execute("SELECT version_num FROM alembic_version").fetchone()
+    return None if found is None else str(found[0])
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+
+
+def _make_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
+    """Return an engine that holds no file open while it is not used, not even after a fork."""
+    engine = create_engine(
+        "sqlite://", creator=connect, poolclass=NullPool, json_serializer=to_json, json_deserializer=of_json
+    )
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # the driver begins nothing by itself: schema changes are transactional too
+        connection.execute("PRAGMA foreign_keys = ON")
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            # a power cut may take the last commits but never tears the file, and ingest does them again
+            connection.execute("PRAGMA synchronous = NORMAL")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # whoever writes takes the lock at once (sqlite.org/lang_transaction.html)
+        is_writing = connection.get_execution_options().get("is_writing", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
+
+    return engine
+
+
+def _make(engine: Engine, path: Path) -> None:
+    """Make the schema where there is none; of several processes that start at once, one makes it."""
+    with engine.execution_options(**_WRITES).begin() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        if revision_of(driver) is not None:  # somebody else was faster
+            return
+        # Imported here, since Alembic would double the start-up time of every command.
+        from hpcml.store.create import create_schema  # noqa: PLC0415
+
+        if driver.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchone() is not None:
+            raise StoreError(another_programs(path))
+        driver.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        create_schema(connection)
+        log.info("made %s with schema %s", path, REVISION)
+
+
+def _set_aside_others(path: Path) -> None:
+    """Move a store that another version of hpcml made out of the way; of several processes one does so."""
+    with closing(_connect(path)) as driver:
+        if revision_of(driver) in (None, REVISION):
+            return
+        opened = path.stat().st_ino
+        driver.execute("BEGIN EXCLUSIVE")
+        revision = revision_of(driver)
+        if path.stat().st_ino != opened or revision == REVISION:  # somebody else was faster
+            return
+        aside = Path(f"{path}.schema-{revision}")
+        log.warning("%s was made by another version of hpcml: it is %s now, and made anew", path, aside)
+        for side in ("", *_SIDES):
+            with suppress(FileNotFoundError):
+                Path(f"{path}{side}").rename(f"{aside}{side}")
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+
+def _set_journal_mode(driver: sqlite3.Connection, placement: Placement) -> None:
+    """Let *driver*, which is in no transaction, set how the file is changed."""
+    # Write-ahead logging needs memory shared by all who use the file, hence one machine (sqlite.org/wal.html).
+    wanted = "wal" if placement.is_local else "delete"
+    give_up_at = time.monotonic() + _MODE_SWITCH_S
+    while driver.execute("PRAGMA journal_mode").fetchone()[0] != wanted and time.monotonic() < give_up_at:
+        try:
+            driver.execute(f"PRAGMA journal_mode = {wanted}")
+        except sqlite3.OperationalError:  # in use by others; either mode is right while one host uses the file
+            time.sleep(0.02)
+
+
+def _explainer(name: str, path: Path) -> Callable[[Exception], StoreError | None]:
+    """Return a function that makes one line of SQLite's own error, whether SQLAlchemy is around it or not.
+
+    An `IntegrityError` or `ProgrammingError` is a bug of hpcml and stays as it is.
     """
 
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
+    def explained(error: Exception) -> StoreError | None:
+        cause: Any = error if isinstance(error, sqlite3.Error) else getattr(error, "orig", None)
+        if isinstance(cause, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+            return None
+        return StoreError(_explained(name, path, cause)) if isinstance(cause, sqlite3.DatabaseError) else None
 
-    @property
-    def path(self) -> Path:
-        """The path of the file, as the user gave it."""
-        return self.placement.path
+    return explained
 
-    @property
-    def name(self) -> str:
-        """The path."""
-        return str(self.path)
 
-    @property
-    def used(self) -> str:
-        """The file system and how the file is used there."""
-        return str(self.placement)
+def _explained(name: str, path: Path, error: sqlite3.DatabaseError) -> str:
+    """Return one line on *error*, with what to do about it where that is known.
 
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Raise `StoreError` with one line in place of SQLite's own error, whether SQLAlchemy is around it or not.
-
-        An `IntegrityError` or `ProgrammingError` is a bug of hpcml and keeps its traceback.
-        """
-        try:
-            yield
-        except Exception as error:
-            told = error if isinstance(error, sqlite3.Error) else getattr(error, "orig", None)
-            is_ours = isinstance(told, sqlite3.IntegrityError | sqlite3.ProgrammingError)
-            if is_ours or not isinstance(told, sqlite3.DatabaseError):
-                raise
-            raise StoreError(self._explained(told)) from error
-
-    def _explained(self, error: sqlite3.DatabaseError) -> str:
-        """Return one line on *error*, with what to do about it where that is known.
-
-        SQLite's result codes are read without their upper bits (sqlite.org/rescode.html): a full disk and a damaged
-        file have advice of their own.
-        """
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        may_lack_room = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
-        lacking = used_up(self.path.parent) if code == sqlite3.SQLITE_FULL or may_lack_room else None
-        if code == sqlite3.SQLITE_FULL or lacking is not None:
-            undone = f"for the store {self.name}: what was just being read in was undone; free some"
-            if lacking == "files":
-                return f"no more files can be made {undone} (df -i counts them)"
-            return f"no room is left {undone} space"
-        if may_lack_room and (most := _limit_bytes(self.path)) is not None:
-            limit = f"no file may be longer than {most >> 10} KiB here (ulimit -f)"
-            return (
-                f"the store {self.name} cannot be used: {limit}: ulimit -f unlimited, in a shell that has no such limit"
-            )
-        if code in _DAMAGED or _CHANGED.match(str(error)):
-            return damaged(self.name, str(error))
-        return f"the store {self.name} cannot be used: {error}"
+    SQLite's result codes are read without their upper bits (sqlite.org/rescode.html): a full disk and a damaged file
+    have advice of their own.
+    """
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    may_lack_room = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+    lacking = used_up(path.parent) if code == sqlite3.SQLITE_FULL or may_lack_room else None
+    if code == sqlite3.SQLITE_FULL or lacking is not None:
+        undone = f"for the store {name}: what was just being read in was undone; free some"
+        if lacking == "files":
+            return f"no more files can be made {undone} (df -i counts them)"
+        return f"no room is left {undone} space"
+    if may_lack_room and (most := _limit_bytes(path)) is not None:
+        limit = f"no file may be longer than {most >> 10} KiB here (ulimit -f)"
+        return f"the store {name} cannot be used: {limit}: ulimit -f unlimited, in a shell that has no such limit"
+    if code in _DAMAGED or _CHANGED.match(str(error)):
+        return damaged(name, str(error))
+    return f"the store {name} cannot be used: {error}"
 
 
 def _limit_bytes(path: Path) -> int | None:
@@ -149,99 +255,3 @@ def used_up(folder: Path) -> str | None:
             return "space"
         return None if has_files else "files"
     return None
-
-
-class SqliteStore(SqliteFile):
-    """A store whose file SQLite's own locks protect, since all its users work on one host.
-
-    While one process writes, others wait for up to `BUSY_TIMEOUT_S`; with write-ahead logging readers never wait. On a
-    file system that other machines may see, the file is used with a rollback journal instead (sqlite.org/wal.html).
-    """
-
-    @classmethod
-    def open(cls, placement: Placement) -> SqliteStore:
-        """Return the store in this file, made where needed; raises `StoreError`.
-
-        A new file is readable and writable for its owner only (mode 0600). Raised also for a file of another program,
-        or of another version of hpcml: it is left as it is.
-        """
-        check_file(placement.path)
-        try:
-            os.close(os.open(placement.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        except OSError as error:
-            raise StoreError(f"the store {placement.path} cannot be opened: {error.strerror}") from error
-        store = cls(placement)
-        with store.translated(), closing(store._connect()) as driver:
-            if not is_made(driver, placement.path):
-                from hpcml.store.sqlite.engine import make_if_empty  # noqa: PLC0415 - loads SQLAlchemy
-
-                make_if_empty(store._engine, placement.path)
-            _set_journal_mode(driver, placement)
-        return store
-
-    @contextmanager
-    def reading(self) -> Iterator[FileReader]:
-        """Give one state of the store from beginning to end."""
-        with self.translated(), closing(FileReader(self._connect())) as reading:
-            reading.driver.execute("BEGIN")
-            self._check(reading.driver)
-            yield reading
-
-    @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """Return a context manager with a connection; ``begin()`` waits until nobody else writes (BEGIN IMMEDIATE)."""
-        from hpcml.store.sqlite.engine import for_writing  # noqa: PLC0415 - who only reads does not load SQLAlchemy
-
-        with self.translated(), for_writing(self._engine).connect() as connection:
-            yield connection
-
-    @contextmanager
-    def maintaining(self) -> Iterator[Connection]:
-        """Return a context manager with a connection in no transaction."""
-        from hpcml.store.sqlite.engine import as_it_is  # noqa: PLC0415 - as above
-
-        with self.translated(), as_it_is(self._engine).connect() as connection:
-            yield connection
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if "_engine" in vars(self):
-            self._engine.dispose()
-
-    @cached_property
-    def _engine(self) -> Engine:
-        from hpcml.store.sqlite.engine import make_engine  # noqa: PLC0415 - as above
-
-        return make_engine(self._connect, prepare=_prepare, begin=self._begin)
-
-    def _begin(self, connection: Connection) -> None:
-        from hpcml.store.sqlite.engine import begin_as_told, driver_of  # noqa: PLC0415 - as above
-
-        begin_as_told(connection)
-        self._check(driver_of(connection))
-
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-
-    def _check(self, driver: sqlite3.Connection) -> None:
-        """Raise `StoreError` where the file is published from now on; *driver* is in a transaction."""
-        if driver.execute("PRAGMA user_version").fetchone()[0]:
-            raise StoreError(f"another machine began to publish the store {self.name}: run this command again")
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
-        # a power cut may take the last commits but never tears the file, and ingest does them again
-        connection.execute("PRAGMA synchronous = NORMAL")
-
-
-def _set_journal_mode(driver: sqlite3.Connection, placement: Placement) -> None:
-    """Let *driver*, which is in no transaction, set how the file is changed."""
-    # Write-ahead logging needs memory shared by all who use the file, hence one machine (sqlite.org/wal.html).
-    wanted = "wal" if placement.is_local else "delete"
-    give_up_at = time.monotonic() + _MODE_SWITCH_S
-    while driver.execute("PRAGMA journal_mode").fetchone()[0] != wanted and time.monotonic() < give_up_at:
-        try:
-            driver.execute(f"PRAGMA journal_mode = {wanted}")
-        except sqlite3.OperationalError:  # in use by others; either mode is right while one host uses the file
-            time.sleep(0.02)

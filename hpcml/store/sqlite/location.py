@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sqlite3
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 from hpcml.errors import StoreError
 from hpcml.mounts import MOUNTS, file_system_of, is_local
 from hpcml.runs.files import open_regular
-from hpcml.store.database import APPLICATION_ID, REVISION
+from hpcml.store.database import APPLICATION_ID
 
 _MAGIC = b"SQLite format 3\0"
 _WITH_WAL = 2  # the format that a file in write-ahead mode has
@@ -27,15 +26,14 @@ class SqliteHeader:
     """The first 100 bytes of an SQLite file (sqlite.org/fileformat2.html).
 
     Read without SQLite, so that looking takes no lock and changes nothing. Used fields: the file format at byte 18, the
-    change counter at 24, the user version at 60, the application id at 68.
+    user version at 60, the application id at 68.
     """
 
     is_empty: bool
     is_sqlite: bool
     is_ours: bool
     has_wal: bool
-    changes: int  # how often it was changed by a transaction
-    publication: int  # a random number that each publication has anew; 0: it is used directly
+    is_published: bool  # a snapshot, which nobody changes
 
     @classmethod
     def of(cls, path: Path) -> SqliteHeader:
@@ -51,8 +49,7 @@ class SqliteHeader:
             is_sqlite=is_sqlite,
             is_ours=is_sqlite and head[68:72] == APPLICATION_ID.to_bytes(4, "big"),
             has_wal=is_sqlite and _WITH_WAL in head[18:20],
-            changes=int.from_bytes(head[24:28], "big") if is_sqlite else 0,
-            publication=int.from_bytes(head[60:64], "big") if is_sqlite else 0,
+            is_published=is_sqlite and any(head[60:64]),
         )
 
 
@@ -140,7 +137,7 @@ def another_programs(path: Path) -> str:
 def only_read(path: Path) -> bool:
     """Whether the store in *path* exists and this user cannot change it.
 
-    Such a store is opened as a `ReadOnlyStore`. An absent file is not one: it can be created, or `check_place` refuses
+    An absent file is not one: it can be created, or `check_place` refuses
     it.
     """
     # SQLite writes its journal beside the file, and a publication takes its place: the folder counts too
@@ -165,33 +162,8 @@ def damaged(name: str, how: str) -> str:
     return f"the store {name} is damaged ({how}): hpcml sync --check says more; {_anew(name)}"
 
 
-def other_version(name: str, revision: str) -> str:
-    """Return one line on a store that another version of hpcml made, with what to do."""
-    return f"the store {name} was made by another version of hpcml (schema {revision}): {_anew(name)}"
-
-
 def _anew(name: str) -> str:
     return f"rm -f {name} {name}-* and hpcml sync make it anew"
-
-
-def revision_of(driver: sqlite3.Connection) -> str | None:
-    """Return the schema version of the store; None if the file has no schema of ours.
-
-    It is the number in Alembic's own table.
-    """
-    has_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
-    if driver.execute(has_table).fetchone() is None:
-        return None
-    found = driver.execute("SELECT version_num FROM alembic_version").fetchone()
-    return None if found is None else str(found[0])
-
-
-def is_made(driver: sqlite3.Connection, path: Path) -> bool:
-    """Tell whether the store in *path* has its tables; raises `StoreError` for those of another version."""
-    revision = revision_of(driver)
-    if revision is not None and revision != REVISION:
-        raise StoreError(other_version(str(path), revision))
-    return revision is not None
 
 
 VARIABLE = "HPCML_STORE_MODE"
@@ -208,7 +180,7 @@ class Mode(Enum):
 class Placement:
     """How a store's file is used, and why.
 
-    `str()` of it is the line for people that `Database.used` returns.
+    `str()` of it is the line for people that `Database.used` is.
     """
 
     path: Path
@@ -243,7 +215,7 @@ def placement_of(path: Path, wanted: str = "auto", *, mounts: Path = MOUNTS) -> 
         raise StoreError(f"{VARIABLE}={wanted!r} is none of auto, {', '.join(Mode.__members__)}")
     elif not is_local(kind):
         mode, why = Mode.published, f"{kind or 'an unknown file system'} may be used by several machines at once"
-    elif SqliteHeader.of(path).publication:
+    elif SqliteHeader.of(path).is_published:
         # another machine sees it over a network, or did: it counts how all who use it do so
         mode, why = Mode.published, f"it was published before; {VARIABLE}=direct ends that"
     else:

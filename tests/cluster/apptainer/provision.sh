@@ -8,7 +8,7 @@ user=hpcuser
 mark=$prefix/complete
 
 [ ! -e /dev/fuse ] || chmod 666 /dev/fuse # again after each boot
-if [ -e "$mark" ] && "$prefix/usr/bin/apptainer" --version >/dev/null 2>&1; then
+if [ -e "$mark" ] && "$prefix/usr/bin/apptainer" --version >/dev/null 2>&1 && command -v buildah >/dev/null; then
   exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive
@@ -16,7 +16,7 @@ apt=(apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Options::=--force-unsafe-io
 "${apt[@]}" update
 "${apt[@]}" install -y --no-install-recommends \
   patchelf squashfs-tools squashfuse fuse-overlayfs fuse2fs fuse3 gocryptfs uidmap ca-certificates \
-  busybox-static docker-registry skopeo umoci >/dev/null
+  buildah busybox-static docker-registry skopeo umoci >/dev/null
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -4,7 +4,7 @@ Until a version of hpcml is released, a change of a table changes this revision 
 `hpcml.store.database`): a store of another one is made anew from the run directories. The first migration after that
 release writes the tables of this one out, by ``alembic revision --autogenerate``.
 
-Revision ID: 0001
+Revision ID: 0002
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from alembic import op
 
 from hpcml.store.schema import METADATA
 
-revision = "0001"
+revision = "0002"
 down_revision: str | None = None
 branch_labels: str | None = None
 depends_on: str | None = None
