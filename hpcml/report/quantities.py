@@ -288,13 +288,3 @@ def between(interval: Interval | None, decimals: int, *, signed: bool = False) -
 def span(seconds: float | None) -> Entry:
     """Return a span of time in its two largest units, sorted by its seconds; an empty cell for None."""
     return NOTHING if seconds is None else Entry(text=duration(seconds), order=seconds)
-
-
-def text_column(title: str) -> TableColumn:
-    """Return a column of words."""
-    return TableColumn(title=title)
-
-
-def number_column(title: str, unit: str = "") -> TableColumn:
-    """Return a column of numbers."""
-    return TableColumn(title=title, unit=unit, is_number=True)

@@ -38,11 +38,6 @@ def recipe_document(item: ListedRecipe) -> Document:
     )
 
 
-def options_document(item: ListedRecipe) -> Document:
-    """Return the options of one recipe."""
-    return Document.of(Listing(columns=_option_columns(item), rows=list(item.recipe.options.items())))
-
-
 def _option_columns(item: ListedRecipe) -> list[Column[tuple[str, Option]]]:
     return [
         Column("model.options.", "model.options.", lambda row: row[0]),

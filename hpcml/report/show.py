@@ -61,7 +61,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunDetails:
+class ShownRun:
     """A run with what is known of it besides its record.
 
     `word` is the scheduler's last report of the job and its time (unix seconds), `timelines` the telemetry of its GPUs.
@@ -74,7 +74,7 @@ class RunDetails:
     asked: Asked
 
 
-def run_document(shown: RunDetails, *, zone: tzinfo | None = None, is_all: bool = False) -> Document:
+def run_document(shown: ShownRun, *, zone: tzinfo | None = None, is_all: bool = False) -> Document:
     """Return what was asked of a run, its result and its end; with *is_all* also its settings, facts and events.
 
     Times are shown in *zone*, by default this machine's. Sections of which nothing is known are left out. Settings are
@@ -103,7 +103,7 @@ def run_document(shown: RunDetails, *, zone: tzinfo | None = None, is_all: bool 
     return Document(sections=sections, record=lambda: _record(shown))
 
 
-def _parts(shown: RunDetails, zone: tzinfo | None, *, is_all: bool) -> Iterator[tuple[str, Pairs | Listing[Any]]]:
+def _parts(shown: ShownRun, zone: tzinfo | None, *, is_all: bool) -> Iterator[tuple[str, Pairs | Listing[Any]]]:
     run, events = shown.run, shown.events
     counting = _that_count(events)
     yield "notes", _notes(run.notes, zone)
@@ -133,7 +133,7 @@ def _as_typed(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(encode(value), default=str)
 
 
-def _record(shown: RunDetails) -> Json:
+def _record(shown: ShownRun) -> Json:
     """Return the fields of `RunRecord`, and `code`, `scheduler_said`, `attempts`, `timelines` and `events`.
 
     The time of the scheduler's report, `said_at`, is in unix seconds.

@@ -31,15 +31,6 @@ def bar(share: float | None, *, width: int, is_plain: bool) -> str:
     return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def can_draw(encoding: str) -> bool:
-    """Whether a terminal with *encoding* can show the characters of these charts; False for an unknown encoding."""
-    try:
-        _EIGHTHS.encode(encoding)
-    except (LookupError, UnicodeEncodeError):
-        return False
-    return True
-
-
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _NOT_FINITE = "!"  # all that the program reported there was nan or infinite
 _NOTHING = " "

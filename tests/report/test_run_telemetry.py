@@ -17,7 +17,7 @@ from hpcml.report.document import Figure, Listing
 from hpcml.report.render.data import as_csv, as_json
 from hpcml.report.render.terminal import as_text
 from hpcml.report.runs import runs_document
-from hpcml.report.show import Asked, RunDetails, run_document
+from hpcml.report.show import Asked, ShownRun, run_document
 from hpcml.report.telemetry import cores_busy, telemetry_section
 from tests.report.publication_values import publication
 
@@ -55,7 +55,7 @@ def line(*powers: float | None, device: str = "gpu0") -> Timeline:
 
 
 def section(record: RunRecord, name: str, *timelines: Timeline) -> list[str]:
-    shown = RunDetails(run=record, timelines=timelines, asked=Asked(overrides=None))
+    shown = ShownRun(run=record, timelines=timelines, asked=Asked(overrides=None))
     text = as_text(run_document(shown), width=120)
     _, found, rest = text.partition(f"\n{name}\n")
     return [line.strip() for line in rest.partition("\n\n")[0].splitlines()] if found else []
@@ -133,7 +133,7 @@ def test_many_gpus_are_cut_and_it_is_said() -> None:
 
 
 def test_json_has_usage_work_and_timelines_whole() -> None:
-    shown = RunDetails(run=run(usage=USAGE, work=WORK), timelines=[line(1.0, None)], asked=Asked(overrides=None))
+    shown = ShownRun(run=run(usage=USAGE, work=WORK), timelines=[line(1.0, None)], asked=Asked(overrides=None))
     told = json.loads(as_json(run_document(shown)))
 
     assert (told["usage"]["energy_j"], told["usage"]["tensor_percent"]) == (1.8e6, None)

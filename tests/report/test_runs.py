@@ -19,7 +19,7 @@ from hpcml.report.render.data import as_csv, as_json
 from hpcml.report.render.markdown import as_markdown
 from hpcml.report.render.terminal import as_renderable, as_text
 from hpcml.report.runs import record_json, runs_document
-from hpcml.report.show import Asked, RunDetails, run_document
+from hpcml.report.show import Asked, ShownRun, run_document
 
 
 def table(*runs: RunRecord, width: int = 100, metric: str | None = None) -> list[str]:
@@ -40,8 +40,8 @@ def runs_csv(runs: Sequence[RunRecord]) -> str:
 
 def shown_run(
     record: RunRecord, *, asked: Asked | None = None, events: Sequence[StoredEvent] | None = None
-) -> RunDetails:
-    return RunDetails(run=record, events=[event()] if events is None else events, asked=asked or Asked(overrides=None))
+) -> ShownRun:
+    return ShownRun(run=record, events=[event()] if events is None else events, asked=asked or Asked(overrides=None))
 
 
 def details(

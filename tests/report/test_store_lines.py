@@ -7,7 +7,7 @@ from datetime import UTC
 from hpcml.model.records import Note, RunRecord
 from hpcml.report.render.terminal import as_text
 from hpcml.report.runs import tags_line
-from hpcml.report.show import Asked, RunDetails, run_document
+from hpcml.report.show import Asked, ShownRun, run_document
 from hpcml.report.store import code_line, run_line
 from tests.report.report_values import run
 
@@ -15,7 +15,7 @@ HOSTILE = "a\x1b[2Jb\nc\u202e"
 
 
 def details(record: RunRecord) -> list[str]:
-    shown = RunDetails(run=record, asked=Asked(overrides=None))
+    shown = ShownRun(run=record, asked=Asked(overrides=None))
     return [line.strip() for line in as_text(run_document(shown, zone=UTC), width=120).splitlines()]
 
 
