@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -188,4 +190,20 @@ class CommandGroup(click.Group):
             guess = did_you_mean(name, [*known, *OPTIONS_FOR_COMMANDS])
             guess = guess or f"{ctx.command_path} --help lists the commands"
             raise click.UsageError(f"there is no command {whole}: {guess}")
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        if found[1] is not None:
+            _refuse_repeated(found[1], found[2], ctx)
+        return found
+
+
+def _refuse_repeated(command: click.Command, args: Sequence[str], context: click.Context) -> None:
+    """Raise `click.UsageError` for an option that is given several times, of which the last alone would count."""
+    parser, given = command.make_parser(context), list[click.Parameter]()
+    parser.ignore_unknown_options = parser.allow_interspersed_args = True
+    with suppress(click.UsageError):  # which the command itself says
+        given = parser.parse_args([*args])[2]
+    for option, times in Counter(given).items():
+        if times > 1 and isinstance(option, click.Option) and not (option.multiple or option.is_flag):
+            raise click.UsageError(
+                f"{option.opts[0]} was given {times} times, and the last alone would count: give one"
+            )

@@ -9,6 +9,7 @@ processes may do this at once: an end is the same whoever finds it, and so is wh
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from hpcml.store.sqlite.location import only_read
 
 log = logging.getLogger(__name__)
 
+_PROGRESS_S = 5.0
 _MANY = 1000  # run directories, which take seconds to read
 _YOUR_OWN = "choose one of your own (--store, HPCML_STORE)"
 
@@ -142,7 +144,7 @@ def collect(
 
         if (count := len(news.changed)) >= _MANY and not is_silent:
             log.warning("%d run directories have news, which are read first: that takes a while", count)
-        report = read_news(store, news, *roots, is_anew=is_anew)
+        report = read_news(store, news, *roots, is_anew=is_anew, tell=_Progress())
     if not is_silent:
         tell_left_out(report.problems)
     unfinished = open_runs(store, places.runs)  # what others have in the store is theirs to find out
@@ -158,6 +160,18 @@ def collect(
         return Collected(report=report, runs=(), removed=removed)
     runs = record_unseen_ends(store, places, unfinished, known, before)
     return Collected(report=report, runs=runs, removed=removed)
+
+
+class _Progress:
+    """Says every few seconds how many run directories were read."""
+
+    def __init__(self) -> None:
+        self._said_at = time.monotonic()
+
+    def __call__(self, done: int, count: int) -> None:
+        if time.monotonic() - self._said_at > _PROGRESS_S and done < count:
+            self._said_at = time.monotonic()
+            log.warning("%d of %d run directories read", done, count)
 
 
 def effective_precisions(store: Database, uids: Sequence[str]) -> dict[str, str | None]:

@@ -80,6 +80,7 @@ TYPED = {
     "run +workload.args.lr=0.1,0.2 workload.command=ls": "hpcml run args.lr=0.1,0.2 -- python train.py --lr {lr}",
     "zzz": "hpcml --help lists the commands",
     "--hme /x runs": "--home",
+    "compare --metric a --by x --metric=b": "--metric was given 2 times, and the last alone would count: give one",
     "compare --margin much": "Invalid value for '--margin': 'much' is not a valid number.",
     "show a b": "hpcml show shows one run: name it",
     "logs": "Missing argument 'RUN': hpcml logs --help lists what it takes",

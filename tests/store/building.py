@@ -132,11 +132,13 @@ def contents(store: Database) -> dict[str, list[tuple[Any, ...]]]:
     with store.reading() as connection:
         found = {}
         for table, join in ((RUN, None), (METRIC, RUN), (POINT, METRIC), (EVENT, RUN), (SAMPLE, RUN)):
-            named = [RUN.c.uid] if join is RUN else [METRIC.c.name] if join is METRIC else []
+            named = [RUN.c.uid] if join is RUN else [RUN.c.uid, METRIC.c.name] if join is METRIC else []
             query = select(*named, *(column for column in table.c if column.name not in of_run))
             if join is not None:
                 key = table.c.metric_id if join is METRIC else table.c.run_id
                 query = query.join(join, join.c.id == key)
+            if join is METRIC:
+                query = query.join(RUN, RUN.c.id == METRIC.c.run_id)
             found[table.name] = sorted(map(tuple, connection.execute(query)), key=repr)
         contents = dict(connection.execute(select(SETTINGS.c.id, SETTINGS.c.content)).all())
         runs = connection.execute(select(RUN.c.uid, RUN.c.settings))
