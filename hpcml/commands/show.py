@@ -14,7 +14,7 @@ from hpcml.model.query_results import Curves
 from hpcml.model.records import RunRecord, StoredEvent
 from hpcml.model.secrets import masked
 from hpcml.paths import Places
-from hpcml.report.show import Asked, RunDetails
+from hpcml.report.show import Asked, ShownRun
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import read_manifest
 from hpcml.runs.run_json import IMPORTED
@@ -24,12 +24,12 @@ from hpcml.store.scheduler_polls import read_words
 from hpcml.store.telemetry import timelines
 
 
-def show_run(places: Places, reference: str) -> RunDetails:
+def show_run(places: Places, reference: str) -> ShownRun:
     """Return everything recorded of the run that *reference* means; `StoreError` where it means none or several."""
     with opened(places) as store:
         collect(store, places)
         record = query.get_run(store, reference)
-        return RunDetails(
+        return ShownRun(
             run=record,
             events=query.events(store, record.uid),
             timelines=timelines(store, record.uid),
