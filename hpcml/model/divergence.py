@@ -52,8 +52,10 @@ def _lost_losses(run: RunRecord) -> list[str]:
 def _printed_loss(run: RunRecord) -> str | None:
     """Return what was printed of a loss that is no number at the last; None of one that has values, which count."""
     printed = str(run.facts.get(PRINTED_LOSS) or "")
+    if not printed:
+        return None
     name, *read = (re.sub(r"[\W_]+", " ", one).lower() for one in (printed.removesuffix(NONFINITE), *run.metrics))
-    return None if name in read else printed or None
+    return None if name in read else printed
 
 
 def _n_broken(summary: MetricSummary) -> int:
