@@ -198,7 +198,8 @@ class CommandGroup(click.Group):
 
 def _refuse_repeated(command: click.Command, args: Sequence[str], context: click.Context) -> None:
     """Raise `click.UsageError` for an option that is given several times, of which the last alone would count."""
-    parser, given = command.make_parser(context), list[click.Parameter]()
+    own = click.Context(command, parent=context, **command.context_settings)
+    parser, given = command.make_parser(own), list[click.Parameter]()
     parser.ignore_unknown_options = parser.allow_interspersed_args = True
     with suppress(click.UsageError):  # which the command itself says
         given = parser.parse_args([*args])[2]

@@ -258,7 +258,10 @@ def starts_of(files: Mapping[str, FileRead]) -> dict[str, JournalStart]:
 def happenings_of(
     events: Iterable[Mapping[str, Any]], starts: Mapping[str, JournalStart], epoch_ms: int
 ) -> list[Happening]:
-    """Return those of *events* (rows) that say something of the run."""
+    """Return those of *events* (rows) that say something of the run.
+
+    Those of other journals than *starts* has were written by another process since: what is read now will be stale.
+    """
     return [
         Happening(
             journal=starts[event["file"]],
@@ -268,7 +271,7 @@ def happenings_of(
             details=event["details"],
         )
         for event in events
-        if event["name"] in TELLING
+        if event["name"] in TELLING and event["file"] in starts
     ]
 
 

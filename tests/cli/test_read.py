@@ -84,7 +84,7 @@ def test_nobody_knows_when_a_line_was_printed_but_a_file_may_say_when_its_rows_c
     assert by_file["median_s"] is not None
     assert by_print["median_s"] is None
     said = "loss of 1 of 1 runs was read afterwards"
-    assert any(flag.startswith(said) for flag in race("loss", "0.5")["flags"])
+    assert any(flag["text"].startswith(said) for flag in race("loss", "0.5")["flags"])
     assert not any("read afterwards" in flag for flag in race("acc", "0.8")["flags"])
 
 
