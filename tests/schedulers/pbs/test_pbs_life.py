@@ -138,28 +138,6 @@ def test_a_forgotten_job_whose_agent_gives_signs_of_life_goes_on_though_its_prog
     assert (before, after) == ("RUNNING", "LOST")
 
 
-@pytest.mark.parametrize("words", [[], ["-m", "seed=0,1"]], ids=["a job", "an array"])
-def test_a_waiting_job_that_somebody_renames_is_the_same_job(hpcml: Hpcml, pbs: PbsDouble, words: list[str]) -> None:
-    pbs.set(closed=True)
-    runs = submit(hpcml, *words, SLEEPS)
-    subprocess.run([pbs.bin / "qalter", "-N", "urgent", runs[0]["job_id"]], check=True)
-    for run in runs:
-        age(run)
-
-    assert {entry["state"] for entry in status(hpcml)} == {"PENDING"}
-    pbs.set()
-    assert {run["state"] for run in until_running(hpcml)} == {"RUNNING"}
-
-
-def test_one_of_many_jobs_that_somebody_renames_is_the_same_job(hpcml: Hpcml, pbs: PbsDouble) -> None:
-    pbs.set(closed=True)
-    runs = submit(hpcml, "-m", "seed=range(26)", SLEEPS, "cluster.max_array_size=1")
-    subprocess.run([pbs.bin / "qalter", "-N", "urgent", runs[7]["job_id"]], check=True)
-    age(runs[7])
-
-    assert {entry["state"] for entry in status(hpcml)} == {"PENDING"}
-
-
 def test_the_job_of_another_that_got_the_same_id_is_not_ours(hpcml: Hpcml, pbs: PbsDouble) -> None:
     pbs.set(closed=True)
     (run,) = submit(hpcml, SLEEPS)
