@@ -163,10 +163,10 @@ def test_a_store_that_went_away_is_told_until_it_is_back(user: Hpcml) -> None:
             assert "val_accuracy" in ask(served.link)[1]
 
             server.stop()
-            once(served.link, "cannot be used")
+            once(served.link, "cannot be used: ")
 
             server.start()
-            once(served.link, "val_accuracy", but_not="cannot be used")
+            once(served.link, "val_accuracy", but_not="cannot be used: ")
             assert served.end(signal.SIGINT) == 0
 
 
