@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 from rendered import report_page
 
 from tests.report.browsing import Open
@@ -77,10 +78,7 @@ def test_a_level_is_hidden_by_its_name_in_the_legend(opened: Open, brief: str) -
 
     figure.locator(".legendtoggle").nth(1).click()
 
-    report.page.wait_for_function(
-        f"document.querySelector('{_CURVES}').querySelectorAll('.scatterlayer .trace').length < {before}"
-    )
-    assert before - lines.count() == 5 + 2  # its runs, its mean and the band of that
+    expect(lines).to_have_count(before - (5 + 2))  # its runs, its mean and the band of that
 
 
 def test_the_horizontal_axis_can_be_time_and_the_vertical_one_logarithmic(opened: Open, brief: str) -> None:
