@@ -78,7 +78,7 @@ def write_crate(export: Export, folder: Path, about: About) -> None:
         from rocrate.rocrate import ROCrate  # noqa: PLC0415 - an extra
     library = ROCrate(version="1.1")
     library.metadata.extra_contexts.append(_TERMS)
-    crate = _Crate(library=library, about=about, scratch=folder.with_name(f"{folder.name}.parts"))
+    crate = _Crate(rocrate=library, about=about, scratch=folder.with_name(f"{folder.name}.parts"))
     root = library.root_dataset
     experiments = ", ".join(sorted({record.experiment for record in export.records}))
     count = f"{len(export.records)} run{'s' if len(export.records) != 1 else ''}"
@@ -102,7 +102,7 @@ def write_crate(export: Export, folder: Path, about: About) -> None:
 class _Crate:
     """The crate in the making."""
 
-    library: Any  # a ROCrate
+    rocrate: Any  # a ROCrate
     about: About
     scratch: Path  # files that are made for the crate
     shared: dict[str, Any] = field(default_factory=dict)  # entities that several runs have, by what they say
@@ -113,7 +113,7 @@ class _Crate:
         from rocrate.model.contextentity import ContextEntity  # noqa: PLC0415 - an extra
 
         known = {"@type": kind, **{name: value for name, value in properties.items() if value is not None}}
-        return self.library.add(ContextEntity(self.library, identifier, properties=known))
+        return self.rocrate.add(ContextEntity(self.rocrate, identifier, properties=known))
 
     def shared_entity(self, stem: str, kind: str, **properties: object) -> Any:  # noqa: ANN401
         """Add what several runs have once; its id is ``#STEM-1``, ..."""
@@ -135,7 +135,7 @@ class _Crate:
         }
         if source.suffix in _KINDS:
             properties["encodingFormat"] = _KINDS[source.suffix]
-        return self.library.add_file(str(source), inside, properties=properties)
+        return self.rocrate.add_file(str(source), inside, properties=properties)
 
     def values(self, prefix: str, values: Mapping[str, object]) -> list[Any]:
         """Add each known value as a ``PropertyValue``; their ids are ``PREFIX-0``, ..."""
@@ -179,7 +179,7 @@ def _add_run(crate: _Crate, run: WholeRun, export: Export) -> Any:  # noqa: ANN4
         else None,
         "containerImage": _image(crate, manifest, record.facts),
     }
-    return crate.library.add_action(
+    return crate.rocrate.add_action(
         _instrument(crate, run, provenance),
         identifier=f"#{name}",
         object=[*_inputs(crate, manifest, run_dir, name), *crate.values(f"#{name}-set", settings)],
