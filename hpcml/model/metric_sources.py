@@ -14,7 +14,6 @@ AUTO = "auto"
 # Begins a fact of a run, before the name of a metric that was read from what the run had printed once it had ended, so
 # that nobody knows when each value was printed.
 READ_AFTERWARDS = "read_afterwards."
-MIXED_TRAININGS = "mixed_trainings"  # a fact: of which metrics steps began anew, as where a script loops
 PRINTED_LOSS = "printed_loss"  # a fact of runs whose last loss, as they printed it, is no number; "" takes it back
 NONFINITE = " nan or infinite"  # in it, behind the name of that loss
 
