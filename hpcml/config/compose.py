@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -46,6 +47,7 @@ from hpcml.model.secrets import masked
 from hpcml.paths import resource_dir
 
 _ROOT_CONFIG = "run"
+_ONE_HYDRA = threading.Lock()  # what it composes of is one object for the whole process
 _BRACES = re.compile(r"(?<![{$])\{([\w.]+)\}")
 _PATHS = ("data.path", "workload.cwd")  # meant from where they were typed; on the node that place is another one
 _BASIC_SWEEPER = "BasicSweeper"
@@ -83,7 +85,7 @@ def compose_from_cli(
     """
     line = read_command_line(arguments, project=project, is_own=program is not None)
     schema.register()
-    with _hydra(line.folders):
+    with _ONE_HYDRA, _hydra(line.folders):
         composer = _Composer(line, program, project)
         if line.shows is not None:
             composer.show()
@@ -337,8 +339,11 @@ def _check_together(word: str, group: str, names: Sequence[object]) -> None:
 
 @contextmanager
 def _hydra(folders: Sequence[Path]) -> Iterator[None]:
-    """Have Hydra compose of hpcml's options and those in *folders*; what it refuses is one line."""
-    before, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None  # of a notebook, by hydra.initialize()
+    """Have Hydra compose of hpcml's options and those in *folders*; what it refuses is one line.
+
+    What a notebook set up by hydra.initialize() is put back.
+    """
+    before, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
     try:
         with initialize_config_dir(str(resource_dir("conf")), version_base="1.3", job_name="hpcml run"):
             yield

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hydra
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 
 import hpcml
 from hpcml.api.submission import ComposedRuns, Submission
@@ -237,6 +238,7 @@ def test_threads_may_compose_and_submit(project: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         submissions = list(pool.map(submit, range(4)))
 
+    assert not GlobalHydra.instance().is_initialized()
     assert [run.seed for each in submissions for run in each.wait(timeout_s=120)] == [0, 1, 2, 3]
 
 

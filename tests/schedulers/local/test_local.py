@@ -162,7 +162,7 @@ def test_each_run_has_the_environment_of_its_own_submission(
     wait_for_end(submitter, *tickets)
 
     assert [output(job) for job in jobs] == ["0\n", "1\n"]
-    assert not list((tmp_path / "submissions" / "queues").iterdir())
+    until(lambda: not list((tmp_path / "submissions" / "queues").iterdir()))
 
 
 def test_modules_of_the_folder_where_somebody_types_are_none_of_the_queues(
