@@ -337,7 +337,13 @@ def _load() -> list[Column[Row]]:
         percent("util_percent", "GPU busy", scale=1),
         percent("tensor_percent", "tensor cores busy", scale=1),
         field("peak_memory_mb", "peak memory, MiB"),
-        field("achieved_tflops", "TFLOP/s of a device", lambda load: _at_most(load.achieved_tflops, load.peak_tflops)),
+        field(
+            "achieved_tflops",
+            "TFLOP/s of a device",
+            lambda load: _at_most(
+                load.achieved_tflops, load.peak_tflops, "" if load.peak_basis == "data sheet" else "~"
+            ),
+        ),
         field("peak_tflops", None),
         field("peak_basis", None),
         percent("mfu", "  share of the peak (MFU)"),
@@ -406,5 +412,5 @@ def _speedup(row: Row) -> str:
     return ratio(row.speed.speedup, row.speed.speedup_ci95)
 
 
-def _at_most(value: float | None, most: float | None) -> str:
-    return number(value) if value is None or most is None else f"{number(value)} of {number(most)}"
+def _at_most(value: float | None, most: float | None, doubt: str = "") -> str:
+    return number(value) if value is None or most is None else f"{number(value)} of {doubt}{number(most)}"
