@@ -21,9 +21,9 @@ from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.plan import kept_of_walltime_s
 from hpcml.store import query
-from hpcml.store.conditions import Filter
 from hpcml.store.database import Database
 from hpcml.store.opening import looked_into
+from hpcml.store.where import Filter
 from hpcml.units import parse_walltime_s
 
 _MOST = 300  # of the completed runs of a model on a cluster, the newest: loading them takes a fraction of a second

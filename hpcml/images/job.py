@@ -13,9 +13,9 @@ from hpcml.codec import decode
 from hpcml.errors import HpcmlError
 from hpcml.images.build import BuildProgress, build
 from hpcml.images.cache import Cache
+from hpcml.images.key import Definition
 from hpcml.images.packing import Packing
 from hpcml.images.runtime import find_builder
-from hpcml.model.image import Definition
 from hpcml.paths import begin_in_utf8
 from hpcml.runs.run_json import read_own
 
