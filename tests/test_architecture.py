@@ -204,8 +204,8 @@ def test_only_the_schedulers_room_says_a_schedulers_commands() -> None:
             assert not texts.intersection(SCHEDULER_WORDS), path
 
 
-def test_the_model_and_the_run_directories_use_the_standard_library_only() -> None:
-    allowed = set(sys.stdlib_module_names) | {"hpcml"}
+def test_the_model_and_the_run_directories_use_the_standard_library_and_the_client_only() -> None:
+    allowed = set(sys.stdlib_module_names) | {"hpcml", "hpcml_client"}
     for path in modules("hpcml"):
         if LEVELS.get(own_room(path), 9) <= 3:
             assert {name.partition(".")[0] for name in imported(path)} <= allowed, path
