@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
+from hpcml.analysis.attained import Attained, Attainment
 from hpcml.analysis.compare.factor import natural
+from hpcml.analysis.compare.result import NOT_PROVEN
 from hpcml.analysis.frame import by_seed, device_of, median_of
 from hpcml.analysis.limits import find_limits
 from hpcml.analysis.published import published_for
@@ -20,13 +22,11 @@ from hpcml.analysis.steady import SteadyState, StepCurves, steady_states
 from hpcml.errors import ComparisonError
 from hpcml.model import hardware
 from hpcml.model.choices import Numerics
-from hpcml.model.comparison import NOT_PROVEN
 from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName, contradicts
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.model.told_apart import GROUPS
-from hpcml.model.utilization import Attained, Attainment
 
 _CELL = tuple(group for group in GROUPS if group != "precision")
 

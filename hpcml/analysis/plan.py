@@ -22,8 +22,8 @@ from hpcml.analysis.compare.cells import find_cells
 from hpcml.analysis.compare.factor import Factor, find_factor, find_reference
 from hpcml.analysis.compare.objective import Yardstick, find_margin, find_yardstick, not_ended
 from hpcml.analysis.frame import Arm, sort_runs
+from hpcml.analysis.planning import Design, PowerCell, PowerPlan, Spread, WantedVerdict
 from hpcml.errors import ComparisonError
-from hpcml.model.planning import Design, PowerCell, PowerPlan, Spread, WantedVerdict
 from hpcml.model.records import RunRecord
 
 COLUMNS = (3, 5, 8, 10, 15, 20, 30)  # seeds of the table

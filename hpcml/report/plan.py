@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpcml.analysis.planning import Design, PowerCell, PowerPlan
 from hpcml.codec import encode
-from hpcml.model.planning import Design, PowerCell, PowerPlan
 from hpcml.model.told_apart import alike_words
 from hpcml.report.document import Column, Document, Listing, Paragraph, Remarks, Section
 from hpcml.report.text import number
@@ -14,7 +14,7 @@ from hpcml.report.text import number
 def power_document(plan: PowerPlan) -> Document:
     """Return for each cell the seeds that are needed, and the power with other numbers.
 
-    JSON has the whole plan; its keys are the fields of `hpcml.model.planning`.
+    JSON has the whole plan; its keys are the fields of `hpcml.analysis.planning`.
     """
     sections = [_cell(cell, plan) for cell in plan.cells]
     unusable = [Section(parts=[Paragraph(text=line) for line in _unusable(plan)])] if plan.unusable else []

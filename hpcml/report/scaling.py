@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hpcml.analysis.compare.result import Interval
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint
 from hpcml.codec import encode
-from hpcml.model.comparison import Interval
-from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
 from hpcml.model.told_apart import alike_words
 from hpcml.report.charts import NEUTRAL, level_styles, plot, titled
 from hpcml.report.document import Column, Document, Figure, Listing, Remarks, Section, Tone

@@ -8,9 +8,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from hpcml.analysis.attained import Attained, Attainment, Published
 from hpcml.codec import encode
 from hpcml.model.told_apart import alike_words
-from hpcml.model.utilization import Attained, Attainment, Published
 from hpcml.report.document import Column, Document, Listing, Paragraph, Part, Remarks, Section
 from hpcml.report.text import number
 from hpcml.report.text_charts import bar

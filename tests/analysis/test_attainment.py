@@ -8,12 +8,12 @@ from recorded_runs import run
 from scaling_runs import STEPS, constant
 
 from hpcml.analysis import limits
+from hpcml.analysis.attained import Attainment
 from hpcml.analysis.limits import Signs, find_limits
 from hpcml.analysis.peak import attain
 from hpcml.analysis.steady import StepCurves
 from hpcml.errors import ComparisonError
 from hpcml.model.records import MetricSummary, Point, RunRecord, Usage, Work
-from hpcml.model.utilization import Attainment
 
 A100 = {"gpu_model": "NVIDIA A100-SXM4-40GB"}
 STEP_S = 0.1

@@ -8,10 +8,10 @@ import pytest
 from scaling_runs import Sweep, amdahl, constant, gustafson
 
 from hpcml.analysis.scaling.cells import Over
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.errors import ComparisonError
 from hpcml.model.records import Point, Usage, Work
-from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
 from hpcml.model.state import State
 from hpcml.units import one_or_many
 

@@ -7,8 +7,8 @@ import pytest
 from recorded_runs import arm, run
 
 from hpcml.analysis.plan import COLUMNS, plan_seeds
+from hpcml.analysis.planning import PowerPlan
 from hpcml.errors import ComparisonError
-from hpcml.model.planning import PowerPlan
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 

@@ -10,8 +10,8 @@ import pytest
 from report_values import EVIL
 from rich.console import Console
 
-from hpcml.model.comparison import Interval
-from hpcml.model.planning import Design, Estimate, Forecast, PowerCell, PowerPlan, Spread, Total, Wanted
+from hpcml.analysis.compare.result import Interval
+from hpcml.analysis.planning import Design, Estimate, Forecast, PowerCell, PowerPlan, Spread, Total, Wanted
 from hpcml.report.estimate import estimate_document
 from hpcml.report.plan import power_document
 from hpcml.report.render.data import as_csv, as_json

@@ -19,9 +19,9 @@ from rendered import (
 from report_values import EVIL, ci
 from rich.console import Console, RenderableType
 
-from hpcml.model.comparison import Excluded
-from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint, SerialShare
-from hpcml.model.utilization import Attained, Attainment, Published
+from hpcml.analysis.attained import Attained, Attainment, Published
+from hpcml.analysis.compare.result import Excluded
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint, SerialShare
 from hpcml.report.document import Figure, Listing
 from hpcml.report.scaling import scaling_section
 from hpcml.report.text_charts import bar

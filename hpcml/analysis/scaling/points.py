@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcml.analysis.compare.measures import energy_kj_of, energy_per_sample_j_of, gpu_hours_of
+from hpcml.analysis.compare.result import Excluded, Interval
 from hpcml.analysis.frame import by_seed, median_of
 from hpcml.analysis.nodes import Measured, MeasuredRatio, measured, node_flags, ratio
 from hpcml.analysis.rates import samples_per_step, share_by_seed
 from hpcml.analysis.scaling.cells import BATCH, Over
+from hpcml.analysis.scaling.result import Kind, ScalingPoint
 from hpcml.analysis.stats import BySeed
 from hpcml.analysis.steady import (
     MIN_STEPS,
@@ -26,10 +28,8 @@ from hpcml.analysis.steady import (
     steady_states,
 )
 from hpcml.model.choices import Numerics
-from hpcml.model.comparison import Excluded, Interval
 from hpcml.model.own_program import says_nothing
 from hpcml.model.records import Point, RunRecord
-from hpcml.model.scaling import Kind, ScalingPoint
 from hpcml.model.state import State
 from hpcml.units import spell_percent
 

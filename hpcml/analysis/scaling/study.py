@@ -35,12 +35,12 @@ from hpcml.analysis.scaling.points import (
     left_out,
     sort_arms,
 )
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint
 from hpcml.analysis.stats import ENOUGH_SEEDS
 from hpcml.analysis.steady import StepCurves
 from hpcml.errors import ComparisonError
 from hpcml.model.choices import Numerics
 from hpcml.model.records import RunRecord
-from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
 from hpcml.model.state import State
 from hpcml.units import one_or_many
 

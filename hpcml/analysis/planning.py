@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hpcml.analysis.compare.result import Interval
 from hpcml.model.asked_used import AskedUsed
-from hpcml.model.comparison import Interval
 
 WantedVerdict = Literal["equivalent", "non-inferior"]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hpcml.model.comparison import Discrepancy, Excluded, Interval, Unit
+from hpcml.analysis.compare.result import Discrepancy, Excluded, Interval, Unit
 
 Kind = Literal["strong", "weak"]  # one global batch for all; a batch that grows with the devices
 
