@@ -29,6 +29,7 @@ class FlagCode(StrEnum):
     SAME_VALUES = "same values"
     HOLM = "holm"
     LOST = "lost"
+    FAILED = "failed"
     DIVERGED = "diverged"
     INCOMPLETE = "incomplete"
     UNPROVEN = "unproven"
@@ -36,6 +37,7 @@ class FlagCode(StrEnum):
     SPEED = "speed"
     ENERGY = "energy"
     RECORDS = "records"
+    ASSUMED = "assumed"
 
 
 FLAGS: Mapping[FlagCode, tuple[FlagLevel, str]] = {  # what it usually is, and the sentence
@@ -55,6 +57,7 @@ FLAGS: Mapping[FlagCode, tuple[FlagLevel, str]] = {  # what it usually is, and t
     FlagCode.SAME_VALUES: ("doubt", "{which}, bit for bit: {question}"),
     FlagCode.HOLM: ("note", "{alone} if it were the only row, {verdict} among {m} (Holm)"),
     FlagCode.LOST: ("doubt", "{lost} of {n} {unit} lost to their own doing, {other_lost} of {other_n} of {reference}"),
+    FlagCode.FAILED: ("doubt", "{n} of {of} ended runs failed: {causes}"),
     FlagCode.DIVERGED: ("doubt", "in {n} of {of} runs {metrics} was no number {when}"),
     FlagCode.INCOMPLETE: ("doubt", "not counted: {what}"),
     FlagCode.UNPROVEN: ("blocks", "precision {whose}{what}"),
@@ -62,6 +65,7 @@ FLAGS: Mapping[FlagCode, tuple[FlagLevel, str]] = {  # what it usually is, and t
     FlagCode.SPEED: ("note", "{what}"),
     FlagCode.ENERGY: ("doubt", "energy: {what}"),
     FlagCode.RECORDS: ("doubt", "{what}"),
+    FlagCode.ASSUMED: ("note", "{what}"),
 }
 
 
