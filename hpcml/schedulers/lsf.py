@@ -285,10 +285,13 @@ def _quoted(value: str) -> str:
     return value if re.fullmatch(r"[A-Za-z0-9_./:=,@%+-]+", value) else f'"{value}"'
 
 
-def environ(variables: Mapping[str, str], request: Request) -> dict[str, str]:
-    """Return what bsub gets and, by its ``-env all``, the job: nothing of an outer job, nor a login without use."""
-    kept = variables if request.needs_login else without_login(variables)
-    return {name: value for name, value in kept.items() if not name.startswith(("LSB_JOB", "LSB_BATCH", "LS_JOB"))}
+def environ(variables: Mapping[str, str], request: Request) -> dict[str, str]:  # noqa: ARG001 - as Slurm's
+    """Return what bsub gets and, by its ``-env all``, the job: nothing of an outer job, nor the login of a registry."""
+    return {
+        name: value
+        for name, value in without_login(variables).items()
+        if not name.startswith(("LSB_JOB", "LSB_BATCH", "LS_JOB"))
+    }
 
 
 # What LSF prints.
