@@ -280,7 +280,7 @@ class _Reading:
         known = {each.at for each in found}
         for at in range(_own_from(self.template), len(self.template)):
             word = self.template[at]
-            if at not in known and "," in word and len(split(word)) > 1:
+            if at not in known and (_RANGE.fullmatch(word) or ("," in word and len(split(word)) > 1)):
                 self.doubts.append(
                     f"{word} is passed as it is: lists are swept as --name {word}, --name={word} or name={word}, any "
                     f"other by args.NAME={word} in front of the --, with {{NAME}} in its place"

@@ -67,7 +67,7 @@ def test_a_list_behind_a_flag_is_a_sweep_by_the_name_of_the_flag(
     assert program.sweeps == sweeps
 
 
-@pytest.mark.parametrize("word", ["1,2", "-b8,16", "--amp,", "--bn,--no-bn", "A 1,2", "'--lr 1,2'"])
+@pytest.mark.parametrize("word", ["1,2", "1..3", "-b8,16", "--amp,", "--bn,--no-bn", "A 1,2", "'--lr 1,2'"])
 def test_a_list_that_is_no_axis_is_passed_as_it_is_and_said_with_what_sweeps_it(word: str) -> None:
     program = swept(f"python m.py {word}")
 
