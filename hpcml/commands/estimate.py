@@ -11,12 +11,12 @@ from dataclasses import replace
 from hpcml.agent import host
 from hpcml.analysis import estimate
 from hpcml.analysis.estimate import Precedents, find_precedents
+from hpcml.analysis.planning import Estimate, Forecast, Wanted
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.machine import Machine
 from hpcml.commands.submit.plan import Planned
 from hpcml.model.asked_used import asked_and_used
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.planning import Estimate, Forecast, Wanted
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.plan import kept_of_walltime_s
