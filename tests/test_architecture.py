@@ -25,7 +25,9 @@ LEVELS: dict[str, int] = {  # a module knows its own room and the levels below; 
     **dict.fromkeys(("config", "images", "schedulers", "agent", "store", "analysis", "report", "interop"), 4),
     "runs": 3,
     "model": 2,
-    **dict.fromkeys(("paths", "mounts", "units", "codec", "formulas", "plugins", "search_path", "spelling"), 1),
+    **dict.fromkeys(
+        ("paths", "mounts", "walltime", "units", "codec", "formulas", "plugins", "search_path", "spelling"), 1
+    ),
     "errors": 0,
 }
 SHOWS = ("report", "analysis")  # what the one may know of its own level: the results that it shows

@@ -1,11 +1,9 @@
-"""The statistics of `hpcml compare`, `scaling`, `plan` and `report`: contrasts of two arms, verdicts, p values.
+"""The statistics of `hpcml compare`, `scaling`, `plan` and `report`: contrasts of two arms, p values, intervals.
 
 An arm holds the runs of one setting; its values are one number per seed, in the unit of the metric, never one per step:
 a thousand steps of one run are one observation. The sections of the file, each of pure functions:
 
 - Contrasts: `mean`, `paired` (t test on differences), `welch` (Welch's t test) and `ratio` (either, on logarithms).
-- Verdicts from one-sided t tests at 5 %. Equivalence is TOST (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987),
-  which says the same as a 90 % interval inside the margin.
 - Holm's adjustment of the p values of a whole table (S. Holm, Scand. J. Statist. 6, 1979). The chance of even one false
   claim of a kind in the table is at most 5 %, also where the rows depend on each other by their common reference.
 - Lost runs and times to a target: the interval of a share, the log-rank test.
@@ -20,13 +18,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special  # its distributions: scipy.stats takes a second to import
 
-from hpcml.analysis.compare.result import Band, Interval, Verdict
+from hpcml.analysis.compare.result import Band, Interval
 
 LEAST_SEEDS = 3  # below, no verdict: two runs that happen to agree would be certain of anything
 ENOUGH_SEEDS = 5  # below, indicative: power at the usual margins is 2 to 30 % with 3
@@ -202,44 +200,6 @@ def _exp(value: float) -> float:
     return math.exp(max(-700.0, min(700.0, value)))  # two runs with wild times: beyond lies only an overflow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
-    """One p value for each claim that a row could make; each null hypothesis is that the claim does not hold."""
-
-    equivalent: float
-    better: float
-    non_inferior: float
-    worse_by_margin: float
-    worse: float
-
-
-KINDS = tuple(field.name for field in fields(Claims))
-_VERDICTS: Mapping[Verdict, str] = {  # in the order in which they are tried
-    "equivalent": "equivalent",
-    "better": "better",
-    "non-inferior": "non_inferior",
-    "worse by more than the margin": "worse_by_margin",
-    "worse": "worse",
-}
-
-
-def find_claims(contrast: Contrast, margin: float | None, *, higher_is_better: bool) -> Claims | None:
-    """Return the p values of what *contrast* (arm minus reference) may show; None without a margin, or for n < 2.
-
-    "equivalent" is tested by TOST, the others by a one-sided t test against 0 or -margin, each at 5 %: of two truly
-    equal arms one in ten is called better or worse.
-    """
-    if margin is None or contrast.df is None:
-        return None
-    gain = contrast if higher_is_better else contrast.turned()
-    loss = gain.turned()
-    ps = (
-        *(contrast.p_tost(margin), gain.p_above(0.0), gain.p_above(-margin)),
-        *(loss.p_above(margin), loss.p_above(0.0)),
-    )
-    return Claims(**dict(zip(KINDS, (1.0 if p is None else p for p in ps), strict=True)))
-
-
 def holm(ps: Sequence[float]) -> list[float]:
     """Return the p values of *ps* adjusted by Holm (1979), in their order.
 
@@ -254,24 +214,6 @@ def holm(ps: Sequence[float]) -> list[float]:
         most = max(most, min(1.0, (len(ps) - rank) * ps[place]))
         adjusted[place] = most
     return adjusted
-
-
-def adjust(claims: Sequence[Claims]) -> list[Claims]:
-    """Return *claims*, one per row of a table, in their order, adjusted by Holm; each kind is a family of its own."""
-    kinds = [holm([getattr(row, kind) for row in claims]) for kind in KINDS]
-    return [Claims(**dict(zip(KINDS, ps, strict=True))) for ps in zip(*kinds, strict=True)]
-
-
-def p_of(claims: Claims, verdict: Verdict) -> float | None:
-    """Return the p value of what *verdict* claims; None where it claims nothing."""
-    kind = _VERDICTS.get(verdict)
-    return None if kind is None else float(getattr(claims, kind))
-
-
-def verdict_of(claims: Claims) -> Verdict:
-    """Return the first claim whose adjusted p value is below 5 %; else "inconclusive"."""
-    held: list[Verdict] = [verdict for verdict, kind in _VERDICTS.items() if getattr(claims, kind) < ALPHA]
-    return held[0] if held else "inconclusive"
 
 
 def share_interval(hits: int, n: int, confidence: float = 0.90) -> Interval | None:

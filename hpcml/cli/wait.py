@@ -32,7 +32,7 @@ def wait(places: Places, /, timeout: str | None, selection: Selection) -> int:
     from hpcml.commands.wait import wait as wait_for
     from hpcml.model.state import State
     from hpcml.report.status import end_line
-    from hpcml.units import parse_wait_s
+    from hpcml.walltime import parse_wait_s
 
     timeout_s = None if timeout is None else parse_wait_s(timeout, field="--timeout")
     interval_s = poll_interval_s(os.environ)

@@ -24,7 +24,7 @@ from hpcml.store import query
 from hpcml.store.database import Database
 from hpcml.store.opening import looked_into
 from hpcml.store.where import Filter
-from hpcml.units import parse_walltime_s
+from hpcml.walltime import parse_walltime_s
 
 _MOST = 300  # of the completed runs of a model on a cluster, the newest: loading them takes a fraction of a second
 

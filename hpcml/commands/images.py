@@ -32,7 +32,7 @@ from hpcml.paths import Places, resource_dir
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import find_run_dirs
 from hpcml.store import query
-from hpcml.units import parse_walltime_s
+from hpcml.walltime import parse_walltime_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

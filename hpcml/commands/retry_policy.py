@@ -13,7 +13,8 @@ from hpcml.model.failure_causes import Cause
 from hpcml.model.run import Run
 from hpcml.model.state import State
 from hpcml.schedulers.registry import backend_of
-from hpcml.units import format_walltime, parse_memory_mb, parse_walltime_s
+from hpcml.units import parse_memory_mb
+from hpcml.walltime import format_walltime, parse_walltime_s
 
 MORE = 1.5  # of what was too little
 # What is tried again by itself, as often as schedule.retry allows: what the cluster did to a run.

@@ -9,7 +9,8 @@ from typing import Any
 from hpcml.errors import ConfigError
 from hpcml.model.mig import gpus_of_run
 from hpcml.model.records import RunRecord
-from hpcml.units import parse_memory_mb, parse_walltime_s
+from hpcml.units import parse_memory_mb
+from hpcml.walltime import parse_walltime_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from typing import Any
 from hpcml.errors import ConfigError, require
 from hpcml.model.container import RUNTIMES
 from hpcml.model.pbs import PbsRequest, PbsSite
-from hpcml.units import parse_memory_mb, parse_walltime_s
+from hpcml.units import parse_memory_mb
+from hpcml.walltime import parse_walltime_s
 
 MPI_LAUNCHERS = ("srun", "mpirun", "mpiexec", "pbsdsh")  # that start the ranks of one MPI program
 _SCHEDULER = re.compile(r"[a-z][a-z0-9_-]{0,31}")

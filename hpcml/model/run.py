@@ -34,7 +34,8 @@ from hpcml.model.precision import RECIPES_OWN, Device, PrecisionName, decide_num
 from hpcml.model.secrets import masked_settings
 from hpcml.model.strategy import Strategy
 from hpcml.model.training import Training
-from hpcml.units import parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
+from hpcml.units import parse_interval_s, parse_memory_mb
+from hpcml.walltime import parse_wait_s, parse_walltime_s
 
 MOST_SEEDS = 2**32
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")

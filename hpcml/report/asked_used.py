@@ -9,7 +9,7 @@ from hpcml.model.asked_used import AskedUsed, of_run, over_runs
 from hpcml.model.records import RunRecord
 from hpcml.report.document import Column, Listing, Section
 from hpcml.report.text import number
-from hpcml.units import spell_walltime
+from hpcml.walltime import spell_walltime
 
 _SETTINGS = {"walltime": "resources.walltime", "cores": "resources.cpus_per_task", "memory": "resources.mem"}
 

@@ -10,7 +10,7 @@ from hpcml.model.precision import PrecisionName
 from hpcml.model.run import Run
 from hpcml.model.secrets import masked, masked_settings
 from hpcml.runs.plan import Plan
-from hpcml.units import format_walltime
+from hpcml.walltime import format_walltime
 
 
 def to_text(

@@ -11,7 +11,7 @@ from hpcml.report.asked_used import expected_line
 from hpcml.report.document import Column, Document, Listing, Remarks, Section
 from hpcml.report.runs import short_uid
 from hpcml.report.text import duration, number
-from hpcml.units import spell_walltime
+from hpcml.walltime import spell_walltime
 
 _NAMED = 3  # runs, in a line
 _J_PER_KWH = 3.6e6

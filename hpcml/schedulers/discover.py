@@ -19,7 +19,7 @@ from hpcml.schedulers.description import Backend
 from hpcml.schedulers.registry import backend_of
 from hpcml.schedulers.sites import LOOKS, NodeKind, QueueFacts, Site
 from hpcml.schedulers.slurm import reading_environ
-from hpcml.units import format_walltime
+from hpcml.walltime import format_walltime
 
 _TIMEOUT_S = 60.0  # sinfo waits 9 s for a controller that is down; a big site answers in seconds
 _MODEST_WALLTIME_S = 3600  # where the site has no default: short enough to start soon

@@ -20,7 +20,7 @@ from hpcml.schedulers.description import JobDraft, JobRow, NameSearch, Scheduler
 from hpcml.schedulers.rehearsal import PATIENCE_S, Rehearsal
 from hpcml.schedulers.request import Request, fill, request_for_batch
 from hpcml.schedulers.script import refuse_line_breaks
-from hpcml.units import format_walltime
+from hpcml.walltime import format_walltime
 
 GPU_REQUEST = "--gpus-per-node={gpus}"  # unless the site says it otherwise
 TYPED_GPU_REQUEST = "--gpus-per-node={gpu_type}:{gpus}"

@@ -28,7 +28,7 @@ from hpcml.model.precision import ALIASES
 from hpcml.model.record_keys import unix_time
 from hpcml.model.state import State
 from hpcml.spelling import nearest
-from hpcml.units import parse_walltime_s
+from hpcml.walltime import parse_walltime_s
 
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -503,7 +503,7 @@ def parse_duration_s(text: str) -> float | None:
     """Return seconds from ``7d``, ``2h30m``, ``1.5h``, ``2w`` or ``HH:MM:SS``; None for anything else.
 
     ``m`` and ``min`` are minutes; months and years have no word, for their length varies. All forms of a walltime are
-    taken too (`hpcml.units.parse_walltime_s`).
+    taken too (`hpcml.walltime.parse_walltime_s`).
 
     >>> parse_duration_s("2h30m")
     9000.0

@@ -9,14 +9,8 @@ import pytest
 from recorded_runs import ratio_of as ratio
 from verdict_by_interval import verdict
 
-from hpcml.analysis.stats import (
-    Contrast,
-    adjust,
-    find_claims,
-    paired,
-    verdict_of,
-    welch,
-)
+from hpcml.analysis.compare.verdicts import adjust, find_claims, verdict_of
+from hpcml.analysis.stats import Contrast, paired, welch
 
 TRIALS = 2000
 LIMIT = 0.05 + 3 * math.sqrt(0.05 * 0.95 / TRIALS)  # three Monte-Carlo standard errors above 5 %

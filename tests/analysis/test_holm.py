@@ -12,7 +12,8 @@ from statsmodels_said import said
 from verdict_by_interval import verdict
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.analysis.stats import adjust, find_claims, holm, paired, verdict_of
+from hpcml.analysis.compare.verdicts import adjust, find_claims, verdict_of
+from hpcml.analysis.stats import holm, paired
 from hpcml.model.records import RunRecord
 from tests.effort import times
 

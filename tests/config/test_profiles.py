@@ -22,7 +22,8 @@ from hpcml.model.cluster import Cluster, Queue, Resources, SchedulerName
 from hpcml.model.container import RUNTIMES
 from hpcml.model.pbs import PbsRequest, PbsSite
 from hpcml.paths import resource_dir
-from hpcml.units import parse_memory_mb, parse_walltime_s
+from hpcml.units import parse_memory_mb
+from hpcml.walltime import parse_walltime_s
 from tests.conftest import ComposeOne
 
 FOLDER = resource_dir("conf") / "cluster"

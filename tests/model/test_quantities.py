@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcml.errors import ConfigError
-from hpcml.units import format_walltime, parse_interval_s, parse_memory_mb, parse_wait_s, parse_walltime_s
+from hpcml.units import parse_interval_s, parse_memory_mb
+from hpcml.walltime import format_walltime, parse_wait_s, parse_walltime_s
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcml.units import parse_walltime_s, spell_walltime
+from hpcml.walltime import parse_walltime_s, spell_walltime
 
 
 @pytest.mark.parametrize(

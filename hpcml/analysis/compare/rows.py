@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from hpcml.analysis import stats
 from hpcml.analysis.compare.cell_arms import CellArms, Matched, Ratios, match
 from hpcml.analysis.compare.flags import row_flags
-from hpcml.analysis.compare.losses import find_losses, judged_by_losses
+from hpcml.analysis.compare.losses import find_losses
 from hpcml.analysis.compare.measures import cost, energy_ratio, find_speed, find_speed_up, load
-from hpcml.analysis.compare.result import NOT_AS_REQUESTED, Difference, Interval, Row, Verdict
+from hpcml.analysis.compare.result import Difference, Interval, Row
 from hpcml.analysis.compare.to_target import saved_time, to_target
+from hpcml.analysis.compare.verdicts import Claims, adjust, claims_of, find_verdict, p_of
 from hpcml.analysis.flags import FlagCode, flag
 from hpcml.analysis.frame import Arm
-from hpcml.analysis.stats import Claims, adjust, find_claims, p_of, verdict_of
-from hpcml.model.precision import is_proven
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +36,8 @@ def draft_row(arm: Arm, cell: CellArms) -> Draft:
     reference = cell.reference
     is_compared = reference is not None and reference is not arm and bool(arm.values) and bool(reference.values)
     matched = match(arm.values, reference.values, cell.scale) if is_compared and reference is not None else None
-    claims = None if matched is None else _claims(matched, cell)
-    verdict = _verdict(arm, matched, claims, cell)
+    claims = None if matched is None else claims_of(matched, cell)
+    verdict = find_verdict(arm, matched, claims, cell)
     mean = stats.mean(list(arm.values.values())) if arm.values else None
     others = None if reference is None or reference is arm else cell.reaches.get(reference.level)
     own_reaches = cell.reaches.get(arm.level, ())
@@ -88,23 +87,12 @@ def adjusted(drafts: Sequence[Draft]) -> list[Row]:
 
 def _judged(draft: Draft, claims: Claims, m: int) -> Row:
     alone = draft.row.verdict
-    verdict = _verdict(draft.arm, draft.matched, claims, draft.cell)
+    verdict = find_verdict(draft.arm, draft.matched, claims, draft.cell)
     row = replace(draft.row, verdict=verdict, p_adjusted=claims.equivalent, p_claim=p_of(claims, verdict))
     if verdict == alone:
         return row
     changed = flag(FlagCode.HOLM, alone=alone, verdict=verdict, m=m)
     return replace(row, verdict_alone=alone, flags=(*row.flags, changed))
-
-
-def _claims(matched: Matched, cell: CellArms) -> Claims | None:
-    """Return the p values of what *matched* may show; None where it can show nothing.
-
-    That is: without a margin, below 3 seeds, with identical values, and where nothing says how certain it is.
-    """
-    if cell.margin.value is None or matched.n < stats.LEAST_SEEDS or not matched.contrast.standard_error:
-        return None
-    margin = cell.margin.value if cell.scale is None else cell.scale.distance(cell.margin.value)
-    return find_claims(matched.contrast, margin, higher_is_better=cell.yardstick.higher_is_better)
 
 
 def _difference(matched: Matched, cell: CellArms) -> Difference:
@@ -136,31 +124,3 @@ def _awaited(arm: Arm, reference: Arm | None) -> tuple[str, ...]:
     if reference is None:
         return ()
     return tuple(sorted({run.uid for each in (arm, reference) for run in each.unfinished}))
-
-
-def _verdict(arm: Arm, matched: Matched | None, claims: Claims | None, cell: CellArms) -> Verdict:
-    """Return what may be said of *arm*, where *claims* are its p values; doubts come before claims."""
-    reference = cell.reference
-    if arm is reference:
-        return "reference"
-    both = [each for each in (arm, reference) if each is not None]
-    if cell.by_precision and any(each.is_impostor for each in both):
-        return NOT_AS_REQUESTED
-    verdict = _claimed(matched, claims, cell)
-    if reference is not None:
-        verdict = judged_by_losses(verdict, arm, reference)
-    if verdict in ("unstable", "unstable reference") or not cell.by_precision:
-        return verdict
-    is_proved = all(is_proven(run.precision_effective) for each in both for run in each.ok)
-    return verdict if is_proved else "not proven"
-
-
-def _claimed(matched: Matched | None, claims: Claims | None, cell: CellArms) -> Verdict:
-    if matched is not None and matched.is_identical and matched.n >= stats.LEAST_SEEDS:
-        return "identical"
-    if cell.margin.value is None:
-        return "no margin"
-    if claims is None:
-        return "inconclusive"
-    verdict = verdict_of(claims)
-    return verdict if cell.yardstick.goal is not None or verdict == "equivalent" else "no goal"

@@ -33,7 +33,8 @@ from hpcml.schedulers.rehearsal import Rehearsal
 from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER, request_for_pack
 from hpcml.store.opening import looked_into
 from hpcml.store.query import find_runs
-from hpcml.units import one_or_many, spell_walltime
+from hpcml.units import one_or_many
+from hpcml.walltime import spell_walltime
 
 _DIRECTIVE = re.compile(rb"#(?:SBATCH|PBS|BSUB|FLUX:?)\s")
 _COMMENT = re.compile(rb"\s*(?:#.*)?")

@@ -47,7 +47,7 @@ from hpcml.schedulers.sites import LOOKS
 from hpcml.spelling import did_you_mean
 from hpcml.store.database import Database
 from hpcml.store.query import find_runs, runs_meant
-from hpcml.units import parse_walltime_s
+from hpcml.walltime import parse_walltime_s
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from hpcml.schedulers.batches import token_of
 from hpcml.schedulers.contract import Batch, Job
 from hpcml.schedulers.request import PACK_MARGIN_S, Request, request_for, request_for_pack
 from hpcml.spelling import did_you_mean
-from hpcml.units import format_walltime, parse_walltime_s
+from hpcml.walltime import format_walltime, parse_walltime_s
 
 NOWHERE = Provenance(command_line=[], submitted_at="", submitted_from="", user="", cwd="", hpcml_version="", python="")
 T = TypeVar("T")

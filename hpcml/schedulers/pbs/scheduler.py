@@ -27,7 +27,7 @@ from hpcml.schedulers.pbs.nodes import on_every_node
 from hpcml.schedulers.rehearsal import PATIENCE_S, Rehearsal
 from hpcml.schedulers.request import Request, fill, request_for_batch
 from hpcml.schedulers.script import refuse_line_breaks, words_of_directive
-from hpcml.units import format_walltime
+from hpcml.walltime import format_walltime
 
 FIRST_LINES = (  # of every job: where and as if it had been typed
     'cd "${PBS_O_WORKDIR:-.}"',  # PBS starts jobs in the home directory

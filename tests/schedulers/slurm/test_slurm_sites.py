@@ -18,7 +18,8 @@ import pytest
 
 from hpcml.config.profiles import Profile, get_profile, list_profiles
 from hpcml.model.cluster import SchedulerName
-from hpcml.units import parse_memory_mb, parse_walltime_s
+from hpcml.units import parse_memory_mb
+from hpcml.walltime import parse_walltime_s
 from tests.cluster.slurm.account import Account
 from tests.schedulers.test_golden_scripts import submission
 
