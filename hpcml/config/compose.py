@@ -68,6 +68,7 @@ class Composed:
     run: Run
     overrides: tuple[str, ...]
     user_config: tuple[str, ...]  # configuration directories besides the shipped one
+    call: bytes | None = None  # the pickled call of a function, which the run finds in its directory
 
 
 def compose_from_cli(

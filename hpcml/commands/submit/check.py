@@ -173,7 +173,7 @@ def _plan(point: Composed, machine: Machine, software: Software, is_here: Callab
         check_binds(plan, run)
     if run.container.kind is ContainerKind.build and run.workload.command is None:
         check_framework(run, Path(plan.argv[1]), software.cwd)
-    return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config)
+    return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config, call=point.call)
 
 
 def _refuse_what_the_site_cannot_express(run: Run) -> None:
