@@ -17,11 +17,6 @@ _RANK = re.compile(r"\d+-.*-rank(\d+)(?:-\d+)?\.jsonl")
 _CHECKPOINT = b'"n":"checkpoint"'
 
 
-def requeues(run_dir: RunDir) -> int:
-    """Return how often agents have put the run back into the queue, by its journals; retries by users do not count."""
-    return read_fold(run_dir).requeues
-
-
 def is_over(run_dir: RunDir, pack: str, *, comes_back: bool) -> bool:
     """Tell whether the job with the token *pack*, which the scheduler restarted, has already finished this run.
 

@@ -20,7 +20,7 @@ from hpcml.agent.ranks import REQUEUE
 from hpcml.agent.signals import Inbox
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
-from hpcml.runs.state import EventName
+from hpcml.runs.state import EventName, read_fold
 from hpcml_client.journal import JournalWriter
 
 _PATIENCE_S = 300.0  # the scheduler's program has time limits of its own, and asks again before it gives up
@@ -47,7 +47,7 @@ def obstacle(turn: Turn, attempt: int, outcome: Outcome, environ: Mapping[str, s
         return "nothing here puts it back into the queue"
     limit = turn.run.schedule.max_requeues
     try:
-        if history.requeues(turn.run_dir) >= limit:
+        if read_fold(turn.run_dir).requeues >= limit:
             return f"schedule.max_requeues={limit} is used up"
     except HpcmlError as error:
         return f"how often it was queued again cannot be read: {error}"

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 import signal as signals
-from collections.abc import Callable
 from enum import StrEnum
-from itertools import takewhile
 
 from hpcml.model.state import State
 
@@ -65,10 +63,6 @@ _NO_MODULE = re.compile(r"^(?:\[rank\d+\]: ?)?ModuleNotFoundError: No module nam
 _TRACEBACK = re.compile(r"(?P<rank>\[rank\d+\]: ?| +(?=T))?(?:.* )?Traceback \(most recent call last\):\s*$")
 # As IPython begins one, in a notebook that nbconvert or papermill executes: the type, and no colon
 _OF_IPYTHON = re.compile(r"(?P<type>[A-Za-z_][\w.]*) +Traceback \(most recent call last\)\s*$")
-_FRAME_OF_A_LIBRARY = re.compile(
-    r" +File \"(?:<frozen |.{1,1000}/lib(?:64)?/python\d)"
-)  # Python's own, and what pip installed
-_FRAME = re.compile(r" +File \".")
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 # What ends programs of C++ and Fortran, above a backtrace
 _OF_OTHERS = re.compile(
@@ -207,10 +201,8 @@ def classify(
     return _of_failure(exit_code, signal, log_tail)
 
 
-def ended_because(log_tail: str, *, folder_of: Callable[[str], str | None] = lambda _: None) -> str | None:
+def ended_because(log_tail: str) -> str | None:
     """Return the reason that hpcml_client printed when it ended a program, or that of an end which has a known remedy.
-
-    *folder_of* is asked in which folder of the run a module lies, from where the program starts.
 
     Those are a module that Python did not find, a list that was meant as a sweep, slots that Open MPI has not, a port
     that is taken, and input that nobody typed. None where nothing of it is said.
@@ -223,7 +215,7 @@ def ended_because(log_tail: str, *, folder_of: Callable[[str], str | None] = lam
     if _NO_CLIENT.search(log_tail):
         return _INSTALL_CLIENT
     if found := _NO_MODULE.search(log_tail):
-        return _without_module(found[1], folder_of)
+        return _without_module(found[1])
     if found := _A_LIST.search(log_tail):
         flag = found["flag"] or found["option"]
         return (
@@ -239,7 +231,7 @@ def ended_because(log_tail: str, *, folder_of: Callable[[str], str | None] = lam
     return _without_slots(log_tail) or (_GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None)
 
 
-def _without_module(name: str, folder_of: Callable[[str], str | None]) -> str:
+def _without_module(name: str) -> str:
     package, is_inside, _ = name.rpartition(".")
     if is_inside:  # else Python would say that it does not find the package
         return (
@@ -247,8 +239,6 @@ def _without_module(name: str, folder_of: Callable[[str], str | None]) -> str:
             "written for, or a folder of that name hides it (if it is a module of yours: hpcml run -n says what is "
             "copied)"
         )
-    if (folder := folder_of(name)) is not None:
-        return f"this Python does not find {name}, which lies in {folder}: set workload.env.PYTHONPATH={folder}"
     return (
         f"this Python does not find {name}: activate the environment that has it before hpcml run (if it is a "
         "module of yours: workload.env.PYTHONPATH=FOLDER says in which folder it is, hpcml run -n what is copied)"
@@ -292,28 +282,6 @@ def last_exception(printed: str) -> str | None:
     own = [words for words in found if not words.partition(":")[0].endswith(_OF_LAUNCHERS)]
     last = next(iter((own or found)[-1:]), None)
     return None if last is None else _in_a_table(last)
-
-
-def survived_exception(printed: str) -> str | None:
-    r"""Return type and message of an exception of Python with whose traceback what was *printed* ends, or None.
-
-    It went through code of the program's own: a library that does without something tells so as well. What Python
-    ignored, as in a destructor, is none.
-
-    >>> told = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: no such layer\n'
-    >>> survived_exception(told), survived_exception(f"{told}goes on without it\n")
-    ('ValueError: no such layer', None)
-    """
-    *lines, last = [line for line in printed_lines(printed) if line.strip()] or [""]
-    if not _EXCEPTION.match(last):
-        return None
-    frames = list(takewhile(lambda line: line[0].isspace(), reversed(lines)))
-    begin, *above = lines[::-1][len(frames) : len(frames) + 2] or [""]
-    was_ignored = any(line.startswith("Exception ignored ") for line in above)
-    own = (line for line in frames if _FRAME.match(line) and not _FRAME_OF_A_LIBRARY.match(line))
-    if was_ignored or _TRACEBACK.match(begin) is None or next(own, None) is None:
-        return None
-    return _in_a_table(last)
 
 
 def _exceptions(printed: str) -> list[str]:

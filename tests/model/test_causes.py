@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception, last_line, survived_exception
+from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception, last_line
 from hpcml.model.state import State
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\n'
@@ -236,51 +236,6 @@ def test_the_last_exception_is_the_first_line_of_the_last_traceback(printed: str
     assert last_exception(printed) == exception
 
 
-CHAINED = "During handling of the above exception, another exception occurred:\n\n"
-OF_THE_PROGRAM = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 9, in main\n    fit(data)\n'
-OF_A_LIBRARY = OF_THE_PROGRAM.replace(
-    "/home/ada/train.py", "/opt/conda/lib/python3.12/site-packages/xformers/__init__.py"
-)
-OF_A_THREAD = f"""Exception in thread Thread-1 (load):
-Traceback (most recent call last):
-  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner
-    self.run()
-{OF_THE_PROGRAM.partition(chr(10))[2]}"""
-GROUP = """  + Exception Group Traceback (most recent call last):
-  |   File "/home/ada/train.py", line 3, in <module>
-  | ExceptionGroup: two (2 sub-exceptions)
-  +-+---------------- 1 ----------------
-    | ValueError: one
-    +------------------------------------
-"""
-
-
-@pytest.mark.parametrize(
-    ("printed", "exception"),
-    [
-        (f"{OF_THE_PROGRAM}ValueError: no such layer\n", "ValueError: no such layer"),
-        (f"epoch 3\n{OF_THE_PROGRAM}KeyError: 'x'\n\n{CHAINED}{OF_THE_PROGRAM}StopIteration\n\n", "StopIteration"),
-        (f"{OF_A_THREAD}ValueError: of a thread\n", "ValueError: of a thread"),
-        (f"{OF_A_LIBRARY}KeyError: 'x'\n\n{CHAINED}{OF_THE_PROGRAM}ValueError: bad\n", "ValueError: bad"),
-        (f"{OF_THE_PROGRAM}ValueError: no such layer\ngoes on without it\n", None),
-        (f"{OF_THE_PROGRAM}RuntimeError: CUDA error\nCompile with TORCH_USE_CUDA_DSA\n", None),
-        (f"{OF_THE_PROGRAM}ValueError: no such layer\n  3%|#   | 3/99\r", None),
-        (f"{OF_THE_PROGRAM}ValueError: no such layer\nDone\n", None),
-        (f"{OF_A_LIBRARY}ModuleNotFoundError: No module named 'triton'\n", None),
-        (f"Exception ignored in: <function Pool.__del__ at 0x7f>\n{OF_THE_PROGRAM}ResourceWarning: open\n", None),
-        (f"Exception ignored while calling deallocator <f>:\n{OF_THE_PROGRAM}AttributeError: x\n", None),
-        (GROUP, None),
-        (OF_THE_PROGRAM, None),
-        ("ValueError: said without a traceback\n", None),
-        ("", None),
-    ],
-)
-def test_an_exception_that_a_program_survived_is_known_where_its_traceback_is_the_last_word(
-    printed: str, exception: str | None
-) -> None:
-    assert survived_exception(printed) == exception
-
-
 # Printed by programs of gfortran 12, and by workflows that start Python
 OF_OTHER_PROGRAMS = {
     """At line 10 of file a.f90 (unit = 10)
@@ -367,7 +322,6 @@ def test_long_lines_are_read_in_a_moment(begin: str, piece: str) -> None:
     began = time.monotonic()
     last_exception(text)
     ended_because(text)
-    survived_exception(text)
 
     assert last_line(f"why it ended\n{text} and more") is not None
     assert time.monotonic() - began < 5
@@ -393,12 +347,3 @@ ValueError: bad lr
 )
 def test_an_exception_in_a_notebook_is_that_of_its_cell(around: str) -> None:
     assert last_exception(around + IN_A_CELL) == "ValueError: bad lr"
-
-
-def test_a_module_that_lies_in_the_run_is_told_with_its_folder() -> None:
-    tail = f"{TRACEBACK}ModuleNotFoundError: No module named 'mine'\n"
-
-    said = ended_because(tail, folder_of={"mine": "src"}.get)
-
-    assert said == "this Python does not find mine, which lies in src: set workload.env.PYTHONPATH=src"
-    assert "activate the environment" in (ended_because(tail, folder_of={"other": "."}.get) or "")
