@@ -64,11 +64,6 @@ class Places:
         return self.home / "code"
 
     @property
-    def builds(self) -> Path:
-        """Orders of images that jobs build."""
-        return self.home / "builds"
-
-    @property
     def exports(self) -> Path:
         """What ``hpcml export`` remembers of what it wrote."""
         return self.home / "exports"
@@ -76,7 +71,7 @@ class Places:
     @property
     def own(self) -> tuple[Path, ...]:
         """All folders in `home` that hpcml makes."""
-        return (self.runs, self.submissions, self.checksums, self.code, self.builds, self.exports)
+        return (self.runs, self.submissions, self.checksums, self.code, self.exports)
 
 
 def begin_in_utf8() -> None:

@@ -11,8 +11,8 @@ from hpcml.paths import Places
 from hpcml.report.render.forms import Output, document_output
 
 if TYPE_CHECKING:
+    from hpcml.analysis.compare.result import ComparisonRequest
     from hpcml.commands.selection import Selection
-    from hpcml.model.comparison import ComparisonRequest
 
 
 @click.command()

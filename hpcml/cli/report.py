@@ -13,8 +13,8 @@ from hpcml.cli.say import say
 from hpcml.paths import Places
 
 if TYPE_CHECKING:
+    from hpcml.analysis.compare.result import ComparisonRequest
     from hpcml.commands.selection import Selection
-    from hpcml.model.comparison import ComparisonRequest
 
 _DEFAULT = "report.html"
 

@@ -18,7 +18,7 @@ from hpcml.paths import Places
 from hpcml.runs.private import user_name
 
 if TYPE_CHECKING:
-    from hpcml.model.comparison import ComparisonRequest
+    from hpcml.analysis.compare.result import ComparisonRequest
 
 _SHORTEST_S = 0.5
 

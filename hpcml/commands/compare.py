@@ -8,12 +8,12 @@ from pathlib import Path
 
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
 from hpcml.analysis.compare.objective import find_yardstick
+from hpcml.analysis.compare.result import Comparison, ComparisonRequest
 from hpcml.analysis.hours import find_hours
 from hpcml.analysis.steady import Curves
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import HpcmlError
-from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.hours import Hours
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Curve, RunRecord

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from hpcml.analysis.attained import Attainment
 from hpcml.analysis.peak import attain
 from hpcml.analysis.published import published_figures
 from hpcml.commands.scaling import with_steps
 from hpcml.commands.selection import Selection
-from hpcml.model.utilization import Attainment
 from hpcml.paths import Places
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hpcml.analysis.scaling.result import Scaling
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.analysis.steady import StepCurves
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.model.records import RunRecord
-from hpcml.model.scaling import Scaling
 from hpcml.paths import Places
 from hpcml.store import query
 

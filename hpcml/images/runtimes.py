@@ -17,7 +17,7 @@ from hpcml.errors import ConfigError
 from hpcml.images.command import ENV_PREFIXES, RUNTIME_ENVIRONMENT, distinct, exec_argv, wrapped
 from hpcml.images.registry import Reference
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.container import RUNTIMES, Bind, Container, ContainerBuild, ContainerGpu
+from hpcml.model.container import RUNTIMES, Bind, Container, ContainerGpu
 from hpcml.model.container import ContainerKind as Kind
 from hpcml.runs.plan import INSIDE_NAMES, INSIDE_PREFIX
 
@@ -94,9 +94,8 @@ class ContainerRuntime:
         if self.builds:
             return
         given = next((name for name in _ADDITIONS if getattr(container, name)), None)
-        if given is not None or container.build is ContainerBuild.job:
-            what = f"container.{given}" if given else "container.build=job"
-            raise ConfigError(f"{what}: {self.name} takes {self.takes}, and hpcml builds for Apptainer only")
+        if given is not None:
+            raise ConfigError(f"container.{given}: {self.name} takes {self.takes}, and hpcml builds for Apptainer only")
         if Reference.of(container).plain_http:
             raise ConfigError(f"container.registry={container.registry}: {self.name} asks registries by https only")
 

@@ -29,7 +29,6 @@ class ContainerBuild(Enum):
 
     auto = "auto"  # the machine that submits
     never = "never"  # nobody: the run is refused
-    job = "job"  # a job, after which the run begins
 
 
 class ContainerGpu(Enum):

@@ -23,7 +23,6 @@ class Image:
     size_bytes: int | None = None  # with the time: whether it is still the file whose SHA-256 that is
     mtime_ns: int | None = None
     key: str | None = None  # in the cache of images; None: one of the user's own
-    built_by: str | None = None  # the run that builds it, where that has to succeed before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,6 @@ class Plan:
     staging: Staging | None = None  # of the run's own working directory, in which `cwd` lies; None: `cwd` is as it is
     python_path: list[str] = field(default_factory=list)  # comes before what is installed: the program's own packages
     profiled: list[str] = field(default_factory=list)  # in place of argv, of the processes that a profiler starts
-    needs_login: bool = False  # to a registry: only a job that builds an image gets the login
     mpi: MpiStart | None = None  # None: the agent of each node starts its ranks itself
 
     @property

@@ -159,11 +159,10 @@ def _dependencies(text: str) -> Iterator[str]:
         yield from (f"{word}:{job}" for job in jobs)
 
 
-def environ(variables: Mapping[str, str], request: Request) -> dict[str, str]:
+def environ(variables: Mapping[str, str], request: Request) -> dict[str, str]:  # noqa: ARG001 - as Slurm's
     """Return what flux gets and the job inherits: nothing that an outer job was told of itself."""
-    kept = variables if request.needs_login else without_login(variables)
     outer = ("FLUX_JOB_", "FLUX_TASK_", "PMI_", "PMIX_")
-    return {name: value for name, value in kept.items() if not name.startswith(outer)}
+    return {name: value for name, value in without_login(variables).items() if not name.startswith(outer)}
 
 
 # What Flux prints.

@@ -55,7 +55,6 @@ class Request:
     cluster: Cluster
     warning_s: int | None = None  # before the end of the walltime, if the workload is to be warned then
     grace_s: int = 30  # what a program of it has between SIGTERM and SIGKILL
-    needs_login: bool = False  # the job finds the login of a registry in its environment, where that is handed on
     pbs: PbsRequest = field(default_factory=PbsRequest)
     ranks_per_node: int | None = None  # that an MPI launcher starts on each node; None: one agent does
     ends_with_dependency: bool = False  # once what it waits for has failed, it shall not wait for ever
@@ -141,11 +140,9 @@ def request_for(manifest: Manifest) -> Request:
         cluster=site,
         warning_s=_warning_s(manifest),
         grace_s=plan.stop_grace_s,
-        needs_login=plan.needs_login,
         pbs=wanted.pbs,
         ranks_per_node=None if plan.mpi is None else plan.processes_per_node,
-        ends_with_dependency=plan.dependency is not None
-        or (plan.image is not None and plan.image.built_by is not None),
+        ends_with_dependency=plan.dependency is not None,
     )
     if not site.directives and not wanted.extra_directives:
         return request

@@ -192,10 +192,9 @@ def environ(variables: Mapping[str, str], request: Request) -> dict[str, str]:
     """Return what sbatch gets and the job inherits: nothing of an outer job, and nothing that outvotes the script.
 
     A site's or a user's SBATCH_ACCOUNT and the like stay where the request leaves the choice open. To which of a site's
-    clusters the job is sent is in its script. The login of a registry is for a job that builds an image, and for no
-    other.
+    clusters the job is sent is in its script. No job gets the login of a registry.
     """
-    inherited = variables if request.needs_login else without_login(variables)
+    inherited = without_login(variables)
     own = _OF_THIS_JOB if "SLURM_JOB_ID" in variables else ()
     kept = {name: value for name, value in inherited.items() if not name.startswith(_OUTER) and name not in own}
     defaults = [name for name, field in _SETTINGS.items() if getattr(request, field) is None]

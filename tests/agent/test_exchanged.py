@@ -175,7 +175,7 @@ def with_code_and_image(home: Path, code: Path, image: Path) -> None:
     manifest = home / "runs" / "default" / UID / "run.json"
     words = json.loads(manifest.read_text())
     words["provenance"]["code"] = str(code)
-    words["plan"]["image"] = {"path": str(image), "sha256": None, "key": "0" * 32, "built_by": None}
+    words["plan"]["image"] = {"path": str(image), "sha256": None, "key": "0" * 32}
     manifest.write_text(json.dumps(words))
 
 

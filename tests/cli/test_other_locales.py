@@ -78,7 +78,6 @@ def test_a_program_in_a_folder_whose_name_is_no_utf8_runs(hpcml: Hpcml, tmp_path
     [
         ("hpcml.schedulers.requeue", ["local", "é/run.json"]),
         ("hpcml.schedulers.time_limit", ["é"]),
-        ("hpcml.images.job", ["é/order.json"]),
         ("hpcml.agent.mpi.reach", ["é", "true"]),
     ],
 )

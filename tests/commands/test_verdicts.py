@@ -247,22 +247,21 @@ def test_a_run_whose_turn_in_a_shared_job_never_came_did_not_use_up_its_own_time
     assert "turn had not come" in ended(verdict)[1]
 
 
-def test_a_run_whose_image_was_not_built_says_who_was_to_build_it() -> None:
+def test_a_run_that_waited_for_what_cannot_come_says_so() -> None:
     word = says("CANCELLED", reason="DependencyNeverSatisfied")
-    about = Circumstances(hindrance=(Cause.CONTAINER, "its image was not built: hpcml logs 20261121-075900-22222222"))
+    about = Circumstances(never="20261121-075900-22222222 is FAILED")
 
     verdict = by_scheduler(WAITS, word, about)
 
-    state, reason = ended(verdict)
-    assert state == "CANCELLED"
-    assert reason == (
-        "slurm says CANCELLED (DependencyNeverSatisfied); its image was not built: hpcml logs 20261121-075900-22222222"
+    assert ended(verdict) == (
+        "CANCELLED",
+        "slurm says CANCELLED (DependencyNeverSatisfied); never ran: 20261121-075900-22222222 is FAILED",
     )
     assert verdict is not None
-    assert verdict.details["cause"] == "container"
+    assert verdict.details["cause"] == "dependency"
     by_us = by_scheduler(WAITS, word, replace(about, is_cancelled=True))
-    assert "image" not in ended(by_us)[1]
-    assert "image" not in ended(by_scheduler(RUNS, says("CANCELLED by 1001"), about))[1]
+    assert "never ran" not in ended(by_us)[1]
+    assert "never ran" not in ended(by_scheduler(RUNS, says("CANCELLED by 1001"), about))[1]
 
 
 def test_an_agent_that_was_killed_is_the_cause_unless_something_printed_tells_another() -> None:

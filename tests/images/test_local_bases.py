@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.images import want
-from hpcml.commands.submit.images import build_run
 from hpcml.errors import ConfigError
 from hpcml.images.definition import define
 from hpcml.model.container import Container, ContainerKind
-from hpcml.model.run import ProfileTool
-from hpcml.paths import Places
 from tests.cluster.apptainer.registry import Registry
-from tests.commands.planning import planned_for
 from tests.images.user import ImageUser, one_line
 
 real = pytest.mark.apptainer
@@ -152,21 +147,3 @@ def test_a_base_or_a_place_that_is_not_there_is_refused_in_one_line(
 
     assert done.returncode in (2, 4)
     assert says in one_line(done)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["profile=torch"], ["profile=nsys"], ["+cluster=narval", "resources.mig=1g.5gb", "resources.gpus_per_node=null"]],
-)
-def test_a_job_that_builds_takes_over_nothing_that_is_the_programs(tmp_path: Path, words: list[str]) -> None:
-    (tmp_path / "base" / "etc").mkdir(parents=True)
-    asked = ["+cluster=karolina", "resources.account=OPEN-1-1", "model=mnist_mlp", "precision=fp32", "+container=local",
-             f"container.path={tmp_path}/base", "container.build=job", *words]  # fmt: skip
-    (item,) = planned_for(tmp_path, *asked)
-    wanted = want(item.run.container, item.run.cluster, {"HPCML_IMAGES": str(tmp_path / "images")}, tmp_path)
-
-    building = build_run(wanted, item.run, Places(home=tmp_path / "home", store_url="sqlite://"))
-
-    assert building.profile.tool is ProfileTool.none
-    assert building.resources.gpus_per_node == 1
-    assert building.resources.mig == item.run.resources.mig

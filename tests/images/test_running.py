@@ -211,7 +211,6 @@ def test_nothing_is_left_of_a_run_whose_agent_is_killed(user: ImageUser, image: 
             ["+container=sandbox", "container.path=/usr", "container.binds=['/etc:/tmp']", "workload.cwd=/tmp"],
             "is to show /etc",
         ),
-        (["+container=ngc_pytorch", "container.build=job"], "container.build=job: cluster=local is this one machine"),
         (["+container=ngc_pytorch", "container.tag=25.01-py3", *_AT, "cluster=barbora"], "24.12 is the last for V100"),
         (["+container=ngc_pytorch", *_AT, "cluster=lumi_g"], "is for GPUs of NVIDIA, and lumi_g has AMD's"),
     ],

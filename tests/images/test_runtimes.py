@@ -44,7 +44,6 @@ def test_a_dry_run_says_by_what_name_the_image_is_found(hpcml: Hpcml) -> None:
     ("words", "says"),
     [
         (["pyxis", *SLURM, "+container=ngc_pytorch", "container.apt=[git]"], "container.apt: pyxis"),
-        (["pyxis", *SLURM, "+container=ngc_cuda", "container.build=job"], "container.build=job"),
         (["pyxis", *SLURM, "+container=ngc_pytorch_horovod"], "nothing of what ngc_pytorch_horovod.def puts upon its"),
         (["pyxis", *SLURM, "+container=docker", "container.image=a", "container.tag=b",
           "container.registry=http://127.0.0.1:5"], "asks registries by https only"),

@@ -54,7 +54,7 @@ def test_everything_can_be_set_on_the_command_line_and_survives_json(compose_one
         "container.binds=['/data:/d:ro']",
         "container.options=['--no-home']",
         "container.gpu=nv",
-        "container.build=job",
+        "container.build=never",
     )
 
     assert run.container.all_binds() == [Bind(source="/data", destination="/d", read_only=True)]

@@ -34,7 +34,7 @@ class Circumstances:
     quiet_s: float = float("inf")  # since anything was written into its journals, or an agent's last sign of life
     ran_as: str | None = None  # the job that its last attempt says it started in
     was_final_before: bool = False  # the word before this one said that the job had ended, too
-    hindrance: tuple[Cause, str] | None = None  # why a run that waits cannot start any more
+    never: str | None = None  # why what a waiting run waits for cannot come true any more
     not_started: str | None = None  # what the job's shell, or the agent, complained of before the agent told anything
     untold: tuple[int, ...] = ()  # nodes of its last attempt whose agents began, and told nothing of an end
 
@@ -152,9 +152,9 @@ def _never_began(record: RunRecord, known: Known, about: Circumstances) -> Missi
     What it needed failed, its turn in a shared job did not come, or the job ended before its agent started.
     """
     state = State.CANCELLED if known.state in _NOT_ITS_OWN else known.state
-    if about.hindrance is not None and not about.is_cancelled:
-        cause, why = about.hindrance
-        return _ended_as(record, known, state, f"{_said(record, known)}; {why}", cause=cause)
+    if about.never is not None and not about.is_cancelled:
+        reason = f"{_said(record, known)}; never ran: {about.never}"
+        return _ended_as(record, known, state, reason, cause=Cause.DEPENDENCY)
     if not record.is_shared:
         return _ended(record, known, about)
     # nobody wanted it ended, unless it was cancelled: it never got to start

@@ -10,7 +10,6 @@ from pathlib import Path
 from hpcml.commands.ends.judge import QUIET_S, Circumstances, MissingEvent, by_scheduler
 from hpcml.commands.follow import Glimpse, Watcher
 from hpcml.commands.logs import why_not_started
-from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import Cause
 from hpcml.model.record_keys import begun_at
 from hpcml.model.records import Known, RunRecord
@@ -21,7 +20,6 @@ from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.dependency import Outlook
 from hpcml.runs.layout import RunDir, is_by_user
 from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
-from hpcml.runs.manifest import read_manifest
 from hpcml.runs.state import EventName, RunEvent, RunFold, read_fold
 from hpcml.schedulers.local.jobs import is_queued
 
@@ -72,7 +70,7 @@ def _by_word(
         quiet_s=_quiet_s(run_dir),
         ran_as=None if ran_as is None else str(ran_as),
         was_final_before=was_final_before,
-        hindrance=_hindrance(record, run_dir, words) if waits else None,
+        never=why_never(record, run_dir) if waits else None,
         not_started=why_not_started(record, places.submissions) if may_not_have_started else None,
         untold=_untold(told, record.attempt),
     )
@@ -83,31 +81,6 @@ def _untold(told: RunFold, attempt: int) -> tuple[int, ...]:
     starts = next((one.unheard for one in told if one.number == attempt), [])
     nodes = (start.details.get("node") for start in starts)
     return tuple(sorted({node for node in nodes if isinstance(node, int)}))
-
-
-def _hindrance(record: RunRecord, run_dir: RunDir, words: Mapping[str, Known | None]) -> tuple[Cause, str] | None:
-    """Return why a run that waits cannot start any more: its image was not built, or what it waits for failed."""
-    if builder := _failed_builder(run_dir, words):
-        return Cause.CONTAINER, f"its image was not built: hpcml logs {builder}"
-    why = why_never(record, run_dir)
-    return None if why is None else (Cause.DEPENDENCY, f"never ran: {why}")
-
-
-def _failed_builder(run_dir: RunDir, words: Mapping[str, Known | None]) -> str | None:
-    """Return the run that was to build the image of *run_dir*, if it has ended and there is no image."""
-    try:
-        image = read_manifest(run_dir.manifest).plan.image
-    except HpcmlError:
-        return None
-    if image is None or image.built_by is None or Path(image.path).exists():
-        return None
-    builder = next(run_dir.path.parent.parent.glob(f"*/{image.built_by}"), None)
-    if builder is None:
-        return None
-    seen = Watcher(RunDir(builder)).look()
-    word = words.get(image.built_by)
-    has_ended = seen.is_over or (word is not None and word.state.is_final)
-    return image.built_by if has_ended and seen.state is not State.COMPLETED else None
 
 
 def why_never(record: RunRecord, run_dir: RunDir) -> str | None:

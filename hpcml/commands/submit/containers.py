@@ -20,7 +20,7 @@ from hpcml.images.definition import reference_of
 from hpcml.images.runtime import NAMES, is_squashfs, require_whole
 from hpcml.images.runtimes import ContainerRuntime, Start, runtime_named
 from hpcml.model.cluster import Cluster, SchedulerName
-from hpcml.model.container import Bind, Container, ContainerBuild, ContainerGpu, ContainerKind
+from hpcml.model.container import Bind, Container, ContainerGpu, ContainerKind
 from hpcml.model.hardware import is_for_data_centres
 from hpcml.model.precision import environment
 from hpcml.model.recipe import oldest_version, read_recipe
@@ -88,8 +88,6 @@ def fitted(run: Run, machine: Cluster) -> Run:
     container = run.container
     if container.kind is ContainerKind.none:
         return run
-    if container.build is ContainerBuild.job and run.cluster.scheduler is SchedulerName.local:
-        raise ConfigError(f"container.build=job: cluster={run.cluster.name} is this one machine: set auto")
     if container.kind is not ContainerKind.build:
         _check_own(container, _check_runtime(run))
         return run

@@ -44,7 +44,7 @@ from hpcml.schedulers.contract import Batch, Job, Preview, Submitter, Ticket
 from hpcml.schedulers.registry import require_programs
 from hpcml_client.journal import JournalWriter
 
-NONE_SUBMITTED = "none of these runs was submitted"  # a job that builds their image may have been
+NONE_SUBMITTED = "none of these runs was submitted"
 
 
 class UnrecordedError(HpcmlError):

@@ -70,8 +70,7 @@ def submit_points(
 
     Raises `ConfigError` where *only_missing* meets an interrupted submission, a run waits for what will never be, or
     the code cannot be kept, `StoreError` where the store cannot be used, `ImageError` where an image cannot be had, and
-    `SubmissionError` where a scheduler refuses; up to the last nothing has been submitted, but for jobs that build
-    images.
+    `SubmissionError` where a scheduler refuses; up to the last nothing has been submitted.
     """
     claim(places)
     for line in repairs.of_queues(places):
@@ -81,9 +80,7 @@ def submit_points(
     chosen = _checked(missing if only_missing else planned, places, backends, reporter)
     for warning in advice.all_warnings(chosen, places, backends.machine()):
         reporter.warn(warning)
-    chosen = images.with_images(
-        chosen, places, backends, reporter, environ=environ, project=project, command_line=command_line
-    )
+    chosen = images.with_images(chosen, places, reporter, environ=environ, project=project)
     if not chosen:
         return []
     # Not alone before: an image may have been built for an hour.

@@ -234,14 +234,13 @@ def test_a_users_default_account_counts_where_none_is_asked_for() -> None:
     assert explain(words, {"SBATCH_PARTITION": "p"}) == "Invalid account (set resources.account)"
 
 
-def test_the_login_of_a_registry_is_for_a_job_that_builds_alone() -> None:
+def test_no_job_gets_the_login_of_a_registry() -> None:
     variables = {"HOME": "/home/me", "NGC_API_KEY": "k", "APPTAINER_DOCKER_PASSWORD": "p"}
 
     assert environ(variables, request()) == {"HOME": "/home/me"}
-    assert environ(variables, request(needs_login=True)) == variables
 
 
-def test_a_job_that_waits_for_its_image_ends_if_that_is_not_built() -> None:
+def test_a_job_that_waits_for_a_run_ends_if_that_fails() -> None:
     waits = request(dependency="afterok:1", ends_with_dependency=True)
 
     assert {"--dependency=afterok:1", "--kill-on-invalid-dep=yes"} <= set(directives(waits))
