@@ -20,9 +20,7 @@ from hpcml.model.metric_sources import READ_AFTERWARDS
 from hpcml.model.own_program import CHANGED_OUTSIDE
 from hpcml.model.precision import (
     EVIDENCE,
-    OBSERVED,
     OBSERVED_TO,
-    PROBED,
     STEPS,
     PrecisionName,
     contradicts,
@@ -30,6 +28,7 @@ from hpcml.model.precision import (
 )
 from hpcml.model.records import RunRecord
 from hpcml.spelling import nearest
+from hpcml_client.observed import OBSERVED, PROBED
 
 _BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
