@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcml.analysis.run_diff import contrast
+from hpcml.analysis.run_diff import RunDiff, contrast
 from hpcml.commands.collect import collect, opened
-from hpcml.model.query_results import RunDiff
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
 from hpcml.runs.layout import RunDir

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
-from hpcml.model.query_results import Ranking
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import swept_settings
 from hpcml.paths import Places
 from hpcml.store import query
 
 if TYPE_CHECKING:
-    from hpcml.analysis.ranking import At
+    from hpcml.analysis.ranking import At, Ranking
 
 
 def list_runs(
