@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import fmean
 
 import click
+from published_tables import PublishedTable, published_tables
 
 from hpcml.cli.main import COMMANDS, cli
 from hpcml.model.precision import CAPABILITIES, Capability, PrecisionName, environment
-from hpcml.model.published_tables import PublishedTable, published_tables
 
 DOCS = Path(__file__).resolve().parent
 _INTRODUCTION = """# The command line

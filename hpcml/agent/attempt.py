@@ -300,7 +300,6 @@ def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter
         printed=(first.stdout, first.stderr),
         journal=journal,
         is_again=attempt > 0,
-        launcher=workload.own_launcher,
         files=MetricsFollower(
             root=root,
             wanted=_files_of_metrics(turn),

@@ -45,7 +45,7 @@ def settle(
     with Unharmed(journal.event)("journals of the ranks"):
         if outcome.state is State.COMPLETED:
             host = file_name_of(os.uname().nodename)
-            reason = history.cut_short(turn.run_dir, attempt, host) or failure.unnoticed(turn, attempt)
+            reason = history.cut_short(turn.run_dir, attempt, host)
             outcome = replace(outcome, reason="; ".join(filter(None, [outcome.reason, reason])) or None)
         if outcome.state in (State.COMPLETED, State.FAILED) and (full := _full_disk(turn.run_dir.logs)):
             outcome = replace(outcome, reason="; ".join(filter(None, [outcome.reason, full])))

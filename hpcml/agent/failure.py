@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import signal
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from hpcml.agent.assignment import Turn
 from hpcml.agent.outcome import Outcome, how
-from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception, last_line, survived_exception
+from hpcml.model.failure_causes import Cause, classify, ended_because, last_exception, last_line
 from hpcml.model.state import State
 
 _TAIL_BYTES = 64 << 10
@@ -66,8 +64,7 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
         return outcome
     first = turn.node * turn.plan.processes_per_node
     printed = [_last_words(turn, attempt, first + rank) for rank in outcome.failed_ranks]
-    folder_of = partial(_folder_of, _as_it_began(turn))
-    if said := next(filter(None, (ended_because(words, folder_of=folder_of) for words in printed)), None):
+    if said := next(filter(None, map(ended_because, printed)), None):
         return replace(outcome, reason=said)
     code = -signal.SIGABRT if outcome.signal == signal.SIGABRT else outcome.exit_code
     by_itself = code is not None and how(code) in (outcome.reason or "")
@@ -82,46 +79,6 @@ def explained(outcome: Outcome, turn: Turn, attempt: int) -> Outcome:
             return outcome
         told = f"last line: {line}"
     return replace(outcome, reason=f"{outcome.reason}; {told}")
-
-
-def unnoticed(turn: Turn, attempt: int) -> str | None:
-    """Return in one line that what a rank of a completed attempt printed last is a traceback; None where none is.
-
-    Its exception was caught and nothing but printed, or a thread or a process ended with it for which nobody looked.
-    What is printed on standard output afterwards tells that the program went on.
-    """
-    first = turn.node * turn.plan.processes_per_node
-    for rank in range(first, first + turn.plan.processes_per_node):
-        out, err = (turn.run_dir.stdout(attempt, rank), turn.run_dir.stderr(attempt, rank))
-        exception = survived_exception(last_text(err, _TAIL_BYTES))
-        if exception is not None and _written_at(out) <= _written_at(err):
-            return f"the last it said on standard error is a traceback: {exception}"
-    return None
-
-
-def _written_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # the program may have removed it
-        return 0.0
-
-
-def _as_it_began(turn: Turn) -> Path:
-    """Return where the program started, or the kept copy of that: of its own, what it did not change is gone by now."""
-    cwd, staging = Path(turn.plan.cwd), turn.plan.staging
-    if staging is None:
-        return cwd
-    project = turn.run_dir.work / staging.project
-    return Path(staging.code) / cwd.relative_to(project) if cwd.is_relative_to(project) else cwd
-
-
-def _folder_of(cwd: Path, module: str) -> str | None:
-    """Return the folder, from *cwd* or above, in which a *module* of the program's own lies; None where none does."""
-    with suppress(OSError):  # of a name that is too long, or a folder that may not be looked into
-        for folder in (".", "src", "..", "../src"):
-            if (cwd / folder / f"{module}.py").is_file() or any((cwd / folder / module).glob("*.py")):
-                return folder
-    return None
 
 
 def last_text(path: Path, most_bytes: int) -> str:

@@ -24,7 +24,6 @@ from hpcml.commands.submit.provenance import user_name
 from hpcml.commands.tag import writable
 from hpcml.config.quoting import value_in
 from hpcml.errors import ConfigError, HpcmlError, require, why_not
-from hpcml.model.launcher import launcher_in
 from hpcml.model.metric_sources import READ_AFTERWARDS, MetricRule, check_metric_files
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
@@ -191,8 +190,7 @@ def _printed(paths: Sequence[Path], rules: Sequence[MetricRule], record: RunReco
         except OSError as error:
             raise ConfigError(f"run {record.uid}: {path} cannot be read: {why_not(error, path)}") from error
     if counts:
-        launcher = launcher_in(str(record.params.get("workload.command") or ""))
-        found.problems += problems_of(rules, scanners, launcher=launcher)
+        found.problems += problems_of(rules, scanners)
     return found
 
 

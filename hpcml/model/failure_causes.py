@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 import signal as signals
-from collections.abc import Callable
 from enum import StrEnum
-from itertools import takewhile
 
 from hpcml.model.state import State
 
@@ -56,19 +54,9 @@ _INSTALL_CLIENT = (
     "this Python does not find hpcml_client: something keeps PYTHONPATH from it, where hpcml puts it (python -I or -E, "
     "env -i, sudo); leave that out, or install it there: pip install ./hpcml_client, from hpcml's source"
 )
-# Of Open MPI, which counts the tasks of a job, not its cores; on a machine without a scheduler it counts cores
-_NO_SLOTS = re.compile(
-    r"There are not enough slots available in the system to satisfy the (\d+)\s+slots that were requested"
-)
 _NO_MODULE = re.compile(r"^(?:\[rank\d+\]: ?)?ModuleNotFoundError: No module named '([\w.]+)'\s*\Z", re.MULTILINE)
 # Nextflow shows one with blanks before it
 _TRACEBACK = re.compile(r"(?P<rank>\[rank\d+\]: ?| +(?=T))?(?:.* )?Traceback \(most recent call last\):\s*$")
-# As IPython begins one, in a notebook that nbconvert or papermill executes: the type, and no colon
-_OF_IPYTHON = re.compile(r"(?P<type>[A-Za-z_][\w.]*) +Traceback \(most recent call last\)\s*$")
-_FRAME_OF_A_LIBRARY = re.compile(
-    r" +File \"(?:<frozen |.{1,1000}/lib(?:64)?/python\d)"
-)  # Python's own, and what pip installed
-_FRAME = re.compile(r" +File \".")
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 # What ends programs of C++ and Fortran, above a backtrace
 _OF_OTHERS = re.compile(
@@ -91,28 +79,11 @@ _LONGEST_EXCEPTION = 240  # characters; a line that a table of runs still takes
 _FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # control sequences (CSI) of ECMA-48
 # Those that move the cursor up, down, to a column or to a place of the screen, by which what was printed is drawn over.
 TO_ANOTHER_LINE = re.compile(r"\x1b\[[0-9;]*[ABEFGHdf]")
-# What argparse and click say of one value where a list of them, or a range, was typed
-_A_LIST = re.compile(
-    r"^(?:[^\n:]{1,200}: error: argument (?P<flag>-[\w/, -]{1,80}): invalid \w{1,40} value: "
-    r"|Error: Invalid value for '(?P<option>-[^'\n]{1,80})': )"
-    r"'(?P<typed>[\w.+-]{1,80}(?:,|\.\.)[\w.+,-]{1,200})'[^\n]{0,200}\s*\Z",
-    re.MULTILINE,
-)
-# torch's server of a rendezvous, and Python's sockets, of a port that somebody else listens on
-_NO_PORT = re.compile(
-    r"^(?:\[rank\d+\]: ?)?[\w.]{0,80}Error: "
-    r"(?P<words>[^\n]{0,300}(?:EADDRINUSE|[Aa]ddress already in use)[^\n]{0,300})\s*\Z",
-    re.MULTILINE,
-)
-_PORT = re.compile(r"(?:\bport: ?|\]:)(\d{1,5})\b")
 _UID = re.compile(r"\b\d{8}-\d{6}-[a-z0-9]{8}\b")
 _NUMBER = re.compile(
     r"(?<!status )(?<!line )(?<!rror )(?<!rrno )(?<!code )(?<!signal )(?<![A-Za-z0-9.])"
     r"[+-]?(?:0x[0-9a-fA-F]+|\d(?:[\d.,_]*\d)?(?:[eE][+-]?\d+)?)"
 )
-_NO_INPUT = re.compile(r"^(\[rank\d+\]: ?)?EOFError: EOF when reading a line\s*\Z", re.MULTILINE)
-_GIVE_ANSWERS = "it asked for input, and nobody is there to type it: give it as an argument, or in a file that it reads"
-
 # Lines that nothing but the failure itself prints. Whatever a program may log and survive, or print for several
 # reasons, is not here: "CUDA error: unspecified launch failure" and "an illegal memory access was encountered" mostly
 # come from a wrong index, NCCL's "unhandled cuda error" from anything. The first kind that matches decides.
@@ -207,13 +178,8 @@ def classify(
     return _of_failure(exit_code, signal, log_tail)
 
 
-def ended_because(log_tail: str, *, folder_of: Callable[[str], str | None] = lambda _: None) -> str | None:
-    """Return the reason that hpcml_client printed when it ended a program, or that of an end which has a known remedy.
-
-    *folder_of* is asked in which folder of the run a module lies, from where the program starts.
-
-    Those are a module that Python did not find, a list that was meant as a sweep, slots that Open MPI has not, a port
-    that is taken, and input that nobody typed. None where nothing of it is said.
+def ended_because(log_tail: str) -> str | None:
+    """Return the reason that hpcml_client printed when it ended a program, or which module Python misses, or None.
 
     >>> ended_because("hpcml_client: ended, because out of memory")
     'out of memory'
@@ -223,46 +189,11 @@ def ended_because(log_tail: str, *, folder_of: Callable[[str], str | None] = lam
     if _NO_CLIENT.search(log_tail):
         return _INSTALL_CLIENT
     if found := _NO_MODULE.search(log_tail):
-        return _without_module(found[1], folder_of)
-    if found := _A_LIST.search(log_tail):
-        flag = found["flag"] or found["option"]
         return (
-            f"its {flag} takes one value and was given {found['typed']}: hpcml run -m, in front of the --, makes a run "
-            "of each value of a list or a range"
+            f"this Python does not find {found[1]}: activate the environment that has it before hpcml run (if it is a "
+            "module of yours: workload.env.PYTHONPATH=FOLDER says in which folder it is, hpcml run -n what is copied)"
         )
-    if found := _NO_PORT.search(log_tail):
-        port = _PORT.search(found["words"])
-        return (
-            f"its port{f' {port[1]}' if port else ''} is taken, maybe by another run on the same machine: give each "
-            "run one of its own, by the program's flag for it, or have one at a time: resources.array_parallelism=1"
-        )
-    return _without_slots(log_tail) or (_GIVE_ANSWERS if _NO_INPUT.search(log_tail) else None)
-
-
-def _without_module(name: str, folder_of: Callable[[str], str | None]) -> str:
-    package, is_inside, _ = name.rpartition(".")
-    if is_inside:  # else Python would say that it does not find the package
-        return (
-            f"this Python has {package}, and no {name} in it: another version is installed than the program was "
-            "written for, or a folder of that name hides it (if it is a module of yours: hpcml run -n says what is "
-            "copied)"
-        )
-    if (folder := folder_of(name)) is not None:
-        return f"this Python does not find {name}, which lies in {folder}: set workload.env.PYTHONPATH={folder}"
-    return (
-        f"this Python does not find {name}: activate the environment that has it before hpcml run (if it is a "
-        "module of yours: workload.env.PYTHONPATH=FOLDER says in which folder it is, hpcml run -n what is copied)"
-    )
-
-
-def _without_slots(log_tail: str) -> str | None:
-    found = _NO_SLOTS.search(log_tail)
-    if found is None or log_tail[found.end() :].partition(_BOX_OF_OPEN_MPI)[2].strip():
-        return None
-    return (
-        f"Open MPI found fewer slots than the {found[1]} processes that it was to start: in front of the -- "
-        "strategy=mpi strategy.processes_per_node=... asks for them and starts them, without mpirun in the command"
-    )
+    return None
 
 
 def without_colours(printed: str) -> str:
@@ -294,28 +225,6 @@ def last_exception(printed: str) -> str | None:
     return None if last is None else _in_a_table(last)
 
 
-def survived_exception(printed: str) -> str | None:
-    r"""Return type and message of an exception of Python with whose traceback what was *printed* ends, or None.
-
-    It went through code of the program's own: a library that does without something tells so as well. What Python
-    ignored, as in a destructor, is none.
-
-    >>> told = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: no such layer\n'
-    >>> survived_exception(told), survived_exception(f"{told}goes on without it\n")
-    ('ValueError: no such layer', None)
-    """
-    *lines, last = [line for line in printed_lines(printed) if line.strip()] or [""]
-    if not _EXCEPTION.match(last):
-        return None
-    frames = list(takewhile(lambda line: line[0].isspace(), reversed(lines)))
-    begin, *above = lines[::-1][len(frames) : len(frames) + 2] or [""]
-    was_ignored = any(line.startswith("Exception ignored ") for line in above)
-    own = (line for line in frames if _FRAME.match(line) and not _FRAME_OF_A_LIBRARY.match(line))
-    if was_ignored or _TRACEBACK.match(begin) is None or next(own, None) is None:
-        return None
-    return _in_a_table(last)
-
-
 def _exceptions(printed: str) -> list[str]:
     """Return the exceptions in what was *printed*: those of Python in their order, behind what ended other programs."""
     lines = printed_lines(printed)
@@ -324,14 +233,8 @@ def _exceptions(printed: str) -> list[str]:
         for match in _OF_OTHERS.finditer("\n".join(lines))
     ]
     rank: str | None = None  # what each line of the traceback that is being read begins with; None outside of one
-    cell: str | None = None  # the type of an exception in a notebook, whose traceback is being read
     for line in lines:
-        if begins := _OF_IPYTHON.match(line):
-            cell, rank = begins["type"], None
-        elif cell is not None and (line == cell or line.startswith(f"{cell}: ")):
-            found.append(line)
-            cell = None
-        elif begins := _TRACEBACK.match(line):
+        if begins := _TRACEBACK.match(line):
             rank = begins["rank"] or ""
         elif rank is not None and line.startswith(rank) and (words := line[len(rank) :]) and not words[0].isspace():
             rank = None

@@ -3,63 +3,57 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from hpcml.codec import Json, encode
+from hpcml.codec import encode
 from hpcml.model.comparison import Cell, Comparison, FlagCode, Row
 from hpcml.model.hours import Hours
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.charts import Styles
 from hpcml.report.comparison_charts import comparison_charts
-from hpcml.report.comparison_costs import COST, LOAD, NAME, OUTCOME, SPEED, TARGET
-from hpcml.report.comparison_rows import RowQuantities, flags_of_all, footnotes, row_quantities
-from hpcml.report.document import Document, Listing, Paragraph, Part, Remarks, Section, Tone
-from hpcml.report.finding import heading, of_all, sentence
-from hpcml.report.quantities import (
-    Quantity,
-    derived,
-    flat_line,
-    flat_listing,
-    line_table,
-    report_table,
-    short_table,
-    tallied,
+from hpcml.report.comparison_columns import (
+    cost_listings,
+    csv_columns,
+    flags_of_all,
+    footnotes,
+    named_by_level,
+    outcome_listing,
 )
+from hpcml.report.document import Column, Document, Listing, Paragraph, Part, Remarks, Section, Tone
+from hpcml.report.finding import heading, of_all, sentence, tallied
 from hpcml.report.text import duration
 
 FORMAT = 2  # of JSON; grows when a key changes its meaning or goes
 
 
-def comparison_document(comparison: Comparison, quantities: RowQuantities = row_quantities) -> Document:
+def comparison_document(comparison: Comparison) -> Document:
     """Return the document of ``hpcml compare``: for each cell what was found, a table, its costs, and footnotes.
 
     A cell has the runs that are alike in everything but the compared setting, and a row for each of its values.
-    *quantities* makes the columns, in the order of CSV; a test gives its own.
     """
-    cells = [(cell, quantities(comparison, cell)) for cell in comparison.cells]
     return Document(
         introduction=introduction(comparison),
         sections=[
-            *(_cell(comparison, cell, columns) for cell, columns in cells),
+            *(_cell(comparison, cell) for cell in comparison.cells),
             *(Section(heading="", parts=[part]) for part in _left_out(comparison)),
         ],
-        record=_record(comparison, cells),
-        data=[flat_listing([flat_line(columns, row) for cell, columns in cells for row in cell.rows])],
+        record={"format": FORMAT, **encode(comparison)},
+        data=[Listing(columns=csv_columns(comparison, cell), rows=cell.rows) for cell in comparison.cells],
     )
 
 
-def comparison_section(comparison: Comparison, styles: Styles, quantities: RowQuantities = row_quantities) -> Section:
+def comparison_section(comparison: Comparison, styles: Styles) -> Section:
     """Return the section of a report: for each cell tables with every number, charts, and footnotes.
 
-    *styles* has the style of every level, the same as in the other charts of the report. A cell has a table for each
-    subject (outcome, speed, cost, load, time to the target) of which something is known.
+    *styles* has the style of every level, the same as in the other charts of the report.
     """
     cells = [
         Section(
             heading=heading(cell) or "all runs",
             parts=[
-                *_tables(comparison, cell, quantities(comparison, cell)),
+                outcome_listing(comparison, cell),
+                *(named_by_level(comparison, each) for each in cost_listings(comparison, cell)),
                 *comparison_charts(comparison, cell, styles),
                 _notes(comparison, cell),
             ],
@@ -100,16 +94,25 @@ def closing(comparison: Comparison) -> str | None:
     return f"{n} comparisons: the intervals are not adjusted for their number" if n > 1 else None
 
 
-def _cell(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]]) -> Section:
-    below = line_table(quantities, cell.rows, [row.level for row in cell.rows])
+def _cell(comparison: Comparison, cell: Cell) -> Section:
+    costs = [column for listing in cost_listings(comparison, cell) for column in listing.columns]
     judged = [row for row in cell.rows if row.verdict != "reference"]
     found = [f"{verdict}: {who}" for verdict, who in tallied([(row.verdict, row.level) for row in judged])]
     found += [words] if found and (words := of_all(cell, judged)) else []
     found = found or [f"{row.level}: {sentence(comparison, cell, row)}" for row in judged]
     parts: list[Part] = [Remarks(lines=found, tones=["conclusion"] * len(found))] if found else []
-    parts.append(short_table(quantities, cell.rows))
-    parts += [below] if below is not None else []
+    parts.append(replace(outcome_listing(comparison, cell), caption=""))
+    parts += [_turned(costs, cell.rows)] if costs else []
     return Section(heading=heading(cell), parts=[*parts, _notes(comparison, cell)])
+
+
+def _turned(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> Listing[Column[Row]]:
+    """Return a table with a line for each of *columns*, and a column for each of *rows*."""
+
+    def of(row: Row) -> Column[Column[Row]]:
+        return Column("", row.level, lambda column: column.written(row), is_number=True)
+
+    return Listing(columns=[Column("", "", lambda column: column.title), *map(of, rows)], rows=columns)
 
 
 def _notes(comparison: Comparison, cell: Cell) -> Remarks:
@@ -158,43 +161,6 @@ def _left_out(comparison: Comparison) -> Iterator[Part]:
     if counts:
         counted = "; ".join(f"{n} run{'s'[: n != 1]} {why}" for why, n in sorted(counts.items()))
         yield Paragraph(text=f"left out: {counted}")
-
-
-def _record(comparison: Comparison, cells: Sequence[tuple[Cell, Sequence[Quantity[Row]]]]) -> Mapping[str, Json]:
-    """Return the comparison's fields for JSON, with the derived quantities in its rows."""
-    record = encode(comparison)
-    for encoded, (cell, quantities) in zip(record["cells"], cells, strict=True):
-        for one, row in zip(encoded["rows"], cell.rows, strict=True):
-            one.update(derived(quantities, row))
-    return {"format": FORMAT, **record}
-
-
-def _tables(comparison: Comparison, cell: Cell, quantities: Sequence[Quantity[Row]]) -> Iterator[Listing[Any]]:
-    """Yield a report's tables of *cell*; after the first only those that are not empty."""
-
-    def table(section: str, caption: str, rows: Sequence[Row]) -> Listing[Any]:
-        chosen = [quantity for quantity in quantities if quantity.section in (NAME, section)]
-        return report_table(caption, chosen, rows)
-
-    margin = "no margin was fixed" if cell.margin is None else f"margin {cell.margin:g}"
-    yield table(OUTCOME, f"{comparison.metric} against {cell.reference}; {margin}", cell.rows)
-    if any(row.speed for row in cell.rows):
-        is_steady = any(row.speed is not None and row.speed.n for row in cell.rows)
-        steady = f"Speed in steady state; speed-up against {cell.reference}"
-        yield table(SPEED, steady if is_steady else "Time of whole runs, medians over seeds", cell.rows)
-    costs = [row for row in cell.rows if row.cost is not None]
-    loads = [row for row in cell.rows if row.load is not None]
-    for each in (
-        table(COST, "Cost of whole runs, GPU boards only, medians over seeds", costs),
-        table(LOAD, "Load of one device, medians over seeds", loads),
-    ):
-        if len(each.columns) > 1:
-            yield each
-    races = [row for row in cell.rows if row.to_target is not None]
-    targets = [row.to_target.target for row in races if row.to_target is not None]
-    if targets:
-        caption = f"Time until {comparison.metric} first reached {targets[0]:g}; runs that never did are counted"
-        yield table(TARGET, caption, races)
 
 
 def _hours(hours: Hours) -> Iterator[str]:

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from hpcml.model.comparison import Cell, Comparison, Losses, Row, Verdict
 from hpcml.model.told_apart import alike_words
-from hpcml.report.comparison_rows import difference_decimals
+from hpcml.report.comparison_columns import difference_decimals, tone_of
 from hpcml.report.document import Finding
-from hpcml.report.quantities import VERDICT_TONES
 from hpcml.report.text import duration, ratio, to_decimals
 
+_READ_AS_A_LIST = 7  # conclusions: from here on a line for each verdict comes first
+_MOST_NAMED = 12  # levels in such a line
 _LEAST, _ENOUGH = 3, 5  # seeds: for a verdict at all, and for one that is worth printing
 _WORDS: Mapping[Verdict, str] = {
     "identical": "the same values in every seed; did the two compute different things?",
@@ -35,6 +36,23 @@ def sentence(comparison: Comparison, cell: Cell, row: Row) -> str:
     """
     numbers, seeds = ", ".join(_interval(cell, row)), _seeds(cell, row)
     return f"{_found(comparison, cell, row)}{f', {numbers}' if numbers else ''}{f'; {seeds}' if seeds else ''}"
+
+
+def tallied(verdicts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return each of *verdicts*, which come with a level, and how many and which levels have it; [] for a few.
+
+    >>> tallied([("better", "a"), *(("worse", name) for name in "bcdefg")])
+    [('better', '1 of 7: a'), ('worse', '6 of 7: b, c, d, e, f, g')]
+    """
+    if len(verdicts) < _READ_AS_A_LIST:
+        return []
+    levels = {word: [level for each, level in verdicts if each == word] for word, _ in verdicts}
+    told = []
+    for word, of in levels.items():
+        more = len(of) - _MOST_NAMED
+        named = f"{', '.join(of[:_MOST_NAMED])} and {more} more" if more > 1 else ", ".join(of)
+        told.append((word, f"{len(of)} of {len(verdicts)}: {named}"))
+    return told
 
 
 def findings_of(comparison: Comparison, *, so_far: bool = False) -> Iterator[Finding]:
@@ -132,7 +150,7 @@ def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
     sure = [", ".join(_interval(cell, row)), _seeds(cell, row)]
     return Finding(
         verdict=row.verdict,
-        tone=VERDICT_TONES.get(row.verdict, "plain"),
+        tone=tone_of(row.verdict),
         about=f"{row.level} against {cell.reference}",
         where=heading(cell),
         asked=_asked(comparison, cell, row.level),

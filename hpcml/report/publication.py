@@ -16,7 +16,6 @@ from hpcml.model.told_apart import alike_words
 from hpcml.report.asked_used import asked_used_section
 from hpcml.report.charts import Styles, level_styles
 from hpcml.report.comparison import closing, comparison_section, hours_section, introduction
-from hpcml.report.comparison_rows import RowQuantities, row_quantities
 from hpcml.report.curves import curve_chart
 from hpcml.report.document import (
     Column,
@@ -30,9 +29,8 @@ from hpcml.report.document import (
     Section,
     Tone,
 )
-from hpcml.report.finding import findings_of, heading
+from hpcml.report.finding import findings_of, heading, tallied
 from hpcml.report.live import live_section, so_far
-from hpcml.report.quantities import tallied
 from hpcml.report.runs import cause_words, key_metric, metric_beside_objectives, metric_words, objective_of
 from hpcml.report.scaling import scaling_section
 from hpcml.report.telemetry import telemetry_section
@@ -40,17 +38,17 @@ from hpcml.report.text import duration, safe
 from hpcml.report.utilization import utilization_section
 
 
-def publication_document(publication: Publication, quantities: RowQuantities = row_quantities) -> Document:
+def publication_document(publication: Publication) -> Document:
     """Return the whole report; `hpcml.report.render` makes HTML, Markdown or LaTeX of it.
 
     A section of which nothing is known is left out: curves, telemetry, scaling, utilization. A new section is a
-    function that returns a `Section` or None, and a line here. *quantities* makes the columns of the comparison.
+    function that returns a `Section` or None, and a line here.
     """
     styles = _styles(publication)
     sections: list[Section | None] = [
         _summary(publication),
         live_section(publication) if publication.live else None,
-        comparison_section(publication.comparison, styles, quantities) if publication.comparison else None,
+        comparison_section(publication.comparison, styles) if publication.comparison else None,
         _curves(publication, styles),
         telemetry_section(publication, styles),
         scaling_section(publication.scaling) if publication.scaling else None,
@@ -285,7 +283,7 @@ def _methods(publication: Publication) -> Iterator[str]:
             "The unit is the seed: a run gives one number, the last value of its metric, and runs with the same seed "
             "are averaged first. Means and speed-ups have 95 % intervals of Student's t; differences have 90 % "
             "intervals: paired by the seeds that a row shares with the reference, where these are three or more and "
-            "half of the larger arm at least, or all; else by Welch. The table says which."
+            "half of the larger arm at least, or all; else by Welch. The notes below a table say which."
         )
         if any(row.unit == "runs" for cell in comparison.cells for row in cell.rows):
             yield (
@@ -302,9 +300,8 @@ def _methods(publication: Publication) -> Iterator[str]:
         yield from _speed_methods(comparison)
         if any(row.cost for cell in comparison.cells for row in cell.rows):
             yield (
-                "Energy is that of the GPU boards alone, of whole runs, as the table says by which method and in "
-                "which scope; CO2 is that energy times the factor of the cluster's profile, whose source stands in "
-                "the table."
+                "Energy is that of the GPU boards alone, of whole runs; CO2 is that energy times the factor of the "
+                "cluster's profile. The notes below a table say by which method, and where the factor is from."
             )
         if (warning := closing(comparison)) is not None:
             yield f"{warning}."
@@ -340,7 +337,7 @@ def _speed_methods(comparison: Comparison) -> Iterator[str]:
     if any(speed.speedup_of == "means" for _, speed in speeds):
         yield (
             "Where steps are of two kinds, or means tell another speed-up than medians, speed-ups and samples per "
-            "second are of mean step times, as the column 'speed-up of' says; the column 'step' has the median."
+            "second are of mean step times, as a footnote says; the column 'step ms' has the median."
         )
 
 

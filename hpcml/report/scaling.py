@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,22 +13,7 @@ from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
 from hpcml.model.told_apart import alike_words
 from hpcml.report.charts import NEUTRAL, level_styles, plot, titled
 from hpcml.report.document import Column, Document, Figure, Listing, Remarks, Section, Tone
-from hpcml.report.quantities import (
-    Entry,
-    Quantity,
-    Short,
-    Value,
-    between,
-    derived,
-    fixed,
-    flat_line,
-    flat_listing,
-    report_table,
-    share,
-    short_table,
-    words,
-)
-from hpcml.report.text import number, ratio, ratio_decimals
+from hpcml.report.text import number, ratio
 from hpcml.report.text_charts import bar
 from hpcml.units import one_or_many
 
@@ -35,7 +21,6 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
 FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
-_REPORT = "report"
 _BAR_WIDTH = 10
 
 
@@ -46,26 +31,18 @@ def scaling_document(scaling: Scaling) -> Document:
     efficiency are against the reference of the cell; the efficiency of perfect scaling is 1.
     """
     wheres = list(dict.fromkeys(key for cell in scaling.cells for key in cell.where))
-    told = [(cell, _quantities(cell, wheres)) for cell in scaling.cells]
     said = [*scaling.pays_from, *scaling.remarks]
     strong: list[Tone] = ["strong"] * len(scaling.pays_from)
     plain: list[Tone] = ["plain"] * len(scaling.remarks)
-    record = encode(scaling)
-    for encoded, (cell, quantities) in zip(record["cells"], told, strict=True):
-        for one, point in zip(encoded["points"], cell.points, strict=True):
-            one.update(derived(quantities, point))
     return Document(
         introduction=f"{scaling.n_runs} runs over {scaling.over} · against the reference by seed, 95 % intervals by t "
         "on logarithms",
         sections=[
-            *(
-                Section(heading=_heading(cell), parts=[short_table(its, cell.points), _remarks(cell)])
-                for cell, its in told
-            ),
+            *(Section(heading=_heading(cell), parts=[_table(cell), _remarks(cell)]) for cell in scaling.cells),
             *([Section(heading="", parts=[Remarks(lines=said, tones=[*strong, *plain])])] if said else []),
         ],
-        record={"format": FORMAT, **record},
-        data=[flat_listing([flat_line(its, point) for cell, its in told for point in cell.points])],
+        record={"format": FORMAT, **encode(scaling)},
+        data=[Listing(columns=_csv_columns(cell, wheres), rows=cell.points) for cell in scaling.cells],
     )
 
 
@@ -112,8 +89,8 @@ def _doubts(cell: ScalingCell) -> Iterator[str]:
         yield f"no speed: {run.uid} ({run.level}): {run.reason}"
 
 
-def _quantities(cell: ScalingCell, wheres: Sequence[str]) -> list[Quantity[ScalingPoint]]:
-    """Return the quantities of each number of devices, in the order of the columns in CSV."""
+def _csv_columns(cell: ScalingCell, wheres: Sequence[str]) -> list[Column[ScalingPoint]]:
+    """Return the columns of each number of devices, in the order of CSV."""
     fit = cell.fit
     return [
         _hidden("kind", lambda _: cell.kind),
@@ -121,152 +98,101 @@ def _quantities(cell: ScalingCell, wheres: Sequence[str]) -> list[Quantity[Scali
         *(_hidden(key, partial(lambda value, _: value, cell.where.get(key))) for key in wheres),
         _hidden("device", lambda _: cell.device),
         _hidden("reference", lambda _: cell.reference),
-        *_counts(cell),
-        *_speeds(cell), *_efficiencies(cell),
-        *_costs(),
+        *_table(cell).columns,
         _hidden("serial_share", lambda _: fit.share if fit else None),
-        Quantity(key="serial_share_ci95", kind="interval", value=lambda _: fit.ci95 if fit else None, short=None),
+        Column("serial_share_ci95", None, lambda _: fit.ci95 if fit else None, is_interval=True),
         _hidden("no_help_beyond", lambda _: cell.no_help_beyond),
-        Quantity(key="flags", heading="remarks", kind="text", value=lambda point: "; ".join(point.flags),
-                 section=_REPORT, order=9, short=None),
+        _hidden("flags", lambda point: "; ".join(point.flags)),
         _hidden("confounders", lambda _: "; ".join(map(str, cell.confounders))),
-    ]  # fmt: skip
+    ]
 
 
-def _counts(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
-    def of_ended(point: ScalingPoint) -> Entry:
+def _table(cell: ScalingCell) -> Listing[ScalingPoint]:
+    columns = [*_counts(cell), *_speeds(cell), *_efficiencies(cell), *_costs()]
+    return Listing(columns=columns, rows=cell.points)
+
+
+def _counts(cell: ScalingCell) -> list[Column[ScalingPoint]]:
+    def of_ended(point: ScalingPoint) -> str:
         ended = point.n + point.n_failed + point.n_unfinished
-        return words(point.n if point.n == ended else f"{point.n}/{ended}")
+        return f"{point.n}" if point.n == ended else f"{point.n}/{ended}"
 
     return [
-        Quantity(key="devices", heading=cell.over, value=lambda point: point.devices, section=_REPORT, order=-9,
-                 short=Short()),
-        Quantity(key="n", heading="seeds", value=lambda point: point.n, section=_REPORT, order=8,
-                 short=Short(heading="n", write=of_ended, is_number=False)),
-        Quantity(key="n_failed", heading="failed", value=lambda point: point.n_failed, section=_REPORT, order=8,
-                 short=None),
+        Column("devices", cell.over, lambda point: point.devices),
+        Column("n", "n", lambda point: point.n, of_ended, is_number=False),
+        _hidden("n_failed", lambda point: point.n_failed),
         _hidden("n_unfinished", lambda point: point.n_unfinished),
-        Quantity(key="batch_size", heading="batch size", value=lambda point: point.batch_size, section=_REPORT,
-                 order=4, short=Short(heading="batch")),
-    ]  # fmt: skip
+        Column("batch_size", "batch", lambda point: point.batch_size),
+    ]
 
 
-def _against(cell: ScalingCell, text: str, write: Callable[[ScalingPoint], str]) -> Callable[[ScalingPoint], Entry]:
+def _against(cell: ScalingCell, text: str, write: Callable[[ScalingPoint], str]) -> Callable[[ScalingPoint], str]:
     """Return what writes *text* for the reference itself."""
-    return lambda point: words(text if point.devices == cell.reference else write(point))
+    return lambda point: text if point.devices == cell.reference else write(point)
 
 
-def _speeds(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
+def _speeds(cell: ScalingCell) -> list[Column[ScalingPoint]]:
     return [
-        Quantity(key="step_ms", heading="step", unit="ms", value=lambda point: point.step_ms, section=_REPORT, order=2,
-                 short=Short(heading="step ms")),
-        Quantity(key="samples_per_s", heading="samples", unit="1/s", value=lambda point: point.samples_per_s,
-                 section=_REPORT, order=2, short=Short(heading="samples/s")),
-        Quantity(
-            key="speedup",
-            heading="speed-up",
-            value=lambda point: point.speedup,
-            write=lambda point: fixed(point.speedup, ratio_decimals(point.speedup_ci95)),
-            section=_REPORT,
-            order=1,
-            short=Short(
-                heading="speed-up [95 %]",
-                write=_against(cell, "1", lambda point: _estimate(point.speedup, point.speedup_ci95)),
-            ),
+        Column("step_ms", "step ms", lambda point: point.step_ms),
+        Column("samples_per_s", "samples/s", lambda point: point.samples_per_s),
+        Column(
+            "speedup",
+            "speed-up [95 %]",
+            lambda point: point.speedup,
+            _against(cell, "1", lambda point: _estimate(point.speedup, point.speedup_ci95)),
         ),
-        _interval("speedup_ci95", lambda point: point.speedup_ci95, order=1),
+        Column("speedup_ci95", None, lambda point: point.speedup_ci95, is_interval=True),
         _hidden("paired", lambda point: point.paired),
         _hidden("speedup_unit", lambda point: point.speedup_unit),
-    ]  # fmt: skip
+    ]
 
 
-def _efficiencies(cell: ScalingCell) -> list[Quantity[ScalingPoint]]:
-    def used(point: ScalingPoint) -> Entry:
-        efficiency = 1.0 if point.devices == cell.reference else point.efficiency
-        return Entry(text=bar(efficiency, width=_BAR_WIDTH, is_plain=False), order=efficiency)
+def _efficiencies(cell: ScalingCell) -> list[Column[ScalingPoint]]:
+    def used(point: ScalingPoint) -> str:
+        return bar(1.0 if point.devices == cell.reference else point.efficiency, width=_BAR_WIDTH, is_plain=False)
 
     return [
-        Quantity(
-            key="efficiency",
-            heading="efficiency",
-            unit="%",
-            value=lambda point: point.efficiency,
-            write=lambda point: share(point.efficiency),
-            section=_REPORT,
-            order=1,
-            short=Short(
-                heading="efficiency [95 %]",
-                write=_against(cell, "100 %", lambda point: _percent(point.efficiency, point.efficiency_ci95)),
-            ),
+        Column(
+            "efficiency",
+            "efficiency [95 %]",
+            lambda point: point.efficiency,
+            _against(cell, "100 %", lambda point: _percent(point.efficiency, point.efficiency_ci95)),
         ),
-        Quantity(key="efficiency_ci95", kind="interval", value=lambda point: point.efficiency_ci95, short=None),
-        Quantity(heading="used", kind="bar", short=Short(write=used)),
-        Quantity(
-            key="gain",
-            heading="gain over the next smaller",
-            unit="ratio",
-            value=lambda point: point.gain,
-            write=lambda point: fixed(point.gain, ratio_decimals(point.gain_ci95)),
-            section=_REPORT,
-            order=3,
-            short=Short(
-                heading="gain [95 %]", write=lambda point: words(_change(point.gain, point.gain_ci95))
-            ),
+        Column("efficiency_ci95", None, lambda point: point.efficiency_ci95, is_interval=True),
+        Column("", "used", lambda point: point.efficiency, used, is_number=False),
+        Column("gain", "gain [95 %]", lambda point: point.gain, lambda point: _change(point.gain, point.gain_ci95)),
+        Column("gain_ci95", None, lambda point: point.gain_ci95, is_interval=True),
+        Column(
+            "cost", "cost", lambda point: point.cost, _against(cell, "1", lambda point: _estimate(point.cost, None))
         ),
-        _interval("gain_ci95", lambda point: point.gain_ci95, order=3),
-        Quantity(
-            key="cost",
-            heading="device-hours per sample",
-            unit="ratio",
-            value=lambda point: point.cost,
-            write=lambda point: fixed(point.cost, 2),
-            section=_REPORT,
-            order=5,
-            short=Short(heading="cost", write=_against(cell, "1", lambda point: _estimate(point.cost, None))),
-        ),
-    ]  # fmt: skip
+    ]
 
 
-def _costs() -> list[Quantity[ScalingPoint]]:
+def _costs() -> list[Column[ScalingPoint]]:
+    def three_digits(read: Callable[[ScalingPoint], float | None]) -> Callable[[ScalingPoint], str]:
+        return lambda point: number(read(point), 3)
+
     return [
-        Quantity(key="gpu_hours", heading="GPU-hours", value=lambda point: point.gpu_hours, section=_REPORT, order=5,
-                 short=Short(heading="GPU-h", write=lambda point: words(number(point.gpu_hours, 3)), order=2)),
-        Quantity(key="energy_kj", heading="energy", unit="kJ", value=lambda point: point.energy_kj, section=_REPORT,
-                 order=5, short=Short(heading="kJ", write=lambda point: words(number(point.energy_kj, 3)), order=2)),
-        Quantity(key="energy_per_sample_j", value=lambda point: point.energy_per_sample_j,
-                 short=Short(heading="J/sample", write=lambda point: words(number(point.energy_per_sample_j, 3)),
-                             order=2)),
-        Quantity(
-            key="communication_share",
-            heading="communication",
-            unit="%",
-            value=lambda point: point.communication_share,
-            write=lambda point: share(point.communication_share),
-            section=_REPORT,
-            order=6,
-            short=Short(
-                heading="comm.", write=lambda point: words(_percent(point.communication_share, None)), order=1
-            ),
+        Column("gpu_hours", "GPU-h", lambda point: point.gpu_hours, three_digits(lambda point: point.gpu_hours)),
+        Column("energy_kj", "kJ", lambda point: point.energy_kj, three_digits(lambda point: point.energy_kj)),
+        Column(
+            "energy_per_sample_j",
+            "J/sample",
+            lambda point: point.energy_per_sample_j,
+            three_digits(lambda point: point.energy_per_sample_j),
         ),
-    ]  # fmt: skip
+        Column(
+            "communication_share",
+            "comm.",
+            lambda point: point.communication_share,
+            lambda point: _percent(point.communication_share, None),
+        ),
+    ]
 
 
-def _hidden(key: str, value: Callable[[ScalingPoint], Value]) -> Quantity[ScalingPoint]:
-    """Return a quantity for CSV and JSON alone: people find it above or below the table."""
-    return Quantity(key=key, kind="text", value=value, short=None)
-
-
-def _interval(key: str, value: Callable[[ScalingPoint], Interval | None], *, order: int) -> Quantity[ScalingPoint]:
-    return Quantity(
-        key=key,
-        heading="95 % interval",
-        kind="interval",
-        value=value,
-        write=lambda point: between(found := value(point), ratio_decimals(found)),
-        section=_REPORT,
-        order=order,
-        short=None,
-    )
+def _hidden(key: str, value: Callable[[ScalingPoint], object]) -> Column[ScalingPoint]:
+    """Return a column for programs alone: people find it above or below the table."""
+    return Column(key, None, value)
 
 
 def _estimate(value: float | None, interval: Interval | None) -> str:
@@ -290,8 +216,7 @@ def _change(value: float | None, interval: Interval | None) -> str:
 def _cell(cell: ScalingCell) -> Section:
     where = " · ".join(alike_words(cell.where))
     lines = [*cell.sentences, *cell.remarks, *(f"CONFOUNDED by {each.kind} {each}" for each in cell.confounders)]
-    chosen = [each for each in _quantities(cell, []) if each.section == _REPORT]
-    table = report_table(f"{cell.kind} scaling over {cell.over}", chosen, cell.points, keeps_empty=True)
+    table = replace(_table(cell), caption=f"{cell.kind} scaling over {cell.over}")
     charts = [_speedup(cell)] if sum(point.speedup is not None for point in cell.points) > 1 else []
     return Section(heading=f"{cell.kind} scaling · {where}", parts=[Remarks(lines=lines), *charts, table])
 

@@ -9,7 +9,6 @@ little, so only records and sentences count. How a site differs from another is 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -24,14 +23,13 @@ from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.contract import JobUsage, Known, Ticket
 from hpcml.schedulers.description import JobDraft, JobRow, NameSearch, Scheduler, StatusCommand
 from hpcml.schedulers.request import Request, fill
-from hpcml.schedulers.script import refuse_line_breaks
+from hpcml.schedulers.script import refuse_line_breaks, until_agents_end
 
 GPU_REQUEST = '-gpu "num={gpus}:mode=shared:j_exclusive=yes"'  # of each host; unless the site says it otherwise
 _WAITS = {"afterok": "done", "afterany": "ended", "afternotok": "exit", "after": "started"}
 _JOB = re.compile(r"\d+(?:\[\d*\])?")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _MAIL = {"NONE": "", "BEGIN": "-B", "END": "-N"}
-_FOLLOW_S = 60  # within which all nodes have to leave at a checkpoint at which the first has left
 _LAST_WORDS_S = 30  # of an agent, after the grace of its program
 _HATCH = "; what LSF itself has for it can be given by resources.extra_directives"
 _FIELDS = (
@@ -263,25 +261,7 @@ trap 'signal_all USR1' USR1
 trap 'ending=1; signal_all TERM' TERM INT
 trap : USR2
 status=0 why= term_at= kill_at=  # seconds of this shell; not set: never
-# Nothing is ever read from this: bash loses the status of what ends at the moment at which a signal ends a `wait`.
-exec {{never}}<> <(:)
-while [ "${{#agents[@]}}" -gt 0 ]; do
-    read -rt 1 -u "$never"
-    [ $? -gt 1 ] || sleep 1  # it could not be opened
-    for rank in "${{!agents[@]}}"; do
-        kill -0 "${{agents[rank]}}" 2>/dev/null && continue
-        wait "${{agents[rank]}}"
-        code=$?
-        unset "agents[rank]"
-        [ "$status" -ne 0 ] || status=$code
-        case $code in
-            0) ;;
-            {os.EX_TEMPFAIL}) : "${{term_at:=$((SECONDS + {_FOLLOW_S}))}}" ;;  # left at a checkpoint
-            *)
-                [ -n "$why" ] || term_at=$SECONDS
-                : "${{why:=node $rank (${{nodes[rank]}}) ended first, with exit status $code}}" ;;
-        esac
-    done
+{until_agents_end("$SECONDS")}
     [ "${{#agents[@]}}" -gt 0 ] || break
     if [ -z "$ending" ] && [ -n "$term_at" ] && [ "$SECONDS" -ge "$term_at" ]; then
         [ -z "$why" ] || echo "$why" >"$HPCML_JOB_END"

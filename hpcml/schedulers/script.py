@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcml.errors import ConfigError, require
 from hpcml.schedulers.request import Request
 
+_FOLLOW_S = 60  # within which all nodes have to leave at a checkpoint at which the first has left
 TIME_LIMIT = "HPCML_TIME_LIMIT"  # what the agent runs to hear how long the job may run
 REQUEUE = "HPCML_REQUEUE"  # what the agent runs, with the manifest as its last word, to have a run queued again
 
@@ -101,3 +102,32 @@ def body(
     exports = [f"export {name}={shlex.quote(shlex.join(words))}" for name, words in told.items() if words]
     exports += _python_path()
     return [*lines, "set -e", *request.cluster.prelude, *exports, f"exec {shlex.join([*launcher, *command])}"]
+
+
+def until_agents_end(ends_at: str) -> str:
+    """Return the head of a loop of bash that looks each second which of *agents*, started on *nodes*, have ended.
+
+    It leaves `status`, of the first that failed, `why`, in words, and `term_at`, when the others are to be ended:
+    *ends_at* where one failed, later where it left at a checkpoint. The loop's condition is that any is left; what is
+    done about the others, and its ``done``, follow.
+    """
+    return f"""\
+# Nothing is ever read from this: bash loses the status of what ends at the moment at which a signal ends a `wait`.
+exec {{never}}<> <(:)
+while [ "${{#agents[@]}}" -gt 0 ]; do
+    read -rt 1 -u "$never"
+    [ $? -gt 1 ] || sleep 1  # it could not be opened
+    for rank in "${{!agents[@]}}"; do
+        kill -0 "${{agents[rank]}}" 2>/dev/null && continue
+        wait "${{agents[rank]}}"
+        code=$?
+        unset "agents[rank]"
+        [ "$status" -ne 0 ] || status=$code
+        case $code in
+            0) ;;
+            {os.EX_TEMPFAIL}) : "${{term_at:=$((SECONDS + {_FOLLOW_S}))}}" ;;  # left at a checkpoint
+            *)
+                [ -n "$why" ] || term_at={ends_at}
+                : "${{why:=node $rank (${{nodes[rank]}}) ended first, with exit status $code}}" ;;
+        esac
+    done"""

@@ -476,50 +476,6 @@ def test_a_rank_whose_connections_broke_off_is_not_the_cause(make_run: MakeRun) 
     assert told(run_dir, "attempt_ended")[0]["cause"] == "gpu_memory"
 
 
-SWALLOWS = """
-import sys, traceback
-def main(): raise ValueError("no such layer")
-try: main()
-except Exception: traceback.print_exc()
-"""
-LOSES_A_THREAD = """
-import threading
-def load(): raise ValueError("no such layer")
-thread = threading.Thread(target=load)
-thread.start()
-thread.join()
-"""
-LOSES_A_PROCESS = """
-import multiprocessing, time
-def load(): raise ValueError("no such layer")
-process = multiprocessing.get_context("fork").Process(target=load)
-process.start()
-process.join()
-"""
-
-
-@pytest.mark.parametrize("program", [SWALLOWS, LOSES_A_THREAD, LOSES_A_PROCESS])
-def test_a_program_that_ends_well_after_a_traceback_has_completed_and_the_traceback_is_told(
-    make_run: MakeRun, program: str
-) -> None:
-    run_dir = make_run(program)
-
-    agent(str(run_dir.path))
-
-    (end,) = told(run_dir, "attempt_ended")
-    assert (end["state"], end["exit_code"], end.get("cause")) == ("COMPLETED", 0, None)
-    assert end["reason"] == "the last it said on standard error is a traceback: ValueError: no such layer"
-
-
-def test_a_program_that_goes_on_after_a_traceback_has_nothing_told_of_it(make_run: MakeRun) -> None:
-    run_dir = make_run(f"{SWALLOWS}\nimport time; time.sleep(0.1); print('loss 0.5', flush=True)")
-
-    agent(str(run_dir.path))
-
-    (end,) = told(run_dir, "attempt_ended")
-    assert (end["state"], end.get("reason")) == ("COMPLETED", None)
-
-
 _FILLS_ITS_DISK = """
 import contextlib, os
 with contextlib.suppress(OSError):

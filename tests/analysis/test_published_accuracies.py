@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 from recorded_runs import run, summary, texts
 
+from docs.published_tables import published_tables
 from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.analysis.stats import correlation, paired, welch
-from hpcml.model.published_tables import published_tables
 from hpcml.model.records import RunRecord
 from hpcml.report.comparison import comparison_document
 from hpcml.report.render.terminal import as_text

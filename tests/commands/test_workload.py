@@ -35,6 +35,15 @@ def test_a_command_is_split_as_a_shell_would_and_never_given_to_one(compose_one:
     assert plan(run).argv == ["train", "a b", "$(reboot)", ";", "rm", "-rf", "*"]
 
 
+def test_a_word_or_variable_that_linux_starts_no_program_with_is_refused(compose_one: ComposeOne) -> None:
+    fits, long = "x" * 131_071, "x" * 131_072
+
+    assert plan(compose_one(f"workload.command=true {fits}")).argv == ["true", fits]
+    for asked in ([f"workload.command=true {long}"], ["workload.command=true", f"workload.env.NAME={long[5:]}xx"]):
+        with pytest.raises(ConfigError, match=r"x\.\.\. has 131,07\d bytes, .* than 131,071: write it to a file"):
+            plan(compose_one(*asked))
+
+
 @pytest.mark.parametrize(
     ("overrides", "name"),
     [

@@ -123,8 +123,8 @@ def test_a_new_column_stands_in_text_and_data(changed: Path, hpcml_environ: dict
         "print({'text': terminal.as_text, 'csv': data.as_csv, 'md': markdown.as_markdown}[sys.argv[1]](document))"
     )
 
-    assert "runs that count, %" in python(changed, hpcml_environ, tmp_path, "-c", code, "text")
-    assert "runs that count, %" in python(changed, hpcml_environ, tmp_path, "-c", code, "md")
+    assert "of ended (%)" in " ".join(python(changed, hpcml_environ, tmp_path, "-c", code, "text").split())
+    assert "of ended (%)" in python(changed, hpcml_environ, tmp_path, "-c", code, "md")
     lines = list(csv.DictReader(python(changed, hpcml_environ, tmp_path, "-c", code, "csv").splitlines()))
     assert all(0 <= float(line["share_ok"]) <= 100 for line in lines)
 

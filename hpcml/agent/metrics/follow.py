@@ -35,13 +35,11 @@ _BUSY_S = 1.0  # of a look, unless it is the last
 _MOST_FILES = 500
 _MOST_NAMES = 500
 _MOST_PROBLEMS = 20
-_MOST_ODD = 2  # cells that are shown
 _READ_AS = {
     MetricFiles.csv: ": its first line has to name the columns of numbers, between commas, semicolons or tabs",
     MetricFiles.trainer: ": a .json is read for rows of numbers by name, or one, and for transformers' log_history",
     MetricFiles.jsonl: ': each line has to be an object, as in {"step": 10, "loss": 0.5}',
 }
-_ALIKE = 20  # characters by which problems of one file count as one
 _LONGEST_NAME = 250
 _NAMES = re.compile(rb'"v":\{(.*?)\}[,}]')
 _NAME = re.compile(rb'("(?:[^"\\]|\\.)*"):')
@@ -55,14 +53,6 @@ class _Followed:
     reader: Reader
     is_over: bool = False
     has_given: bool = False  # values
-
-
-@dataclass(slots=True)
-class _History:
-    """What was given of the trainings whose checkpoints are in one folder."""
-
-    given: set[tuple[str, int, str]] = field(default_factory=set)  # name, step and value
-    step: int = 0  # the last
 
 
 @dataclass(slots=True)
@@ -84,11 +74,10 @@ class MetricsFollower:
     picked: Callable[[], Collection[str]] = tuple
     _followed: dict[str, _Followed] = field(default_factory=dict)  # by place
     _owners: dict[str, tuple[MetricFiles, str]] = field(default_factory=dict)  # by name: kind and stream
-    _streams: dict[MetricFiles, list[str]] = field(default_factory=dict)
     _counts: dict[MetricFiles, Counter[str]] = field(default_factory=dict)  # values, by kind and name
-    _histories: dict[str, _History] = field(default_factory=dict)  # of Trainers, by stream
+    _given: dict[str, set[tuple[str, int, str]]] = field(default_factory=dict)  # by stream of a Trainer: its values
     _left_to_others: set[str] = field(default_factory=set)
-    _told: set[tuple[str, str]] = field(default_factory=set)  # problems: the file, and how their words begin
+    _told: set[tuple[str, str]] = field(default_factory=set)  # problems of files
     _reported: dict[Path, Growing] = field(default_factory=dict)
     _reported_names: set[str] = field(default_factory=set)
     _search_at: float = 0.0
@@ -222,22 +211,14 @@ class MetricsFollower:
             self._write(followed.source, self._not_given(followed.source, readings))
 
     def _not_given(self, source: Source, readings: Sequence[Reading]) -> Sequence[Reading]:
-        """Leave out what another file of the same history had too: each checkpoint of a Trainer repeats all of it.
-
-        A history that goes back behind its last step, and differs in most of its steps, is that of another training.
-        """
-        if source.kind is not MetricFiles.trainer or not readings:
+        """Leave out what another file of the same history had too: each checkpoint of a Trainer repeats all of it."""
+        if source.kind is not MetricFiles.trainer:
             return readings
-        history = self._histories.setdefault(source.stream, _History())
+        given = self._given.setdefault(source.stream, set())
         told = [(one.name, one.step, repr(one.value)) for one in readings]
-        new = [one for one, key in zip(readings, told, strict=True) if key not in history.given]
-        history.given.update(told)
-        if not new:
-            return new
-        differ = {one.step for one in new}
-        is_another = new[0].step < history.step and 2 * len(differ) > len({one.step for one in readings})
-        history.step = new[-1].step
-        return readings if is_another else new
+        new = [one for one, key in zip(readings, told, strict=True) if key not in given]
+        given.update(told)
+        return new
 
     def _write(self, source: Source, readings: Sequence[Reading]) -> None:
         """Journal *readings*, one line for those of the same step and time."""
@@ -266,14 +247,10 @@ class MetricsFollower:
     def _name(self, source: Source, reading: Reading) -> str | None:
         """Return the name by which a value is journalled; None where another writer's word of that metric counts."""
         owner = (source.kind, source.stream)
-        streams = self._streams.setdefault(source.kind, [])
-        if source.stream not in streams:
-            streams.append(source.stream)
-        label = source.label or f"run{streams.index(source.stream) + 1}"
-        name = f"{label}/{reading.name}" if source.is_labelled else reading.name
+        name = f"{source.label}/{reading.name}" if source.is_labelled else reading.name
         known = self._owners.get(name)
         if known is not None and known != owner and known[0] is source.kind:
-            name = f"{label}/{reading.name}"
+            name = f"{source.label}/{reading.name}"
             known = self._owners.get(name)
         if name in self._reported_names or name in self.picked() or (known is not None and known != owner):
             self._left_to_others.add(name)
@@ -287,18 +264,6 @@ class MetricsFollower:
                 return None
             self._owners[name] = owner
         return name
-
-    def _tell_of_mute_tables(self) -> None:
-        """Tell of tables in which nothing could be read, where nothing else was: their names promise metrics."""
-        if self._owners or self._reported_names or self.picked():
-            return
-        for place, followed in self._followed.items():
-            reader = followed.reader
-            if isinstance(reader, CsvTable | JsonLines) and reader.count and not followed.is_over:
-                odd = reader.odd if isinstance(reader, CsvTable) else {}
-                said = ", ".join(f"{name} {cell.strip()}" for name, cell in list(odd.items())[:_MOST_ODD])
-                why = f", as in {said}" if said else _READ_AS[followed.source.kind]
-                self._tell(place, f"no number there could be read{why}")
 
     def _look_at_reports(self) -> None:
         """Learn which metrics the program reports itself, from what its journals have more than before."""
@@ -315,9 +280,8 @@ class MetricsFollower:
                         break
 
     def _tell(self, place: str, problem: str) -> None:
-        kind = (place, problem[:_ALIKE])
-        if kind not in self._told and len(self._told) < _MOST_PROBLEMS:
-            self._told.add(kind)
+        if (place, problem) not in self._told and len(self._told) < _MOST_PROBLEMS:
+            self._told.add((place, problem))
             self.journal.event(EventName.METRICS_TROUBLE, {"file": place, "problem": problem})
 
     def _sum_up(self) -> None:
@@ -332,9 +296,7 @@ class MetricsFollower:
                     else fnmatchcase(os.path.relpath(followed.source.place, self.start_at), word)
                 )
             ]
-            if word == AUTO:
-                self._tell_of_mute_tables()
-            elif not asked:
+            if word != AUTO and not asked:
                 self._tell(word, "workload.metrics_from asks for it, and the program wrote no such file")
             elif is_path(word) and not any(followed.has_given or followed.is_over for followed in asked):
                 read_as = _READ_AS.get(asked[0].source.kind, "")

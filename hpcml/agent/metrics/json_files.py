@@ -58,8 +58,8 @@ class JsonLines:
 class JsonFile:
     """Follows a file that is written anew, whole: a Trainer's trainer_state.json, rows, or the numbers of one object.
 
-    Rows are the `log_history` of a Trainer, which repeats them at each checkpoint, a list of objects, or an object a
-    line. Rows that no longer go on as those before are another training's.
+    Rows are the `log_history` of a Trainer, which repeats them at each checkpoint, or a list of objects. Rows that no
+    longer go on as those before are another training's.
     """
 
     root: Path
@@ -97,18 +97,15 @@ class JsonFile:
 
 
 def _rows_in(content: bytes) -> Sequence[object] | None:
-    r"""Return the rows in JSON; None for a text that is not complete.
+    """Return the rows in JSON; None for a text that is not complete.
 
-    >>> _rows_in(b'{"a": 1}\n{"a": 2}\n{"a'), _rows_in(b'{\n"a": 1'), _rows_in(b'[{"a": 1}]')
-    ([{'a': 1}, {'a': 2}], None, [{'a': 1}])
+    >>> _rows_in(b'{"a": 1}'), _rows_in(b'{"a": 1'), _rows_in(b'[{"a": 1}]')
+    ([{'a': 1}], None, [{'a': 1}])
     """
     try:
         whole = parse_json(content)
     except ValueError:
-        lines = content.decode("utf-8", "replace").splitlines()
-        rows = [_object_in(line) for line in lines[:-1] if line.strip()]
-        last = _object_in(lines[-1]) if lines else None
-        return None if not rows or None in rows else [*rows, *([last] if last is not None else [])]
+        return None
     if isinstance(whole, dict):
         history = whole.get("log_history")
         return history if isinstance(history, list) else [whole]

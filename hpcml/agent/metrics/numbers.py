@@ -10,7 +10,6 @@ from hpcml.model.metric_sources import IN_CALL
 _AROUND = " \t,;:|%()[]{}'\""  # what \S+ takes, too, in "loss 0.5, acc 71%"
 _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")  # 17,000,000; 1,234 is a number with decimals, too
 _SURELY_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+\.\d*|(?:,\d{3}){2,})")
-_GROUPED_BY_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(?:\.\d{3})+,\d*|[-+]?[1-9]\d{0,2}(?:\.\d{3}){2,}")
 _SHARE = re.compile(r"(\d{1,15})\s?/\s?(\d{1,15})")  # so many out of so many
 _CALL = re.compile(rf"{IN_CALL}(?:([^\[\],()\s]+)|\[([^\[\],()\s]+)\])\s*(?:[,)]|$)")
 _BEGINS = re.compile(r"[-+]?\.?\d|[*#]{2,}")  # what is meant to be a number, or had no room for one
@@ -62,17 +61,6 @@ def number_or_share(stripped: str) -> float:
         if part <= whole and whole:
             return part / whole
     return number_of(stripped)
-
-
-def with_point(cell: str) -> str:
-    """Return a number of a table that may have decimal commas, with a point.
-
-    >>> with_point("0,5"), with_point("1.234,5"), with_point("1,234.5"), with_point("0.5")
-    ('0.5', '1234.5', '1,234.5', '0.5')
-    """
-    if _GROUPED_BY_POINTS.fullmatch(cell.strip()):
-        cell = cell.replace(".", "")
-    return cell if "." in cell else cell.replace(",", ".")
 
 
 def looks_like_number(text: str) -> bool:

@@ -5,25 +5,18 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-import signal
-import threading
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Self
 
 from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.numbers import COLUMN, looks_like_number, number_of, number_or_share, plain
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
-from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate, is_loss
+from hpcml.model.metric_goal import is_loss
 from hpcml.model.metric_sources import IN_CALL, NONFINITE, PRINTED_LOSS, MetricRule
-from hpcml.runs.journal import Metrics, parse_chunk, pieces
-from hpcml.runs.layout import attempt_of
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
 
@@ -38,19 +31,8 @@ _OF_NO_STEP = re.compile(r"(?:^|[\W_])(?:best|min|minimum|lowest|if)(?=[\W_])")
 _PASSED_OVER = re.compile(r"\bskip", re.IGNORECASE)
 _CHUNK_BYTES = 4 << 20  # a tick's work: signals must not wait for a hundred megabytes
 _LONGEST_LINE_BYTES = 1 << 20
-_LONGEST_HEADING = 500  # characters in which an epoch is named
-_PATIENCE_S, _LOOKS_EVERY_S = 1.0, 0.25  # with a rule in a line
-_MOST_SLOW = 3  # lines in which a rule is given up before it is tried no more
-_MOST_IN_A_LINE = 1000  # matches of a rule: a pattern such as (?P<value>\d) finds a million in a line of a megabyte
-# What tells the lines of processes apart ([default0]:, [1,0]<stdout>, rank 3), and numbers that two lines have alike by
-# chance alone
-_OF_A_PROCESS = re.compile(
-    r"""(?ix) ^\s{0,9}\[(?:[a-z]{1,20}\d{1,9}|\d{1,9},\d{1,9})\](?:<\w{1,9}>)?:?
-    | \b(?:local_?)?(?:rank|gpu|cuda|device|process|pid|worker|node)[ _:=#]{0,3}\d{1,9}
-    | \d{0,20}\.\d[\d.e+-]{0,40}"""
-)
-_MOMENT = 256  # values
-_SHARE_AGAIN = 3  # one of so many is that of another process: of two, half are
+_MOST_IN_A_LINE = 1000  # matches of a rule: (?P<value>\d) finds thousands
+_LONGEST_MATCHED = 16 << 10  # characters: a pattern that looks from each number to the end of the line is quadratic
 _DRAWN_OVER = re.compile(TO_ANOTHER_LINE.pattern.encode())
 _COUNTED_ON = frozenset(  # 3/10 is no share of them
     {
@@ -92,53 +74,6 @@ class Headings:
         return line
 
 
-class _Late(Exception):  # noqa: N818 - it is no error of anybody's
-    pass
-
-
-class _Matching:
-    """A context in which no pattern is matched for longer than *seconds* (and a quarter) of CPU with one line.
-
-    `step (?P<step>[0-9]+).*?loss` looks from each number to the end of the line for a word that is not there: in a line
-    of a megabyte for an hour, in which an agent tells nobody that it lives. `re` lets signals in while it matches.
-    Threads other than the main one get none: there it waits as long as it takes. By the clock a job that was suspended,
-    or a node that others use, would be the rule's fault.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._since: float | None = None  # when the pattern began that is being matched now
-        self._is_on = threading.current_thread() is threading.main_thread()
-
-    def __enter__(self) -> Self:
-        if self._is_on:
-            self._before = signal.signal(signal.SIGALRM, self._look)
-            signal.setitimer(signal.ITIMER_REAL, _LOOKS_EVERY_S, _LOOKS_EVERY_S)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._is_on:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self._before)
-
-    def matches(self, pattern: re.Pattern[str], line: str, most: int) -> list[re.Match[str]] | None:
-        """Return up to *most* matches in *line*, from left to right; None where that took too long."""
-        try:
-            self._since = time.thread_time()
-            found = list(itertools.islice(pattern.finditer(line), most))
-            self._since = None
-        except _Late:
-            return None
-        return found
-
-    def _look(self, _number: int, _frame: FrameType | None) -> None:
-        if self._since is not None and time.thread_time() - self._since > self._seconds:
-            self._since = None
-            raise _Late
-
-
 @dataclass(slots=True)
 class StdoutScanner:
     """Follows a growing file and applies the rules to each new complete line (`MetricRule` says how).
@@ -153,16 +88,12 @@ class StdoutScanner:
     rules: Sequence[MetricRule]
     counts: Counter[str] = field(default_factory=Counter)
     matched: set[int] = field(default_factory=set)  # rules that gave a value, by their places
-    by_rule: dict[str, set[int]] = field(default_factory=dict)  # by name the rules that gave values
-    cut: set[int] = field(default_factory=set)  # rules that matched too often in a line, the rest of which was left out
-    slow: Counter[int] = field(default_factory=Counter)  # rules that took too long, and in how many lines
-    again: Counter[str] = field(default_factory=Counter)  # values by name that a line before, but for them, had too
+    is_cut: bool = False  # no rule was tried on the rest of a line of more than _LONGEST_MATCHED characters
     unread: dict[tuple[int, str], str] = field(
         default_factory=dict
     )  # by rule and name a text that is no number, and looks like one if any did
     _next: dict[str, int] = field(default_factory=dict)  # by name what stands behind the last step
     _offset: int = 0
-    _lately: dict[tuple[str, int, str], float] = field(default_factory=dict)  # the last values by name, step and words
     _drawn: dict[str, float] = field(default_factory=dict)  # by name what was drawn last on the line that has not ended
     _named: Headings = field(default_factory=Headings)
     _compiled: list[tuple[re.Pattern[str], str | None]] = field(init=False)
@@ -191,54 +122,32 @@ class StdoutScanner:
                     return
                 self._offset += end
                 lines = data[:end].decode("utf-8", "replace").splitlines(keepends=True)
-                with _Matching(_PATIENCE_S) as matching:
-                    found = [one for line in lines for one in self._pick_drawn(line, matching)]
-                yield from found
+                for line in lines:
+                    yield from self._pick_drawn(line)
                 if not to_the_end:
                     return
 
-    def _pick_drawn(self, line: str, matching: _Matching) -> Iterator[Picked]:
+    def _pick_drawn(self, line: str) -> Iterator[Picked]:
         for drawn in printed_lines(line):
-            found = list(self._pick(drawn, matching))
-            for each in found:
-                self._compare(each, drawn)
+            found = list(self._pick(drawn))
             yield from found
             self._drawn |= {each.name: each.value for each in found if each.is_counted}
         if line.endswith("\n"):
             self._drawn.clear()
 
-    def _compare(self, found: Picked, line: str) -> None:
-        """Count a value whose *line* was printed a moment ago with another one: several processes print it."""
-        if found.is_counted:
-            return
-        said = (found.name, found.step, _OF_A_PROCESS.sub("", line[:_LONGEST_HEADING]))
-        before = self._lately.pop(said, found.value)
-        self.again[found.name] += before != found.value
-        self._lately[said] = found.value
-        if len(self._lately) > _MOMENT:
-            del self._lately[next(iter(self._lately))]
-
-    def _pick(self, line: str, matching: _Matching) -> Iterator[Picked]:
+    def _pick(self, line: str) -> Iterator[Picked]:
+        self.is_cut = self.is_cut or len(line) > _LONGEST_MATCHED
+        line = line[:_LONGEST_MATCHED]
         named = self._named(line)
         for place, (pattern, name) in enumerate(self._compiled):
-            if self.slow[place] >= _MOST_SLOW:
-                continue
-            text = named if self.rules[place].pattern is None else line
-            matches = matching.matches(pattern, text, _MOST_IN_A_LINE + 1)
-            if matches is None:
-                self.slow[place] += 1
-                continue
-            for match in matches[:_MOST_IN_A_LINE]:
+            for match in islice(
+                pattern.finditer(named if self.rules[place].pattern is None else line), _MOST_IN_A_LINE
+            ):
                 groups = match.groupdict()
                 found = {name or groups.get("name"): groups["value"]} if "value" in groups else groups
                 for called, number in found.items():
                     if called and number and (called not in ("step", "name") or "value" in groups):
-                        for found_one in self._picked(place, called, number, groups.get("step")):
-                            self.matched.add(place)
-                            self.by_rule.setdefault(called, set()).add(place)
-                            yield found_one
-            if len(matches) > _MOST_IN_A_LINE:
-                self.cut.add(place)
+                        yield from self._picked(place, called, number, groups.get("step"))
 
     def _picked(self, place: int, name: str, text: str, step_text: str | None) -> Iterator[Picked]:
         stripped = plain(text, name)
@@ -254,38 +163,20 @@ class StdoutScanner:
             return
         if not step_text and self._drawn.get(name) == value:
             return  # drawn again
+        self.matched.add(place)
         self.counts[name] += 1
         self._next[name] = step + 1
         yield Picked(name=name, value=value, step=step, is_counted=not step_text)
 
 
 def problems_of(
-    rules: Sequence[MetricRule],
-    scanners: Sequence[StdoutScanner],
-    *,
-    launcher: str | None = None,
-    elsewhere: Collection[str] = (),
+    rules: Sequence[MetricRule], scanners: Sequence[StdoutScanner], *, elsewhere: Collection[str] = ()
 ) -> Iterator[str]:
     """Yield what *scanners* with these *rules*, which share their counts, could not read, a line each.
 
-    *launcher* is what started the processes that printed it, as torchrun, where one did. Metrics *elsewhere* need not
-    be printed.
+    Metrics *elsewhere* need not be printed.
     """
     matched = {place for scanner in scanners for place in scanner.matched}
-    matched |= {place for place, rule in enumerate(rules) if rule.pattern is None and rule.name in elsewhere}
-    cut = {place for scanner in scanners for place in scanner.cut}
-    slow = sum((scanner.slow for scanner in scanners), Counter[int]())
-    for name in dict.fromkeys(name for scanner in scanners for name in scanner.by_rule):
-        of_name = {place for scanner in scanners for place in scanner.by_rule.get(name, ())}
-        if len(of_name) > 1 and _gets_better(name):  # an epoch or a time may stand in several lines
-            yield f"{name} has values of {len(of_name)} rules in one series: give each rule a name of its own"
-    again = sum((scanner.again for scanner in scanners), Counter[str]())
-    for name in [name for name, n in again.items() if launcher and n * _SHARE_AGAIN >= scanners[0].counts[name]]:
-        only = " (torchrun --local-ranks-filter 0 passes on no other's)" if launcher == "torchrun" else ""
-        yield (
-            f"{name} has several values at a step, of which the last counts: if each process of {launcher} prints it, "
-            f"let rank 0 alone{only}"
-        )
     for place, rule in enumerate(rules):
         unread = {
             name: text
@@ -296,21 +187,15 @@ def problems_of(
         never = {name: text for name, text in unread.items() if not scanners[0].counts[name] and _DIGIT.search(text)}
         some = {name: text for name, text in unread.items() if scanners[0].counts[name] and looks_like_number(text)}
         commas = _OF_COMMAS if any(map(_WITH_COMMA.fullmatch, never.values())) else ""
-        if place not in matched:
+        if place not in matched and not (rule.pattern is None and rule.name in elsewhere):
             yield f"no line matched {rule}, or none with a number{commas}"
         elif never:
             yield f"{rule} found no number for {', '.join(never)}{commas}"
         if some:
             shown = ", ".join(f"{name} ({text})" for name, text in some.items())
             yield f"{rule} found values that are no numbers, and were left out, of {shown}"
-        if place in cut:
-            yield (f"{rule} matched more than {_MOST_IN_A_LINE} times in a line, the rest of which was left out")
-        if place in slow:
-            left_out = "lines were" if slow[place] > 1 else "a line was"
-            yield (
-                f"{rule} took more than {_PATIENCE_S:g} s over a line: {left_out} left out"
-                f"{', and so was all after it' if slow[place] >= _MOST_SLOW else ''}"
-            )
+    if rules and any(scanner.is_cut for scanner in scanners):
+        yield f"a line has more than {_LONGEST_MATCHED} characters: the rest of it was left out"
 
 
 def loss_that_ended(lines: Iterable[str]) -> str | None:
@@ -344,10 +229,6 @@ def _end_of(path: Path) -> str:
         return file.read(_LOOKED_AT_BYTES).decode("utf-8", "replace")
 
 
-def _gets_better(metric: str) -> bool:
-    return goal_by_name(metric) is not None and not is_duration_or_rate(metric)
-
-
 def _end_of_lines(data: bytes) -> int:
     """Return where the last line of *data* ends that is complete: what draws over it has begun; 0 where none is."""
     end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # a bar of progress begins with a carriage return
@@ -367,7 +248,6 @@ class FoundMetrics:
     journal: JournalWriter
     files: MetricsFollower
     is_again: bool = False  # an attempt went before this one
-    launcher: str | None = None  # what the user's command starts processes with that print to one output
     _scanners: list[StdoutScanner] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -391,23 +271,7 @@ class FoundMetrics:
 
     def _tell_of_rules(self) -> None:
         elsewhere = self.files.names()
-        for problem in problems_of(self.rules, self._scanners, launcher=self.launcher, elsewhere=elsewhere):
-            self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
-
-    def _tell_of_earlier(self) -> None:
-        """Tell of values of attempts before, whose places those take that are numbered from 0 again in this one."""
-        earlier = Counter[tuple[int, str]]()
-        for path in self.files.journals.glob("*-agent*.jsonl") if self.is_again else ():
-            attempt = attempt_of(path.name)
-            records = [one for piece in pieces(path) for one in parse_chunk(piece.data, offset=piece.at).records]
-            counted = [one for one in records if isinstance(one, Metrics) and one.is_counted]
-            if attempt is not None and attempt < self.files.attempt:
-                earlier.update((attempt, name) for one in counted for name in one.values if name in self.files.picked())
-        for (attempt, name), n in sorted(earlier.items()):
-            problem = (
-                f"{n} values of {name} of attempt {attempt} are not counted: printed without a step, values are "
-                "numbered from 0 in each attempt"
-            )
+        for problem in problems_of(self.rules, self._scanners, elsewhere=elsewhere):
             self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
 
     def _tell_of_losses(self) -> None:
@@ -428,4 +292,3 @@ class FoundMetrics:
         if is_there:
             self._tell_of_rules()
             self._tell_of_losses()
-            self._tell_of_earlier()

@@ -138,13 +138,13 @@ def _source(kind: MetricFiles, place: str, with_events: set[PurePath]) -> Source
         is_part = folder.name.lower() in _FIT or (folder.parent in with_events and folder != folder.parent)
         is_time = re.fullmatch(r"[\d.]+", folder.name) is not None  # as add_hparams makes one
         return Source(
-            kind=kind, place=place, stream=str(folder), label=folder.name, is_labelled=is_part and not is_time
+            kind=kind, place=place, stream=str(folder), label=folder.name or "run", is_labelled=is_part and not is_time
         )
     if (
         kind is MetricFiles.trainer and PurePath(place).name == _STATE
     ):  # checkpoint-500/: each has the history of those before
         folder = folder.parent if folder.name.startswith("checkpoint-") else folder
-        return Source(kind=kind, place=place, stream=str(folder), label=folder.name)
+        return Source(kind=kind, place=place, stream=str(folder), label=folder.name or "run")
     return Source(kind=kind, place=place, stream=place, label=folder.name or PurePath(place).stem)
 
 

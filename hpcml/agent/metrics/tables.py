@@ -7,16 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
-from hpcml.agent.metrics.numbers import is_missing, looks_like_number, number_of, plain, with_point
+from hpcml.agent.metrics.numbers import is_missing, looks_like_number, number_of, plain
 from hpcml.agent.metrics.reading import Damaged, Growing, Lines, Reading, check_encoding, values_of
 from hpcml.runs.files import open_inside
 
 _LONGEST_HEADER_BYTES = 64 << 10
-_MOST_TOLD = 3  # names, in a line that people read
-_OF_WHAT = ("metric", "name", "key", "tag", "variable")  # columns of a table in long form: step,metric,value
-_VALUE = "value"
 _MOST_SHOWN = 40  # characters of a cell
 _SEPARATORS = ",;\t"
 
@@ -25,8 +21,9 @@ _SEPARATORS = ",;\t"
 class CsvTable:
     """Follows a table with a header; one whose header changed, or that became shorter, is read again.
 
-    Commas, semicolons (numbers may have decimal commas then) or tabs separate the columns: what its header has most of.
-    Comments (#) may stand before the header, or be it. *goes_on*: rows are numbered on behind those that `skip` passes.
+    Commas, semicolons or tabs separate the columns: what its header has most of. The header may be a comment (#), as
+    NumPy's savetxt writes it; lines of comments below it are passed over. *goes_on*: rows are numbered on behind those
+    that `skip` passes.
     """
 
     root: Path
@@ -37,10 +34,9 @@ class CsvTable:
     _head: bytes = b""  # all that stands before the rows
     _names: Sequence[str] = ()
     _separator: str = ","
-    _long: tuple[int, str] | None = None  # of a table in long form: the column with names, and the one with values
     count: int = 0  # of rows
     _numeric: set[str] = field(default_factory=set)  # columns that have numbers
-    odd: dict[str, str] = field(default_factory=dict)  # by column the first cell that begins as a number and is none
+    _odd: set[str] = field(default_factory=set)  # columns of which a value was left out
 
     def __post_init__(self) -> None:
         self._lines = Lines(Growing(self.root, self.path), self.problems)
@@ -90,40 +86,32 @@ class CsvTable:
         row: dict[str, object] = {}
         for name, cell in zip(self._names, cells, strict=False):
             try:
-                row[name] = number_of(plain(with_point(cell) if self._separator == ";" else cell, name))
+                row[name] = number_of(plain(cell, name))
             except ValueError:
-                if looks_like_number(cell) and not is_missing(cell):
-                    self.odd.setdefault(name, cell)
+                if name in self._numeric - self._odd and looks_like_number(cell) and not is_missing(cell):
+                    self._odd.add(name)
+                    shown = cell.strip()[:_MOST_SHOWN]
+                    self.problems.append(f"{name}: {shown} is no number, and was left out, as all others like it")
         self._numeric |= row.keys()
-        for name in self.odd.keys() & self._numeric:  # a value that is left out is seen nowhere else
-            shown = self.odd.pop(name).strip()[:_MOST_SHOWN]
-            self.problems.append(f"{name}: {shown} is no number, and was left out, as all others like it")
-        if self._long and self._long[1] in row and len(cells) > self._long[0] and (metric := cells[self._long[0]]):
-            row[metric] = row.pop(self._long[1])
         yield from values_of(row, number=self.count)
 
     def _take_head(self) -> bool:
         """Read up to the header; begin behind it where it is another than before. False where there is none yet."""
         with open_inside(self.root, self.path) as file:
-            lines = _head_of(file)
+            head = file.readline(_LONGEST_HEADER_BYTES)
             is_anew = self._lines.file.begins_anew(file)
-        head = b"".join(lines)
-        if not head.endswith(b"\n") or _is_comment(lines[-1]):
+        if not head.endswith(b"\n"):
             if len(head) >= _LONGEST_HEADER_BYTES:
                 raise Damaged("its first line is no header of a table")
             return False
         if head != self._head or is_anew:
             check_encoding(head)
             self._head, self.count, self._lines.file.offset = head, 0, len(head)
-            *comments, header = [line.decode("utf-8-sig", "replace").strip() for line in lines]
+            header = head.decode("utf-8-sig", "replace").strip().lstrip("# ")
             self._separator = max(_SEPARATORS, key=header.count)
-            cells = self._rows([header])[0]
-            if any(map(_is_number, cells)):  # then a comment above may name the columns
-                named = self._rows([comments[-1].lstrip("# ")])[0] if comments else []
-                if len(named) != len(cells) or any(map(_is_number, named)):
-                    raise Damaged("its first line has to name the columns of numbers below it")
-                cells = named
-                self._lines.file.offset -= len(lines[-1])
+            cells = self._rows([header])[0] if header else []
+            if not cells or any(map(_is_number, cells)):
+                raise Damaged("its first line has to name the columns of numbers below it")
             self._take_names([cell.strip() for cell in cells])
         return True
 
@@ -133,43 +121,9 @@ class CsvTable:
         return not has_numbers and any(set(names).intersection(self._names))
 
     def _take_names(self, names: Sequence[str]) -> None:
-        self._names, self._numeric, self.odd = _told_apart(names), set(), {}
-        if others := [name for name, given in zip(self._names, names, strict=True) if name != given]:
-            self.problems.append(f"two columns have one name: the second of them is {', '.join(others[:_MOST_TOLD])}")
-        lower = [name.lower() for name in self._names]
-        of_what = [at for at, name in enumerate(lower) if name in _OF_WHAT]
-        self._long = (of_what[0], self._names[lower.index(_VALUE)]) if len(of_what) == 1 and _VALUE in lower else None
-
-
-def _told_apart(names: Sequence[str]) -> list[str]:
-    """Return *names* with a number behind each that was there before, as pandas reads them.
-
-    >>> _told_apart(["step", "loss", "loss", ""])
-    ['step', 'loss', 'loss.1', '']
-    """
-    before: Counter[str] = Counter()
-    told: list[str] = []
-    for name in names:
-        told.append(f"{name}.{before[name]}" if before[name] and name else name)
-        before[name] += 1
-    return told
-
-
-def _head_of(file: BinaryIO) -> list[bytes]:
-    """Return the comments that a table begins with, and the line behind them."""
-    lines: list[bytes] = []
-    left = _LONGEST_HEADER_BYTES
-    while left > 0 and (line := file.readline(left)):
-        lines.append(line)
-        left -= len(line)
-        if not _is_comment(line):
-            break
-    return lines
-
-
-def _is_comment(line: bytes) -> bool:
-    text = line.decode("utf-8-sig", "replace").strip()
-    return not text or text.startswith(("#", "sep="))
+        self._names, self._numeric, self._odd = names, set(), set()
+        if others := [name for name, count in Counter(filter(None, names)).items() if count > 1]:
+            self.problems.append(f"several columns are called {', '.join(others)}: the last of them is read")
 
 
 def _is_number(cell: str) -> bool:

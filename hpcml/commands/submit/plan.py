@@ -36,7 +36,10 @@ from hpcml.model.precision import (
 )
 from hpcml.model.recipe import check, check_modules, check_requirements, find_program, read_recipe
 from hpcml.model.run import Launcher, ProfileTool, Run
+from hpcml.model.secrets import masked
 from hpcml.runs.plan import Image, Plan, stop_and_warn_after_s
+
+_LONGEST_WORD = 131_071  # bytes: Linux' MAX_ARG_STRLEN without the zero at the end (man execve)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +216,14 @@ def _own_words(run: Run, command: str) -> list[str]:
         values[MIXED_PRECISION] = mixed_precision(run.precision.name)
     values |= swept
     absent = {f"{{{name}}}" for name, value in swept.items() if not value}
-    return [fill_in(words[0], values), *(fill_in(word, values) for word in words[1:] if word not in absent)]
+    argv = [fill_in(words[0], values), *(fill_in(word, values) for word in words[1:] if word not in absent)]
+    for word in (*argv, *(f"{name}={value}" for name, value in run.workload.env.items())):
+        require(
+            (size := len(os.fsencode(word))) <= _LONGEST_WORD,
+            f"{masked([word])[0][:40]}... has {size:,} bytes, and Linux takes no word or variable of more than "
+            f"{_LONGEST_WORD:,}: write it to a file",
+        )
+    return argv
 
 
 def _split(command: str) -> list[str]:

@@ -7,13 +7,12 @@ read, some seconds later SIGKILL, and at last the end of this shell, with which 
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
+from textwrap import indent
 
 from hpcml.model.cluster import LAUNCHERS
-
-_FOLLOW_S = 60  # within which all nodes have to leave at a checkpoint at which the first has left
+from hpcml.schedulers.script import until_agents_end
 
 
 def on_every_node(script: Path, launcher: str | None, grace_s: int) -> list[str]:
@@ -109,25 +108,7 @@ def _watched(grace_s: int) -> list[str]:
     """Return the lines with which the first shell waits for all agents, and ends the others once one has failed."""
     return f"""\
     status=0 why= term_at= kill_at= leave_at=  # seconds of this shell; not set: never
-    # Nothing is ever read from this: bash loses the status of what ends at the moment at which a signal ends a `wait`.
-    exec {{never}}<> <(:)
-    while [ "${{#agents[@]}}" -gt 0 ]; do
-        read -rt 1 -u "$never"
-        [ $? -gt 1 ] || sleep 1  # it could not be opened
-        for rank in "${{!agents[@]}}"; do
-            kill -0 "${{agents[rank]}}" 2>/dev/null && continue
-            wait "${{agents[rank]}}"
-            code=$?
-            unset "agents[rank]"
-            [ "$status" -ne 0 ] || status=$code
-            case $code in
-                0) ;;
-                {os.EX_TEMPFAIL}) : "${{term_at:=$((SECONDS + {_FOLLOW_S}))}}" ;;  # left at a checkpoint
-                *)
-                    [ -n "$why" ] || term_at=$((SECONDS + 1))  # one second, to hear whether it is PBS that ends us
-                    : "${{why:=node $rank (${{nodes[rank]}}) ended first, with exit status $code}}" ;;
-            esac
-        done
+{indent(until_agents_end("$((SECONDS + 1))  # one second, to hear whether it is PBS that ends us"), " " * 4)}
         if [ -n "$ending" ]; then
             term_at=
         elif [ -n "$term_at" ] && [ "$SECONDS" -ge "$term_at" ]; then

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
+from docs.published_tables import PublishedTable, published_tables
 from hpcml.model import hardware
-from hpcml.model.published_tables import PublishedTable, published_tables
 
 
 def table(key: str) -> PublishedTable:

@@ -74,9 +74,8 @@ def _table(key: str, raw: Mapping[str, Any], sources: Mapping[str, str]) -> Publ
 
 
 def _column(words: str, numbers: Sequence[str]) -> PublishedColumn:
-    found = re.fullmatch(r"(?P<title>.*?)(?: \[(?P<unit>.*)\])?", words)
-    assert found is not None
-    return PublishedColumn(title=found["title"], unit=found["unit"] or "", is_number=found["title"] in numbers)
+    title, _, unit = words.removesuffix("]").partition(" [")
+    return PublishedColumn(title=title, unit=unit, is_number=title in numbers)
 
 
 def _cells(line: str, n: int) -> list[str]:
