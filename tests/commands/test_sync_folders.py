@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.machine import Machine
-from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.backends import Backends, Machine
 from hpcml.commands.sync import synchronise
 from hpcml.paths import Places
 from hpcml.runs.private import make_home

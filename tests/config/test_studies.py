@@ -11,8 +11,8 @@ import pytest
 
 from hpcml.agent.telemetry.gpus import Gpu
 from hpcml.cli.main import cli
-from hpcml.commands.machine import Machine
 from hpcml.commands.new import new_study
+from hpcml.commands.submit.backends import Machine
 from hpcml.commands.submit.check import plan_all
 from hpcml.config.choices import what_then
 from hpcml.config.compose import compose_from_cli
