@@ -56,7 +56,6 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
     from hpcml.commands.submit import check
     from hpcml.commands.submit.backends import Backends
     from hpcml.commands.submit.launch import NONE_SUBMITTED
-    from hpcml.config.choices import what_then
     from hpcml.config.sweep import most_runs
 
     flags = _flags_among(words)
@@ -90,11 +89,7 @@ def run(places: Places, words: tuple[str, ...], program_words: tuple[str, ...] |
         command_line=[Path(sys.argv[0]).name, *sys.argv[1:]],
         only_missing="missing" in flags,
     )
-    code = _print_launched(launched, places, flags)
-    if code == 0 and "json" not in flags:
-        for command in what_then(points):
-            say(f"then: {command}")
-    return code
+    return _print_launched(launched, places, flags)
 
 
 def _flags_among(words: tuple[str, ...]) -> set[str]:
