@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.model.comparison import ComparisonRequest, Interval
+from hpcml.analysis.compare.result import ComparisonRequest, Interval
 from hpcml.model.records import MetricSummary, Point, RunRecord
 from hpcml.model.state import State
 

@@ -41,7 +41,6 @@ from hpcml.model.hardware import GpuModel, gpu_of
 from hpcml.model.precision import (
     CAPABILITIES,
     INFERENCE,
-    SCALED_PRODUCTS,
     Device,
     PrecisionName,
     capability,
@@ -237,7 +236,7 @@ def prove(part: Part, device: torch.device) -> None:
                 continue
             try:
                 found.append(_proven(framework, name.name, device.type))
-                if name in SCALED_PRODUCTS and device.type == "cpu" and framework == "torch":
+                if name.value.scaled_products and device.type == "cpu" and framework == "torch":
                     found.append(_proven(framework, name.name, device.type, numerics="native"))  # it has them, slowly
             except (RuntimeError, ValueError) as error:  # NoGpuError is one: this framework sees no GPU
                 part.unknown.append(f"{framework}, {name.name}: {' '.join(str(error).split())[:200]}")
@@ -318,7 +317,7 @@ def multiply(part: Part, hpcml: Hpcml, plan: Plan, device: torch.device, gpu: Gp
         part.unknown.append("torch's best: its clock is a GPU's")
         return
     for rate in gpu_products.rates(device, gemm.precisions, sizes):
-        peak = gpu.peak(PrecisionName(rate.precision)) if gpu is not None else None
+        peak = gpu.peak(PrecisionName[rate.precision]) if gpu is not None else None
         ours = recipe.get((rate.precision, rate.size))
         row = {
             **dataclasses.asdict(rate),

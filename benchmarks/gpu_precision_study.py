@@ -175,7 +175,7 @@ def attained(hpcml: Hpcml, metric: str, row: Mapping[str, Any]) -> tuple[float |
         return None, None
     tflops = row["mean"] / 1000  # of the largest size
     gpu = hardware.gpu_of(hpcml.asked("runs", "--limit", "1")[0]["facts"])
-    peak = gpu.peak(PrecisionName(row["level"])) if gpu is not None else None
+    peak = gpu.peak(PrecisionName[row["level"]]) if gpu is not None else None
     return tflops, tflops / peak.tflops if peak is not None else None
 
 

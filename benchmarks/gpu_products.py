@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch.nn.functional import conv2d
 
-from hpcml_client.formats import SHOWS
+from hpcml_client.precisions import PRECISIONS
 from hpcml_train.torch import rounding
 from hpcml_train.torch.arithmetic import Arithmetic
 
@@ -52,7 +52,7 @@ def roundings(device: torch.device, sizes: Sizes) -> Iterator[Rounding]:
     for precision in _ROUNDED:
         numerics = "emulated" if device.type == "cpu" and precision not in ("amp_bf16", "bf16") else "native"
         arithmetic = Arithmetic(precision, numerics=numerics, device=device, loss_scaling=False)
-        form, _ = SHOWS[precision]
+        form = PRECISIONS[precision].product
         a, b = (_halfway(shape, form) for shape in (sizes.matrix[:2], sizes.matrix[1:]))
         yield from _compare(precision, form, {"matmul": _matmul(arithmetic, a, b)}, partial(_exact_matmul, a, b))
         count, channels, pixels = sizes.images
@@ -182,9 +182,8 @@ def rates(device: torch.device, precisions: Sequence[str], sizes: Sequence[int])
     """Yield the rates of `torch.matmul`, in the type of each precision, by the device's own clock."""
     for precision in precisions:
         arithmetic = Arithmetic(precision, device=device)
-        dtype = _SIXTEEN_BITS.get(SHOWS[precision][0], arithmetic.parameter_dtype)
         for size in sizes:
-            a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+            a, b = (torch.randn(size, size, device=device, dtype=arithmetic.factor_dtype) for _ in range(2))
             multiply = partial(torch.matmul, a, b, out=torch.empty_like(a))
             yield Rate(precision=precision, size=size, tflops=2 * size**3 / _fastest_s(multiply) / 1e12)
 

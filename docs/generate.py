@@ -18,7 +18,8 @@ import click
 from published_tables import PublishedTable, published_tables
 
 from hpcml.cli.main import COMMANDS, cli
-from hpcml.model.precision import CAPABILITIES, Capability, PrecisionName, environment
+from hpcml.model.precision import CAPABILITIES, PrecisionName, environment
+from hpcml_client.precisions import Precision
 
 DOCS = Path(__file__).resolve().parent
 _INTRODUCTION = """# The command line
@@ -73,7 +74,7 @@ def capability_table() -> str:
     return "\n".join(lines)
 
 
-def _on_gpu(row: Capability) -> str:
+def _on_gpu(row: Precision) -> str:
     if row.min_compute_capability is None:
         return "refused"
     least = ".".join(map(str, row.min_compute_capability))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Callable, Mapping, Tuple
+from typing import Callable, Mapping
+
+from hpcml_client.precisions import OWN, PRECISIONS
 
 # Upper limits of the relative Frobenius error, between the measured ones (docs/precision.md): fp64 1e-15, fp32 3.4e-7,
 # tf32 and fp16 2.9e-4 (3.6e-4 where the result is fp16 too, truncated tf32 7.7e-4), bf16 2.3e-3 (2.9e-3 where the
@@ -17,27 +19,6 @@ _LIMITS = (
 )
 # tf32 and fp16 both have eleven significant bits, but 2**17 is beyond FP16's range. A power of two: exact everywhere.
 BEYOND_FP16 = 2.0**17
-
-# precision -> (format of every product, type of the parameters): the one table by which measured formats are named
-SHOWS: Mapping[str, Tuple[str, str]] = {
-    "fp64": ("fp64", "float64"),
-    "fp32": ("fp32", "float32"),
-    "tf32x3": ("tf32x3", "float32"),
-    "bf16x3": ("bf16x3", "float32"),
-    "tf32": ("tf32", "float32"),
-    "amp_fp16": ("fp16", "float32"),
-    "amp_bf16": ("bf16", "float32"),
-    "bf16": ("bf16", "bfloat16"),
-    "fp16": ("fp16", "float16"),
-    "fp8_e4m3": ("fp8_e4m3", "float32"),
-    "fp8_e5m2": ("fp8_e5m2", "float32"),
-    "fp8_hybrid": ("fp8_hybrid", "float32"),
-    "int8": ("int8", "int8"),
-}
-OWN = "own"  # nothing was asked for: no switch is set, and nothing is cast
-INFERENCE_ONLY = "int8"  # nothing is trained in it
-# What TensorFlow, JAX and NumPy can be asked for; the others are torch's alone.
-_IN_EVERY_FRAMEWORK = ("fp64", "fp32", "tf32", "amp_fp16", "amp_bf16", "bf16", "fp16")
 
 
 def name_format(error: float, is_finite_beyond_fp16: Callable[[], bool]) -> str:
@@ -56,8 +37,8 @@ def name_format(error: float, is_finite_beyond_fp16: Callable[[], bool]) -> str:
 def name_precision(products: Mapping[str, str], parameters: str) -> str:
     """Return the precision with these formats of products and parameters, else ``mixed(...)`` with all of them."""
     seen = {(form, parameters) for form in products.values()}
-    for precision, shown in SHOWS.items():
-        if seen == {shown}:
+    for precision, row in PRECISIONS.items():
+        if seen == {(row.product, row.parameters)}:
             return precision
     parts = ", ".join(f"{product}={form}" for product, form in sorted(products.items()))
     return f"mixed({parts}, parameters={parameters})"
@@ -68,7 +49,7 @@ def check_native(framework: str, precision: str, numerics: str, device: str) -> 
 
     hpcml's planning refuses the same before anything starts; this is for programs started by hand.
     """
-    known = [OWN, *_IN_EVERY_FRAMEWORK]
+    known = [OWN, *(name for name, row in PRECISIONS.items() if row.in_every_framework)]
     if precision not in known:
         raise ValueError(f"precision={precision!r} is not there with {framework}: choose one of {', '.join(known)}")
     if numerics not in ("auto", "native"):

@@ -9,7 +9,7 @@ one event ``precision_observed`` (docs/journal.md):
      "parameters": {"float32": 1199882}, "switches": {...}, "autocast": {...}, "evidence": [...], "seconds": 0.01}
 
 ``emulated`` (false) and ``parameters`` (elements by dtype; absent: not known) may be left out. What is unknown has its
-FLOPs, or null. ``format`` is of `SHOWS`, `TF32_ALLOWED`, or another word.
+FLOPs, or null. ``format`` is a product of `PRECISIONS`, `TF32_ALLOWED`, or another word.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hpcml_client.formats import SHOWS
+from hpcml_client.precisions import PRECISIONS
 
 UNKNOWN = "unknown"  # it was observed, and what it computed in cannot be said
 NOT_OBSERVED = "not observed"  # it was to be observed, and no observer has said hello
@@ -134,7 +134,7 @@ def name_observed(windows: Sequence[Window], requested: str, parameters: Optiona
     total = math.fsum(row.flops for row in judged)
     if total <= 0 or any(window.unknown_share >= 1 - _PURE for window in windows):
         return UNKNOWN
-    wanted = SHOWS[requested][0] if requested in SHOWS else None
+    wanted = PRECISIONS[requested].product if requested in PRECISIONS else None
     allowed = [_as_allowed(window) for window in windows]
     if _only_format(allowed) == "tf32":
         if _flops(judged, format="tf32") >= _SHOWN * total:
@@ -236,11 +236,11 @@ def _name_of_one(form: str, dtype: Optional[str], requested: str) -> str:
     """Return the precision whose products are of the format *form*, where parameters are of *dtype*."""
     if form == TF32_ALLOWED:
         return form
-    fitting = [name for name, shown in SHOWS.items() if shown[0] == form and dtype in (None, shown[1])]
+    fitting = [name for name, row in PRECISIONS.items() if row.product == form and dtype in (None, row.parameters)]
     if requested in fitting:
         return requested
     name = fitting[0] if fitting else f"{form}, parameters {dtype}"
-    if requested in SHOWS and SHOWS[requested][0] != form:
+    if requested in PRECISIONS and PRECISIONS[requested].product != form:
         return f"{NOT_USED}({name})"
     return name if fitting else f"mixed({name})"
 

@@ -204,18 +204,6 @@ def _report(training: Training, end: StepEnd) -> None:
     run.metrics(values, end.step)
 
 
-_RESOLUTION = "metric_resolution."  # a fact of the run: the smallest step of a metric
-
-
-def counted_in(metric: str, samples: int, *, each: int = 1) -> dict[str, object]:
-    """Return the facts of a *metric* that counts right answers, *each* of so many in *samples*: it moves in steps.
-
-    >>> counted_in("val_accuracy", 2, each=2)
-    {'validation_samples': 2, 'metric_resolution.val_accuracy': 0.25}
-    """
-    return {"validation_samples": samples, **({f"{_RESOLUTION}{metric}": 1 / (samples * each)} if samples else {})}
-
-
 def perplexity(loss: float) -> float:
     """Return the perplexity of a *loss* in nats per token: its exponential, infinite where that has no number."""
     return math.exp(loss) if loss < math.log(1e300) else math.inf
@@ -223,15 +211,12 @@ def perplexity(loss: float) -> float:
 
 def _say_what_is_trained(training: Training) -> None:
     run, task = training.run, training.task
-    told = training.facts()
-    if steps := {name: value for name, value in told.items() if name.startswith(_RESOLUTION)}:
-        run.event("facts", **steps)
     run.event(
         "training",
         steps=task.steps,
         parameters=training.parameters(),
         batch_size=task.batch_size,
-        **{name: value for name, value in told.items() if name not in steps},
+        **training.facts(),
     )
     work = training.work()
     tokens = work.tokens_per_sample

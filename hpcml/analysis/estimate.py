@@ -18,12 +18,12 @@ from typing import Any
 
 from scipy import special  # not scipy.stats: it takes a second to import
 
+from hpcml.analysis.compare.result import Interval
+from hpcml.analysis.planning import Estimate, Forecast, Total, Wanted
 from hpcml.analysis.steady import MIN_STEPS, Curves
-from hpcml.model.comparison import Interval
 from hpcml.model.identity import changes_results
 from hpcml.model.mig import gpus_of_run
 from hpcml.model.own_program import is_own_program
-from hpcml.model.planning import Estimate, Forecast, Total, Wanted
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.state import State
 from hpcml.model.told_apart import show

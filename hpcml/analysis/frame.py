@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from hpcml.analysis.compare.result import MIXED, NOT_AS_REQUESTED, NOT_PROVEN, Excluded
+from hpcml.analysis.flags import Flag, FlagCode, flag
 from hpcml.analysis.stats import BySeed, average
 from hpcml.analysis.steady import Curves
 from hpcml.model.choices import Numerics
-from hpcml.model.comparison import MIXED, NOT_AS_REQUESTED, NOT_PROVEN, Excluded, Flag, FlagCode, flag
 from hpcml.model.failure_causes import Cause
 from hpcml.model.precision import contradicts
 from hpcml.model.records import RunRecord

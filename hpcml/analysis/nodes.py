@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcml.analysis import stats
+from hpcml.analysis.compare.result import ENOUGH_NODES, Interval, Unit
+from hpcml.analysis.flags import Flag, FlagCode, flag
 from hpcml.analysis.frame import node_of
 from hpcml.analysis.stats import BySeed, Contrast, average
-from hpcml.model.comparison import ENOUGH_NODES, Flag, FlagCode, Interval, Unit, flag
 from hpcml.model.records import RunRecord
 
 

@@ -6,9 +6,12 @@ Arithmetic intensity and roof follow the roofline model (S. Williams, A. Waterma
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from hpcml.analysis.attained import Attained, Attainment
 from hpcml.analysis.compare.factor import natural
+from hpcml.analysis.compare.result import NOT_PROVEN
+from hpcml.analysis.flags import Flag, FlagCode, flag
 from hpcml.analysis.frame import by_seed, device_of, median_of
 from hpcml.analysis.limits import find_limits
 from hpcml.analysis.published import published_for
@@ -20,13 +23,12 @@ from hpcml.analysis.steady import SteadyState, StepCurves, steady_states
 from hpcml.errors import ComparisonError
 from hpcml.model import hardware
 from hpcml.model.choices import Numerics
-from hpcml.model.comparison import NOT_PROVEN
 from hpcml.model.own_program import says_nothing
 from hpcml.model.precision import PrecisionName, contradicts
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.model.told_apart import GROUPS
-from hpcml.model.utilization import Attained, Attainment
+from hpcml.units import one_or_many
 
 _CELL = tuple(group for group in GROUPS if group != "precision")
 
@@ -36,7 +38,7 @@ def attain(runs: Sequence[RunRecord], curves: StepCurves) -> Attainment:
 
     *curves* are those of ``step_time_s``, ``communication_time_s`` and ``data_time_s``. Each run is timed in the last
     half of its own steps, or measured its rate itself (`measured_tflops`); the numbers of a cell are medians over
-    seeds. Runs without a rate are counted in a remark, with the reason. Raises `ComparisonError` where no run has one.
+    seeds. Runs without a rate are counted in a flag, with the reason. Raises `ComparisonError` where no run has one.
     """
     runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
     if not runs:
@@ -61,7 +63,7 @@ def attain(runs: Sequence[RunRecord], curves: StepCurves) -> Attainment:
         n_runs=len(runs),
         attained=tuple(sorted(found, key=_order)),
         published=published_for(architectures),
-        remarks=(f"without a rate: {counted}",) if counted else (),
+        flags=(flag(FlagCode.INCOMPLETE, what=counted),) if counted else (),
     )
 
 
@@ -114,14 +116,19 @@ def _attained(
     )
 
 
-def _flags(runs: Sequence[RunRecord], *, mfu: float | None) -> list[str]:
+def _flags(runs: Sequence[RunRecord], *, mfu: float | None) -> Iterator[Flag]:
     n = len({run.seed for run in runs})
-    flags = [] if n >= ENOUGH_SEEDS else [f"{n} seed{'s'[: n != 1]}: indicative only, take {ENOUGH_SEEDS}"]
-    flags += [f"operations: {doubt}" for doubt in operations_doubts(runs, mfu)]
+    if n < ENOUGH_SEEDS:
+        yield flag(FlagCode.FEW_SEEDS, n=n, unit=one_or_many(n, "seeds"), enough="indicative only")
+    for doubt in operations_doubts(runs, mfu):
+        yield flag(FlagCode.RECORDS, what=f"operations: {doubt}")
     if requested := sorted({run.precision for run in runs if contradicts(run.precision, run.precision_effective)}):
-        flags.append(f"requested as {', '.join(requested)}")
+        measured = str(runs[0].precision_effective)
+        asked = f"requested as {', '.join(requested)}"
+        yield flag(FlagCode.OTHER_PRECISION, "doubt", asked=asked, measured=measured)
     incomplete = sorted({run.usage.incomplete for run in runs if run.usage is not None and run.usage.incomplete})
-    return [*flags, *(f"measured beside the runs, incomplete: {what}" for what in incomplete[:1])]
+    for what in incomplete[:1]:
+        yield flag(FlagCode.RECORDS, what=f"measured beside the runs, incomplete: {what}")
 
 
 def _why_no_rate(run: RunRecord, curves: StepCurves) -> str:

@@ -21,9 +21,10 @@ from hpcml.analysis import stats
 from hpcml.analysis.compare.cells import find_cells
 from hpcml.analysis.compare.factor import Factor, find_factor, find_reference
 from hpcml.analysis.compare.objective import Yardstick, find_margin, find_yardstick, not_ended
+from hpcml.analysis.flags import Flag, FlagCode, flag
 from hpcml.analysis.frame import Arm, sort_runs
+from hpcml.analysis.planning import Design, PowerCell, PowerPlan, Spread, WantedVerdict
 from hpcml.errors import ComparisonError
-from hpcml.model.planning import Design, PowerCell, PowerPlan, Spread, WantedVerdict
 from hpcml.model.records import RunRecord
 
 COLUMNS = (3, 5, 8, 10, 15, 20, 30)  # seeds of the table
@@ -135,7 +136,7 @@ def _cell(where: Mapping[str, str], runs: Sequence[RunRecord], terms: _Terms) ->
         margin_source=margin.source,
         seeds=seeds,
         designs=designs,
-        remarks=tuple(_remarks(arms, designs, terms)),
+        flags=tuple(_flags(arms, designs, terms)),
     )
 
 
@@ -213,7 +214,7 @@ def _design(spread: Spread, margin: float, terms: _Terms, *, paired: bool, lost:
     )
 
 
-def _remarks(arms: Mapping[str, Arm], designs: Sequence[Design], terms: _Terms) -> Iterator[str]:
+def _flags(arms: Mapping[str, Arm], designs: Sequence[Design], terms: _Terms) -> Iterator[Flag]:
     spreads = [design.spread for design in designs]
     if lost := sum(len(arm.without_value) for arm in arms.values()):
         launch = ", ".join(
@@ -222,18 +223,22 @@ def _remarks(arms: Mapping[str, Arm], designs: Sequence[Design], terms: _Terms) 
             if design.to_launch is not None
         )
         more = f"launch {launch}" if launch else "plan more seeds"
-        yield f"{lost} ended runs gave no value and are left out: if as large a share is lost again, {more}"
-    if any(spread.sd == 0 for spread in spreads):
-        yield "no spread at all: does the seed change anything? three seeds are the least that a verdict takes"
-    if len(spreads) == 1:
-        yield f"not paired: no two seeds were run with {terms.reference} and another {terms.factor.name}"
-    if len(arms) > 2 and terms.comparisons == 1:
-        yield (
-            f"{len(arms) - 1} levels are judged against {terms.reference}: --comparisons {len(arms) - 1} plans for "
-            "all of them together"
+        yield flag(
+            FlagCode.INCOMPLETE, what=f"{lost} ended runs without a value; if as large a share is lost again, {more}"
         )
+    if any(spread.sd == 0 for spread in spreads):
+        advice = "does the seed change anything? three seeds are the least that a verdict takes"
+        yield flag(FlagCode.NO_SPREAD, "doubt", advice=advice)
+    if len(spreads) == 1:
+        how = f"not paired: no two seeds were run with {terms.reference} and another {terms.factor.name}"
+        yield flag(FlagCode.UNPAIRED, how=how)
+    if len(arms) > 2 and terms.comparisons == 1:
+        others = len(arms) - 1
+        what = f"{others} levels are judged against {terms.reference}: --comparisons {others} plans for all together"
+        yield flag(FlagCode.ASSUMED, "doubt", what=what)
     if any(spread.sd > 0 for spread in spreads):
-        yield f"the two arms are taken to be truly equal and to vary alike; at most {MOST_SEEDS} seeds are tried"
+        what = f"the two arms are taken to be truly equal and to vary alike; at most {MOST_SEEDS} seeds are tried"
+        yield flag(FlagCode.ASSUMED, what=what)
 
 
 MOST_SEEDS = 1000  # tried; whoever needs more needs another margin

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hpcml.model.utilization import Published
+from hpcml.analysis.attained import Published
 
 
 def published_figures() -> tuple[Published, ...]:

@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special  # its distributions: scipy.stats takes a second to import
 
-from hpcml.model.comparison import Interval, Verdict
-from hpcml.model.query_results import Band
+from hpcml.analysis.compare.result import Band, Interval, Verdict
 
 LEAST_SEEDS = 3  # below, no verdict: two runs that happen to agree would be certain of anything
 ENOUGH_SEEDS = 5  # below, indicative: power at the usual margins is 2 to 30 % with 3

@@ -27,6 +27,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
+from hpcml.analysis.compare.result import Comparison, ComparisonRequest
 from hpcml.commands.cancel import cancel_planned, plan_cancel
 from hpcml.commands.collect import opened
 from hpcml.commands.runs import ask_in_sql, best_runs, list_runs
@@ -37,7 +38,6 @@ from hpcml.commands.submit.backends import Backends
 from hpcml.commands.wait import TimeIsUpError, wait
 from hpcml.errors import ConfigError, require
 from hpcml.model import query_results
-from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.record_keys import value_of
 from hpcml.model.records import Point, RunRecord, StoredEvent
 from hpcml.paths import Places, locate

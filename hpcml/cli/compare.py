@@ -32,8 +32,8 @@ from hpcml.report.render.forms import Output, document_output
 from hpcml.runs.private import user_name
 
 if TYPE_CHECKING:
+    from hpcml.analysis.compare.result import ComparisonRequest
     from hpcml.commands.selection import Selection
-    from hpcml.model.comparison import ComparisonRequest
 
 
 @click.command()

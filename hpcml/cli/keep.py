@@ -232,10 +232,9 @@ def import_(places: Places, /, **wish: object) -> int:
     help="Say where the store is and what is in it, and look for damage, also of runs; exit code 1 if there is any.",
 )
 @click.option("--backup", metavar="[FILE]", is_flag=False, flag_value="", help="Copy it to FILE, or beside itself.")
-@click.option("--compact", is_flag=True, help="Make it as small as it can be; all backups but the newest go.")
 @form("json")
 @pass_places
-def sync(  # noqa: PLR0913 - one for each option
+def sync(
     places: Places,
     *,
     folders: tuple[str, ...],
@@ -244,15 +243,14 @@ def sync(  # noqa: PLR0913 - one for each option
     forget: bool,
     check: bool,
     backup: str | None,
-    compact: bool,
     form: str | None,
 ) -> int:
     """Finish interrupted submissions, ask the schedulers, retry what schedule.retry allows, read all run folders.
 
     The exit code is 1 if a run or a journal cannot be read, and 3 if a submission waits for its scheduler's answer.
     """
-    if sum([add, forget, check, backup is not None, compact, is_anew]) > 1:
-        raise click.UsageError("--add, --forget, --check, --backup and --compact are done by themselves: give one")
+    if sum([add, forget, check, backup is not None, is_anew]) > 1:
+        raise click.UsageError("--add, --forget, --check and --backup are done by themselves: give one")
     if (add or forget) != bool(folders):
         raise click.UsageError("say which folders, and what to do: hpcml sync --add DIR..., or --forget DIR...")
     if form is not None and not check:
@@ -261,8 +259,8 @@ def sync(  # noqa: PLR0913 - one for each option
         return print_output(_checked(places), form)
     if backup is not None:
         return _back_up(places, backup)
-    if folders or compact:
-        for line in _added(places, folders) if add else _forgotten(places, folders) if forget else _compacted(places):
+    if folders:
+        for line in _added(places, folders) if add else _forgotten(places, folders):
             say(line)
         return 0
     return _synchronise(places, is_anew=is_anew)
@@ -304,13 +302,6 @@ def _forgotten(places: Places, folders: Sequence[str]) -> Iterator[str]:
 
     for folder in folders:
         yield f"{folder}: read no more; {disown(places, Path(folder))} runs taken out of the store"
-
-
-def _compacted(places: Places) -> Iterator[str]:
-    from hpcml.commands.store import compact
-    from hpcml.report.store import rewritten_lines
-
-    yield from rewritten_lines(compact(places))
 
 
 def _back_up(places: Places, file: str) -> int:

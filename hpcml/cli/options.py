@@ -82,7 +82,7 @@ def comparing(command: Command) -> Command:
 
     @wraps(command)
     def with_request(*words: object, **options: Any) -> object:  # noqa: ANN401 - click's own types
-        from hpcml.model.comparison import ComparisonRequest
+        from hpcml.analysis.compare.result import ComparisonRequest
 
         asked = {each.name: options.pop(each.name) for each in fields(ComparisonRequest)}
         asked["allow"] = words_of(asked["allow"])

@@ -9,7 +9,7 @@ processes may do this at once: an end is the same whoever finds it, and so is wh
 from __future__ import annotations
 
 import logging
-import time
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +32,6 @@ from hpcml.store.sqlite.location import only_read
 
 log = logging.getLogger(__name__)
 
-_PROGRESS_S = 5.0
 _MANY = 1000  # run directories, which take seconds to read
 _YOUR_OWN = "choose one of your own (--store, HPCML_STORE)"
 
@@ -144,7 +143,8 @@ def collect(
 
         if (count := len(news.changed)) >= _MANY and not is_silent:
             log.warning("%d run directories have news, which are read first: that takes a while", count)
-        report = read_news(store, news, *roots, is_anew=is_anew, tell=_Progress())
+        with _progress(count) as tell:
+            report = read_news(store, news, *roots, is_anew=is_anew, tell=tell)
     if not is_silent:
         tell_left_out(report.problems)
     unfinished = open_runs(store, places.runs)  # what others have in the store is theirs to find out
@@ -162,16 +162,18 @@ def collect(
     return Collected(report=report, runs=runs, removed=removed)
 
 
-class _Progress:
-    """Says every few seconds how many run directories were read."""
+@contextmanager
+def _progress(count: int) -> Iterator[Callable[[int], None] | None]:
+    """Give what draws a bar on stderr while *count* run directories are read; None where few are, or no terminal is."""
+    if count < _MANY or sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - few readings take so long
+    from rich.progress import Progress  # noqa: PLC0415 - as above
 
-    def __init__(self) -> None:
-        self._said_at = time.monotonic()
-
-    def __call__(self, done: int, count: int) -> None:
-        if time.monotonic() - self._said_at > _PROGRESS_S and done < count:
-            self._said_at = time.monotonic()
-            log.warning("%d of %d run directories read", done, count)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"reading {count} run directories", total=count)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def effective_precisions(store: Database, uids: Sequence[str]) -> dict[str, str | None]:

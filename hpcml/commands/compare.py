@@ -7,23 +7,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from hpcml.analysis.attained import Attainment
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
 from hpcml.analysis.compare.objective import find_yardstick
+from hpcml.analysis.compare.result import Comparison, ComparisonRequest
 from hpcml.analysis.hours import find_hours
 from hpcml.analysis.peak import attain
 from hpcml.analysis.published import published_figures
+from hpcml.analysis.scaling.result import Scaling
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.analysis.steady import Curves, StepCurves
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import HpcmlError
-from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.hours import Hours
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Curve, RunRecord
-from hpcml.model.scaling import Scaling
 from hpcml.model.state import State
-from hpcml.model.utilization import Attainment
 from hpcml.paths import Places
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir

@@ -11,19 +11,19 @@ from dataclasses import replace
 from hpcml.agent import host
 from hpcml.analysis import estimate
 from hpcml.analysis.estimate import Precedents, find_precedents
+from hpcml.analysis.planning import Estimate, Forecast, Wanted
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.submit.backends import Machine
 from hpcml.commands.submit.plan import Planned
 from hpcml.model.asked_used import asked_and_used
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.planning import Estimate, Forecast, Wanted
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.plan import kept_of_walltime_s
 from hpcml.store import query
-from hpcml.store.conditions import Filter
 from hpcml.store.database import Database
 from hpcml.store.opening import looked_into
+from hpcml.store.where import Filter
 from hpcml.units import parse_walltime_s
 
 _MOST = 300  # of the completed runs of a model on a cluster, the newest: loading them takes a fraction of a second

@@ -19,12 +19,13 @@ from hpcml.images import docker_build, inventory, registry
 from hpcml.images.cache import Cache, Checksums
 from hpcml.images.docker_build import DockerImage
 from hpcml.images.inventory import Stocked
+from hpcml.images.key import Definition
 from hpcml.images.packing import Packing, processors_on
 from hpcml.images.runtime import find_builder, require_whole
 from hpcml.images.sources import path_of_base
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Container, ContainerKind
-from hpcml.model.image import Definition, ImageRecord, ImageUse
+from hpcml.model.image import ImageRecord, ImageUse
 from hpcml.model.record_keys import begun_at
 from hpcml.model.run import Run
 from hpcml.paths import Places, resource_dir

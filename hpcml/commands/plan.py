@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hpcml.analysis.plan import plan_seeds
+from hpcml.analysis.planning import PowerPlan, WantedVerdict
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
-from hpcml.model.planning import PowerPlan, WantedVerdict
 from hpcml.paths import Places
 
 

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import IO
 
 from hpcml import __version__
+from hpcml.analysis.attained import Attainment
 from hpcml.analysis.compare.cells import group_runs, with_seeds_from
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP
 from hpcml.analysis.compare.objective import find_yardstick
+from hpcml.analysis.compare.result import Band, Comparison, ComparisonRequest, ReportGroup
 from hpcml.analysis.compare.to_target import energy_at
 from hpcml.analysis.peak import attain
+from hpcml.analysis.scaling.result import Scaling
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.analysis.stats import Track, band
 from hpcml.analysis.steady import StepCurves
@@ -24,15 +27,12 @@ from hpcml.commands.selection import Selection, select
 from hpcml.errors import ComparisonError, ConfigError, HpcmlError
 from hpcml.interop import output
 from hpcml.model.choices import Numerics
-from hpcml.model.comparison import Comparison, ComparisonRequest
 from hpcml.model.metric_goal import training_loss
-from hpcml.model.publication import Axis, GroupCurves, LiveLook, Origin, Publication
-from hpcml.model.query_results import Band, Curves, ReportGroup, Timeline
+from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import Point, RunRecord
-from hpcml.model.scaling import Scaling
 from hpcml.model.state import State
-from hpcml.model.utilization import Attainment
 from hpcml.paths import Places
+from hpcml.report.contents import Axis, GroupCurves, LiveLook, Origin, Publication
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Provenance, read_provenance
 from hpcml.store.database import Database

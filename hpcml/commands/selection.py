@@ -15,9 +15,9 @@ from hpcml.paths import Places
 from hpcml.runs.layout import RunDir
 from hpcml.spelling import did_you_mean
 from hpcml.store import query
-from hpcml.store.conditions import Condition, Either, Filter, parse_condition
 from hpcml.store.database import Database
 from hpcml.store.keys import unmet_words
+from hpcml.store.where import Condition, Either, Filter, parse_condition
 
 log = logging.getLogger(__name__)
 

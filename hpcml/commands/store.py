@@ -1,4 +1,4 @@
-"""Looking after the store: its place and size, checks, compaction and backup, for ``hpcml sync``."""
+"""Looking after the store: its place and size, checks and backup, for ``hpcml sync``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcml.commands import external_runs
 from hpcml.commands.collect import opened
 from hpcml.errors import HpcmlError
 from hpcml.paths import Places
-from hpcml.report.store import StoreCheck, StoreRewrite
+from hpcml.report.store import StoreCheck
 from hpcml.runs.layout import find_run_dirs
 from hpcml.store import admin
 from hpcml.store.journals import sizes_in
@@ -48,14 +48,6 @@ def _unreadable(places: Places) -> Iterator[str]:
                 sizes_in(str(run_dir.journals))
             except HpcmlError as error:
                 yield str(error)
-
-
-def compact(places: Places) -> StoreRewrite:
-    """Make the store as small as it can be without losing a value; `StoreError` where it is read-only."""
-    with opened(places, to_write=True) as store:
-        before = admin.size_of(store) or 0
-        removed = admin.compact(store)
-        return StoreRewrite(name=store.name, before=before, after=admin.size_of(store) or 0, removed=removed)
 
 
 def back_up(places: Places, target: Path | None) -> tuple[Path, int]:

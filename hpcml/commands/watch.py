@@ -28,10 +28,10 @@ from hpcml.commands.submit.backends import Backends
 from hpcml.commands.top import look_once
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.live import RunNow
-from hpcml.model.publication import LiveLook
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
+from hpcml.report.contents import LiveLook
 from hpcml.report.publication import publication_document
 from hpcml.report.render.html.page import as_page
 from hpcml.report.status import why_words

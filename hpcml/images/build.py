@@ -26,6 +26,7 @@ from hpcml.images.cache import Cache, dead_workplaces, remove_tree, scratch_name
 from hpcml.images.definition import require_unchanged
 from hpcml.images.failures import IMAGES, NOISE, explain, explain_os, more_room, with_log
 from hpcml.images.guard import await_end, guarded
+from hpcml.images.key import Definition
 from hpcml.images.logins import login_for
 from hpcml.images.packing import Packing, compression_of, decide
 from hpcml.images.runtime import (
@@ -40,7 +41,7 @@ from hpcml.images.runtime import (
 )
 from hpcml.images.sections import last_stage, pieces_of, section_name
 from hpcml.model.failure_causes import without_colours
-from hpcml.model.image import Definition, ImageRecord
+from hpcml.model.image import ImageRecord
 from hpcml.runs import lock as locks
 from hpcml.runs.atomic import draft_of
 from hpcml.runs.private import is_ours, make_folder, make_home, open_file, user_name

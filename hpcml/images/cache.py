@@ -1,6 +1,6 @@
 """The folder of built images (`Cache`), and remembered SHA-256 sums of image files (`Checksums`).
 
-Each image is stored under the key of its definition (model/image.key_of), and is visible only once it is complete: the
+Each image is stored under the key of its definition (images/key.py), and is visible only once it is complete: the
 record is written last. `hpcml images` and submissions use it. The folder has these entries:
 
     KEY.sif  KEY.def  KEY.json   an image, its definition, and its record
@@ -33,7 +33,8 @@ from pathlib import Path
 
 from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError, ImageError
-from hpcml.model.image import FORMAT, ImageRecord, key_of
+from hpcml.images.key import FORMAT, key_of
+from hpcml.model.image import ImageRecord
 from hpcml.model.record_keys import unix_time
 from hpcml.runs import lock as locks
 from hpcml.runs.atomic import is_forgotten, sync, write_text

@@ -17,6 +17,7 @@ from pathlib import Path
 from hpcml.errors import ConfigError, ImageError, require
 from hpcml.images import dockerfile, sources
 from hpcml.images.docker_build import DockerImage
+from hpcml.images.key import UNRESOLVED, Definition
 from hpcml.images.registry import Reference, host_architecture, is_loopback
 from hpcml.images.sections import (
     Piece,
@@ -29,7 +30,6 @@ from hpcml.images.sections import (
     with_arguments,
 )
 from hpcml.model.container import Container
-from hpcml.model.image import UNRESOLVED, Definition
 from hpcml.paths import resource_dir
 
 _DEFAULT, _DEFAULT_LOCAL = "docker", "local"

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.errors import ImageError
+from hpcml.images.key import UNRESOLVED
 from hpcml.model.container import Container
-from hpcml.model.image import UNRESOLVED, without_login
+from hpcml.model.image import without_login
 from hpcml.runs.atomic import draft_of
 from hpcml.runs.private import make_folder
 

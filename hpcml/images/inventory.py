@@ -13,7 +13,8 @@ from pathlib import Path
 from hpcml.codec import decode, encode
 from hpcml.errors import ConfigError, ImageError
 from hpcml.images.cache import Cache, remove_tree, sha256_of
-from hpcml.model.image import FORMAT, ImageRecord, ImageUse, key_of
+from hpcml.images.key import FORMAT, key_of
+from hpcml.model.image import ImageRecord, ImageUse
 from hpcml.runs import lock as locks
 from hpcml.runs.atomic import create_text, creating
 from hpcml.runs.private import make_folder, make_home

@@ -1,6 +1,6 @@
 """What a definition takes from the machine that builds: the sources of its %files, and files of requirements.
 
-Their content decides what is in the image as much as the definition's text, and goes into its key (model/image.key_of).
+Their content decides what is in the image as much as the definition's text, and goes into its key (images/key.py).
 Relative sources are relative to the folder of the definition. What Apptainer does with them: it splits each line into
 source and destination, lets a shell expand the source, and copies with ``cp -fLr``, so that links are followed.
 """

@@ -23,22 +23,6 @@ PEAKS = (
     *("fp64", "fp64_tc", "fp32", "tf32", "fp16", "fp16_vec", "bf16", "bf16_vec", "fp8", "int8", "int4", "int32"),
 )  # rows of gpus.toml
 _TENSOR_CLOCK = frozenset({"tf32", "fp16", "bf16", "fp8", "int8", "int4"})
-# A product in FP64 is done by the tensor cores where there are any for it; AMP's are those of its 16-bit format.
-_PEAK_OF: Mapping[PrecisionName, tuple[str, ...]] = {
-    PrecisionName.fp64: ("fp64_tc", "fp64"),
-    PrecisionName.fp32: ("fp32",),
-    # several products stand for one, and no data sheet has a rate of it
-    **dict.fromkeys((PrecisionName.tf32x3, PrecisionName.bf16x3), ()),
-    PrecisionName.tf32: ("tf32",),
-    PrecisionName.amp_fp16: ("fp16",),
-    PrecisionName.fp16: ("fp16",),
-    PrecisionName.amp_bf16: ("bf16",),
-    PrecisionName.bf16: ("bf16",),
-    PrecisionName.fp8_e4m3: ("fp8",),
-    PrecisionName.fp8_e5m2: ("fp8",),
-    PrecisionName.fp8_hybrid: ("fp8",),
-    PrecisionName.int8: ("int8",),
-}
 _MIG = re.compile(r"\bMIG\b")  # in the name of an instance, NVML's or CUDA's
 _ARCHITECTURES = {
     (3, 5): "kepler_gk110",
@@ -103,7 +87,7 @@ class GpuModel:
 
     def peak(self, precision: PrecisionName) -> Peak | None:
         """Return the peak that work in *precision* is measured against; None where the GPU has no units for it."""
-        return next((self.peaks[name] for name in _PEAK_OF[precision] if name in self.peaks), None)
+        return next((self.peaks[name] for name in precision.value.peaks if name in self.peaks), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

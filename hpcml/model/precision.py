@@ -1,56 +1,23 @@
-"""What each precision means: which device computes it natively, which can emulate it, which variables set it.
+"""Which precision is computed in natively, emulated or refused where, and which variables set it.
 
-`CAPABILITIES` is the table of what hardware supports; `decide_numerics` chooses native or emulated arithmetic when a
-run is planned, and refuses what would not be what its name says. `environment` gives the variables that the agent sets
-for the workload. What the probe in the workload measured is named by `hpcml_client.formats`. docs/precision.md
-has the reasons.
+The table is `hpcml_client.precisions`; `decide_numerics` chooses native or emulated arithmetic when a run is planned,
+and refuses what would not be what its name says. `environment` gives the variables that the agent sets for the
+workload. What the probe in the workload measured is named by `hpcml_client.formats`. docs/precision.md has the reasons.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 
 from hpcml.errors import ConfigError
 from hpcml.model.choices import Numerics
-
-
-class PrecisionName(Enum):
-    """The precisions that can be compared; ``precision=amp`` on the command line is `amp_fp16`.
-
-    `own` is no request: a program of the user's own computes as it does without hpcml.
-    """
-
-    own = "own"
-    fp64 = "fp64"
-    fp32 = "fp32"
-    tf32x3 = "tf32x3"
-    bf16x3 = "bf16x3"
-    tf32 = "tf32"
-    amp_fp16 = "amp_fp16"
-    amp_bf16 = "amp_bf16"
-    bf16 = "bf16"
-    fp16 = "fp16"
-    fp8_e4m3 = "fp8_e4m3"
-    fp8_e5m2 = "fp8_e5m2"
-    fp8_hybrid = "fp8_hybrid"
-    int8 = "int8"
-
+from hpcml_client.precisions import Precision
+from hpcml_client.precisions import PrecisionName as PrecisionName  # noqa: PLC0414 - hpcml's rooms take it from here
 
 RECIPES_OWN = PrecisionName.fp32  # what recipes compute in where nothing was asked for
 # names in conf/precision that stand for others
 ALIASES: Mapping[str, PrecisionName] = {"amp": PrecisionName.amp_fp16, "3xtf32": PrecisionName.tf32x3}
-
-
-# What accelerate calls them (--mixed_precision). TF32 is no mixed precision: its switches are
-# variables.
-_IN_ACCELERATE: Mapping[PrecisionName, str] = {
-    PrecisionName.fp32: "no",
-    PrecisionName.tf32: "no",
-    PrecisionName.amp_fp16: "fp16",
-    PrecisionName.amp_bf16: "bf16",
-}
 
 
 def mixed_precision(name: PrecisionName) -> str:
@@ -59,10 +26,10 @@ def mixed_precision(name: PrecisionName) -> str:
     >>> mixed_precision(PrecisionName.amp_bf16)
     'bf16'
     """
-    if name not in _IN_ACCELERATE:
-        known = ", ".join(each.name for each in _IN_ACCELERATE)
+    if name.value.in_accelerate is None:
+        known = ", ".join(each.name for each in PrecisionName if each.value.in_accelerate)
         raise ConfigError(f"precision={name.name}: {{mixed_precision}} has no word for it; choose one of {known}")
-    return _IN_ACCELERATE[name]
+    return name.value.in_accelerate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,69 +50,12 @@ class Device:
 CPU = Device(kind="cpu", name="this CPU")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capability:
-    """One row of `CAPABILITIES`: which devices compute a precision natively, and how it is emulated elsewhere."""
-
-    on_cpu: bool  # whether a CPU's own kernels do it at a usable speed
-    min_compute_capability: tuple[int, int] | None  # None: no GPU does it natively in hpcml's recipes
-    emulation: str | None  # how hpcml_train rounds; None: not emulated
-    why_not: str  # why a CPU is not native, for the line that refuses
-    why_not_on_gpu: str = ""  # why no GPU is native, where none is
-    trains: bool = True  # False: for networks that are trained already
-
-
-_NO_SPLIT = "a CPU multiplies FP32 numbers whole: parts of them are for tensor cores"
-_NO_FP8 = "no CPU has FP8 units"
-_NO_SWITCH = "PyTorch has no switch for it on any GPU"
-
-
-def _emulated(  # the common row: what tensor cores have, and a CPU emulates
-    name: str, why_not: str, since: tuple[int, int] | None, why_not_on_gpu: str = ""
-) -> Capability:
-    return Capability(
-        on_cpu=False,
-        min_compute_capability=since,
-        emulation=name,
-        why_not=why_not,
-        why_not_on_gpu=why_not_on_gpu,
-    )
-
-
-# CPU column: torch 2.13 on AVX-512 (docs/precision.md): a TF32 switch changes nothing, 16-bit floating point
-# convolutions have no backward kernel and run about 100 times slower. GPU column: first generation with the units.
-CAPABILITIES: Mapping[PrecisionName, Capability] = {
-    PrecisionName.fp64: Capability(on_cpu=True, min_compute_capability=(1, 3), emulation=None, why_not=""),
-    PrecisionName.fp32: Capability(on_cpu=True, min_compute_capability=(1, 0), emulation=None, why_not=""),
-    PrecisionName.tf32x3: _emulated("tf32x3", _NO_SPLIT, None, _NO_SWITCH),
-    PrecisionName.bf16x3: _emulated("bf16x3", _NO_SPLIT, None, _NO_SWITCH),
-    PrecisionName.tf32: _emulated(
-        "tf32", "no CPU has TF32 units: its switch is silently ignored there and the run would be FP32", (8, 0)
-    ),
-    PrecisionName.amp_fp16: _emulated(
-        "half", "CPU kernels for FP16 are missing or about 100 times slower than FP32", (7, 0)
-    ),
-    PrecisionName.amp_bf16: Capability(on_cpu=True, min_compute_capability=(8, 0), emulation=None, why_not=""),
-    PrecisionName.bf16: Capability(on_cpu=True, min_compute_capability=(8, 0), emulation=None, why_not=""),
-    PrecisionName.fp16: _emulated(
-        "half", "CPU kernels for FP16 are missing or about 100 times slower than FP32", (6, 0)
-    ),
-    PrecisionName.fp8_e4m3: _emulated("fp8_e4m3", _NO_FP8, (8, 9)),
-    PrecisionName.fp8_e5m2: _emulated("fp8_e5m2", _NO_FP8, None, "cuBLAS multiplies no E5M2 by E5M2"),
-    PrecisionName.fp8_hybrid: _emulated("fp8_hybrid", _NO_FP8, (8, 9)),
-    PrecisionName.int8: Capability(
-        on_cpu=True, min_compute_capability=(6, 1), emulation=None, why_not="", trains=False
-    ),
+# All rows but that of `own`, which asks for nothing.
+CAPABILITIES: Mapping[PrecisionName, Precision] = {
+    name: name.value for name in PrecisionName if name is not PrecisionName.own
 }
-# Computed by other products than the framework's own, which compiled code and a pipeline would escape: emulated ones
-# everywhere, and these by the device's own units too.
-SCALED_PRODUCTS = frozenset({PrecisionName.fp8_e4m3, PrecisionName.fp8_hybrid})
-
-
 INFERENCE = "model=inference deploys networks in it"  # where precisions that do not train are
 
-
-_OWN = Capability(on_cpu=True, min_compute_capability=(1, 0), emulation=None, why_not="")
 
 # What the adaptors of other frameworks differ in: they emulate nothing, and their CPU kernels are others. Measured with
 # TensorFlow 2.21 (gradient of a 3x3 convolution, 2 cores with AVX-512: FP16 takes 4.5 times as long as FP32; 43 times
@@ -155,41 +65,27 @@ _NOT_ON_CPU: Mapping[str, Mapping[PrecisionName, str]] = {
     "tensorflow": {PrecisionName.amp_fp16: _SLOW_IN_TENSORFLOW, PrecisionName.fp16: _SLOW_IN_TENSORFLOW},
     "jax": {},
 }
-_IN_EVERY_FRAMEWORK = frozenset(
-    {
-        *(PrecisionName.fp64, PrecisionName.fp32, PrecisionName.tf32, PrecisionName.amp_fp16, PrecisionName.amp_bf16),
-        *(PrecisionName.bf16, PrecisionName.fp16),
-    }
-)
 
 
-def capability(name: PrecisionName, framework: str | None) -> Capability:
+def capability(name: PrecisionName, framework: str | None) -> Precision:
     """Return what *framework* supports of the precision *name*.
 
     Torch's row holds for torch, and for programs that name no framework (None). TensorFlow, JAX and NumPy emulate
     nothing, and have no more than the precisions that every framework has. What is left to the program is on no device
     refused or emulated.
     """
-    if name is PrecisionName.own:
-        return _OWN
-    row = CAPABILITIES[name]
-    if (framework or "torch") == "torch":
+    row = name.value
+    if name is PrecisionName.own or (framework or "torch") == "torch":
         return row
-    if name not in _IN_EVERY_FRAMEWORK:
+    if not row.in_every_framework:
         because = f"hpcml computes in {name.name} with torch only"
-        return replace(
-            row,
-            on_cpu=False,
-            min_compute_capability=None,
-            emulation=None,
-            why_not=row.why_not or because,
-            why_not_on_gpu=because,
-        )
+        why_not = row.why_not or because
+        return row._replace(min_compute_capability=None, emulation=None, why_not=why_not, why_not_on_gpu=because)
     slow = _NOT_ON_CPU.get(str(framework))
     if slow is None:
         return row
     why_not = slow.get(name, row.why_not if name is PrecisionName.tf32 else "")
-    return replace(row, on_cpu=not why_not, emulation=None, why_not=why_not)
+    return row._replace(emulation=None, why_not=why_not)
 
 
 def decide_numerics(name: PrecisionName, wanted: Numerics, device: Device, framework: str | None = None) -> Numerics:
@@ -226,7 +122,7 @@ def why_refused(name: PrecisionName, device: Device, framework: str | None = Non
     return f"{obstacle}{_cure(row, device, framework)}"
 
 
-def _obstacle(row: Capability, device: Device, framework: str | None) -> str | None:
+def _obstacle(row: Precision, device: Device, framework: str | None) -> str | None:
     if device.kind == "cpu":
         return None if row.on_cpu else row.why_not
     if framework == "numpy":
@@ -239,7 +135,7 @@ def _obstacle(row: Capability, device: Device, framework: str | None) -> str | N
     return f"it needs compute capability {'.'.join(map(str, row.min_compute_capability))}"
 
 
-def _cure(row: Capability, device: Device, framework: str | None) -> str:
+def _cure(row: Precision, device: Device, framework: str | None) -> str:
     if device.kind != "cpu":
         return ""
     if row.emulation is None:
@@ -247,7 +143,7 @@ def _cure(row: Capability, device: Device, framework: str | None) -> str:
     return " (precision.numerics=emulated rounds as the units would)"
 
 
-def _emulation(name: PrecisionName, row: Capability, device: Device) -> Numerics:
+def _emulation(name: PrecisionName, row: Precision, device: Device) -> Numerics:
     if device.kind != "cpu":
         raise ConfigError(
             f"precision.numerics=emulated is refused on {device}: emulation is for machines without a GPU"

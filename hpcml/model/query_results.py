@@ -164,35 +164,3 @@ def _thin(points: Sequence[Point], count: int) -> Sequence[Point]:
     if count == 1:
         return points[-1:]
     return [points[at * (len(points) - 1) // (count - 1)] for at in range(count)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """The mean curve over several seeds with its confidence interval, over the range where all seeds have values.
-
-    `x`, `mean`, `low` and `high` have the same length.
-    """
-
-    x: tuple[float, ...]
-    mean: tuple[float | None, ...]  # None where one of the curves is not finite
-    low: tuple[float | None, ...]  # None with a single seed, too
-    high: tuple[float | None, ...]
-    confidence: float
-    seeds: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """The runs of one level of the factor, in one group."""
-
-    name: str
-    uids: tuple[str, ...]
-    counted: tuple[str, ...]  # those of them that the numbers are made of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportGroup:
-    """Runs that are equal in model, data, strategy and so on: those that form one cell of a comparison."""
-
-    where: Mapping[str, str]
-    levels: tuple[Level, ...]  # in natural order

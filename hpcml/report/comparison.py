@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from hpcml.analysis.compare.result import Cell, Comparison, Row
+from hpcml.analysis.flags import FlagCode
 from hpcml.codec import encode
-from hpcml.model.comparison import Cell, Comparison, FlagCode, Row
 from hpcml.model.hours import Hours
 from hpcml.model.metric_goal import goal_by_name
 from hpcml.report.charts import Styles

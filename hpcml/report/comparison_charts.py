@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hpcml.model.comparison import Cell, Comparison, Interval, Row
+from hpcml.analysis.compare.result import Cell, Comparison, Interval, Row
 from hpcml.report.charts import LevelValue, Styles, bars, dots
 from hpcml.report.document import Figure
 

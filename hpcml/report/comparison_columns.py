@@ -7,20 +7,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hpcml.model.choices import Numerics
-from hpcml.model.comparison import (
+from hpcml.analysis.compare.result import (
     NOT_AS_REQUESTED,
     NOT_PROVEN,
     Cell,
     Comparison,
-    Flag,
-    FlagLevel,
     Interval,
     Load,
     Row,
     ToTarget,
     Verdict,
 )
+from hpcml.analysis.flags import Flag, FlagLevel
+from hpcml.model.choices import Numerics
 from hpcml.model.precision import PrecisionName, contradicts
 from hpcml.report.document import Column, Listing, Tone
 from hpcml.report.text import decimals_for, duration, ends, number, p_value, ratio, ratio_decimals, to_decimals

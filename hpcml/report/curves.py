@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hpcml.analysis.compare.result import Band, ReportGroup
 from hpcml.model.choices import Numerics
-from hpcml.model.publication import GroupCurves
-from hpcml.model.query_results import Band, Curves, ReportGroup
+from hpcml.model.query_results import Curves
 from hpcml.model.records import Point, RunRecord
 from hpcml.report.charts import LOG_AXIS, LevelStyle, Styles, choices, decimate, drawn_text, plot, titled
+from hpcml.report.contents import GroupCurves
 from hpcml.report.document import Column, Document, Figure, Listing, Section
 from hpcml.report.runs import (
     metric_words,

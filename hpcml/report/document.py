@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from hpcml.analysis.compare.result import Interval
 from hpcml.codec import Json, encode
-from hpcml.model.comparison import Interval
 from hpcml.report.text import ends, number, ratio_decimals
 
 if TYPE_CHECKING:

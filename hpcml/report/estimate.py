@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hpcml.analysis.planning import Estimate, Forecast
 from hpcml.codec import encode
-from hpcml.model.planning import Estimate, Forecast
 from hpcml.report.asked_used import expected_line
 from hpcml.report.document import Column, Document, Listing, Remarks, Section
 from hpcml.report.runs import short_uid

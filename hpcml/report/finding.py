@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hpcml.model.comparison import Cell, Comparison, Losses, Row, Verdict
+from hpcml.analysis.compare.result import Cell, Comparison, Losses, Row, Verdict
 from hpcml.model.told_apart import alike_words
 from hpcml.report.comparison_columns import difference_decimals, tone_of
 from hpcml.report.document import Finding

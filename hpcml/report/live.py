@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcml.model.live import GpuNow, NodeNow, RunNow
-from hpcml.model.publication import LiveLook, Publication
+from hpcml.report.contents import LiveLook, Publication
 from hpcml.report.document import Column, Listing, Paragraph, Part, Remarks, Section
 from hpcml.report.runs import short_uid
 from hpcml.report.top import GPU_COLUMNS, run_columns

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpcml.analysis.planning import Design, PowerCell, PowerPlan
 from hpcml.codec import encode
-from hpcml.model.planning import Design, PowerCell, PowerPlan
 from hpcml.model.told_apart import alike_words
 from hpcml.report.document import Column, Document, Listing, Paragraph, Remarks, Section
 from hpcml.report.text import number
+
+FORMAT = 2  # of JSON; grows when a key changes its meaning or goes
 
 
 def power_document(plan: PowerPlan) -> Document:
     """Return for each cell the seeds that are needed, and the power with other numbers.
 
-    JSON has the whole plan; its keys are the fields of `hpcml.model.planning`.
+    JSON has the whole plan; its keys are the fields of `hpcml.analysis.planning`.
     """
     sections = [_cell(cell, plan) for cell in plan.cells]
     unusable = [Section(parts=[Paragraph(text=line) for line in _unusable(plan)])] if plan.unusable else []
-    return Document(introduction=introduction(plan), sections=[*sections, *unusable], record=encode(plan))
+    return Document(
+        introduction=introduction(plan), sections=[*sections, *unusable], record={"format": FORMAT, **encode(plan)}
+    )
 
 
 def _cell(cell: PowerCell, plan: PowerPlan) -> Section:
     answers = [_answer(design, cell) for design in cell.designs]
     tables = [_powers(design, plan) for design in _with_spread(cell)]
-    remarks = [Remarks(lines=cell.remarks)] if cell.remarks else []
+    remarks = [Remarks(lines=list(map(str, cell.flags)))] if cell.flags else []
     return Section(heading=_heading(cell), parts=[*(Paragraph(text=line) for line in answers), *tables, *remarks])
 
 

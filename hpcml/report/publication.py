@@ -7,15 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hpcml.model.comparison import Cell, Comparison
-from hpcml.model.publication import Origin, Publication
-from hpcml.model.query_results import ReportGroup
+from hpcml.analysis.compare.result import Cell, Comparison, ReportGroup
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.model.told_apart import alike_words
 from hpcml.report.asked_used import asked_used_section
 from hpcml.report.charts import Styles, level_styles
 from hpcml.report.comparison import closing, comparison_section, hours_section, introduction
+from hpcml.report.contents import Origin, Publication
 from hpcml.report.curves import curve_chart
 from hpcml.report.document import (
     Column,

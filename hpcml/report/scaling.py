@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hpcml.analysis.compare.result import Interval
+from hpcml.analysis.flags import FlagCode
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint
 from hpcml.codec import encode
-from hpcml.model.comparison import Interval
-from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
 from hpcml.model.told_apart import alike_words
 from hpcml.report.charts import NEUTRAL, level_styles, plot, titled
 from hpcml.report.document import Column, Document, Figure, Listing, Remarks, Section, Tone
@@ -20,7 +21,7 @@ from hpcml.units import one_or_many
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
-FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
+FORMAT = 2  # of JSON; grows when a key changes its meaning or goes
 _BAR_WIDTH = 10
 
 
@@ -31,9 +32,9 @@ def scaling_document(scaling: Scaling) -> Document:
     efficiency are against the reference of the cell; the efficiency of perfect scaling is 1.
     """
     wheres = list(dict.fromkeys(key for cell in scaling.cells for key in cell.where))
-    said = [*scaling.pays_from, *scaling.remarks]
+    said = [*scaling.pays_from, *map(str, scaling.flags)]
     strong: list[Tone] = ["strong"] * len(scaling.pays_from)
-    plain: list[Tone] = ["plain"] * len(scaling.remarks)
+    plain: list[Tone] = ["plain"] * len(scaling.flags)
     return Document(
         introduction=f"{scaling.n_runs} runs over {scaling.over} · against the reference by seed, 95 % intervals by t "
         "on logarithms",
@@ -51,7 +52,7 @@ def scaling_section(scaling: Scaling) -> Section:
 
     The table has every number of devices, also those whose runs have no speed.
     """
-    said = [*scaling.pays_from, *scaling.remarks]
+    said = [*scaling.pays_from, *map(str, scaling.flags)]
     parts = [Remarks(lines=said)] if said else []
     return Section(
         heading=f"Scaling over {scaling.over}", parts=parts, sections=[_cell(cell) for cell in scaling.cells]
@@ -68,16 +69,13 @@ def _heading(cell: ScalingCell) -> str:
 
 def _remarks(cell: ScalingCell) -> Remarks:
     """Return the conclusions, then what is needed to read the table of *cell*, the most important first."""
-    lines = list(_doubts(cell))
-    tones: list[Tone] = ["bad" if line.startswith("CONFOUNDED") else "faint" for line in lines]
-    concluded: list[Tone] = ["conclusion"] * len(cell.sentences)
-    return Remarks(lines=[*cell.sentences, *lines], tones=[*concluded, *tones])
+    every: list[tuple[str, Tone]] = [(sentence, "conclusion") for sentence in cell.sentences]
+    every += [(str(flag), "bad" if flag.code is FlagCode.CONFOUNDED else "faint") for flag in cell.flags]
+    every += [(line, "faint") for line in _details(cell)]
+    return Remarks(lines=[line for line, _ in every], tones=[tone for _, tone in every])
 
 
-def _doubts(cell: ScalingCell) -> Iterator[str]:
-    for confounder in cell.confounders:
-        yield f"CONFOUNDED by {confounder.kind} {confounder}"
-    yield from cell.remarks
+def _details(cell: ScalingCell) -> Iterator[str]:
     for point in cell.points:
         for flag in point.flags:
             yield f"{point.devices}: {flag}"
@@ -102,7 +100,7 @@ def _csv_columns(cell: ScalingCell, wheres: Sequence[str]) -> list[Column[Scalin
         _hidden("serial_share", lambda _: fit.share if fit else None),
         Column("serial_share_ci95", None, lambda _: fit.ci95 if fit else None, is_interval=True),
         _hidden("no_help_beyond", lambda _: cell.no_help_beyond),
-        _hidden("flags", lambda point: "; ".join(point.flags)),
+        _hidden("flags", lambda point: "; ".join(map(str, point.flags))),
         _hidden("confounders", lambda _: "; ".join(map(str, cell.confounders))),
     ]
 
@@ -215,10 +213,9 @@ def _change(value: float | None, interval: Interval | None) -> str:
 
 def _cell(cell: ScalingCell) -> Section:
     where = " · ".join(alike_words(cell.where))
-    lines = [*cell.sentences, *cell.remarks, *(f"CONFOUNDED by {each.kind} {each}" for each in cell.confounders)]
     table = replace(_table(cell), caption=f"{cell.kind} scaling over {cell.over}")
     charts = [_speedup(cell)] if sum(point.speedup is not None for point in cell.points) > 1 else []
-    return Section(heading=f"{cell.kind} scaling · {where}", parts=[Remarks(lines=lines), *charts, table])
+    return Section(heading=f"{cell.kind} scaling · {where}", parts=[_remarks(cell), *charts, table])
 
 
 def _speedup(cell: ScalingCell) -> Figure:

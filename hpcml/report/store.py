@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hpcml.codec import encode
 from hpcml.model.records import RunRecord
 from hpcml.report.render.data import json_text
 from hpcml.report.runs import title
 from hpcml.report.text import safe, size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRewrite:
-    """A store's file before and after, in bytes, and what was removed beside it."""
-
-    name: str
-    before: int
-    after: int
-    removed: Sequence[Path] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +52,6 @@ def check_lines(check: StoreCheck) -> Iterator[str]:
     if check.unreadable:
         runs = _counted(len(check.unreadable), "run")
         yield f"{runs} cannot be read: put right what is damaged, or remove the run's folder"
-
-
-def rewritten_lines(done: StoreRewrite) -> Iterator[str]:
-    """Yield a line with both sizes, and one for each deleted backup."""
-    yield from (f"removed {safe(path)}" for path in done.removed)
-    yield f"{safe(done.name)}: {size(done.before)}, now {size(done.after)}"
 
 
 def _counted(count: int, what: str) -> str:

@@ -20,7 +20,7 @@ from hpcml.report.text_charts import sparkline
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
-    from hpcml.model.publication import Publication
+    from hpcml.report.contents import Publication
 
 _SCOPES = {
     "board": "of whole boards, of which the run had instances",

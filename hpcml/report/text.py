@@ -11,7 +11,7 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcml.model.comparison import Interval
+    from hpcml.analysis.compare.result import Interval
 
 
 UNSAFE_CATEGORIES = (

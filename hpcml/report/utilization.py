@@ -8,15 +8,15 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from hpcml.analysis.attained import Attained, Attainment, Published
 from hpcml.codec import encode
 from hpcml.model.told_apart import alike_words
-from hpcml.model.utilization import Attained, Attainment, Published
 from hpcml.report.document import Column, Document, Listing, Paragraph, Part, Remarks, Section
 from hpcml.report.text import number
 from hpcml.report.text_charts import bar
 from hpcml.report.utilization_charts import achieved_chart, attained_names, roofline_chart
 
-FORMAT = 1  # of JSON; grows when a key changes its meaning or goes
+FORMAT = 2  # of JSON; grows when a key changes its meaning or goes
 _BAR_WIDTH = 10
 
 
@@ -39,7 +39,7 @@ def utilization_document(attainment: Attainment) -> Document:
                 ],
             )
         )
-    remarks = Section(heading="", parts=[Paragraph(text=remark) for remark in attainment.remarks])
+    remarks = Section(heading="", parts=[Paragraph(text=remark) for remark in map(str, attainment.flags)])
     if sections:
         last = sections[-1]
         sections[-1] = Section(heading=last.heading, parts=[*last.parts, *remarks.parts])
@@ -75,7 +75,7 @@ def utilization_section(attainment: Attainment) -> Section:
             columns=[names, *_columns()],
             rows=attainment.attained,
         ),
-        Remarks(lines=[*_doubts(named), *attainment.remarks]),
+        Remarks(lines=[*_doubts(named), *map(str, attainment.flags)]),
     ]
     below = [_published(attainment.published)] if attainment.published else []
     return Section(heading="Peaks", parts=parts, sections=below)
@@ -164,7 +164,7 @@ def _columns() -> list[Column[Attained]]:
         column("data_share"),
         column("communication_share"),
         Column("limits", None, lambda row: "; ".join(row.limits)),
-        Column("flags", None, lambda row: "; ".join(row.flags)),
+        Column("flags", None, lambda row: "; ".join(map(str, row.flags))),
     ]
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hpcml.analysis.attained import Attained
 from hpcml.model.record_keys import ARGUMENTS
-from hpcml.model.utilization import Attained
 from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, named_axis, plot, titled
 from hpcml.report.document import Column, Figure, Listing
 

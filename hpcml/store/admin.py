@@ -1,4 +1,4 @@
-"""Checks, compaction, backups and copies of a store, for `hpcml sync`; no other command does them by itself.
+"""Checks and backups of a store, for `hpcml sync`; no other command does them by itself.
 
 The functions take an open `Database`; `torn_parts` alone takes a URL, because it must answer for a file that is too
 damaged to be opened.
@@ -70,27 +70,6 @@ def faults(store: Database) -> Iterator[str]:
         yield from _at_most(_shrunk(connection))
 
 
-def compact(store: Database) -> list[Path]:
-    """Make the store as small as possible without losing a value; return the backups that were deleted for it.
-
-    The file is rewritten without free pages (sqlite.org/lang_vacuum.html), which needs room for a second copy. Of the
-    backups beside the file only the newest is kept. Raises `StoreError` for a server, and where the store is read-only.
-    """
-    if store.path is None:
-        raise StoreError(f"the store {store.name} is looked after by the tools of its server")
-    with store.writing() as connection:  # to be refused where it is read-only
-        connection.rollback()
-    with store.reading() as connection:
-        connection.exec_driver_sql("ROLLBACK")  # what cannot be done in a transaction
-        connection.exec_driver_sql("VACUUM")
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.exec_driver_sql("BEGIN")
-    gone = backups_of(store.path)[1:]
-    for file in gone:
-        file.unlink(missing_ok=True)
-    return gone
-
-
 def back_up(store: Database, target: Path | None) -> Path:
     """Write the whole store into the new file *target*, by default one beside the store; return its path.
 
@@ -127,12 +106,6 @@ def _backup_name(path: Path) -> Path:
     stem = f"{path}{_BACKUP}{REVISION}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = (Path(stem if count == 1 else f"{stem}-{count}") for count in range(1, 1000))
     return next((name for name in names if not name.exists()), Path(stem))
-
-
-def backups_of(path: Path) -> list[Path]:
-    """Return the backups beside the store *path*, newest first."""
-    found = [file for file in path.parent.iterdir() if file.name.startswith(f"{path.name}{_BACKUP}")]
-    return sorted(found, key=lambda file: (-file.stat().st_mtime, file.name))
 
 
 def size_of(store: Database) -> int | None:

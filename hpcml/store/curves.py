@@ -12,11 +12,9 @@ import operator
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
-
-from hpcml.model.records import MetricSummary
 
 
 class Columns(NamedTuple):
@@ -101,7 +99,7 @@ def in_order(parts: Iterable[Iterable[tuple[int, int, float]]]) -> Columns:
 class Tally:
     """A summary that can be extended. Adding in pieces gives, to the bit, what adding at once gives.
 
-    Field by field it is a row of table ``summary``. `n` counts all points, `n_nonfinite` those that are nan or
+    Field by field it is a row of table `metric`. `n` counts all points, `n_nonfinite` those that are nan or
     infinite; `first`, `min`, `max` and `total` look at finite values only, and are None (`total`: 0) without one.
     `last` is the value at the greatest step, None where that is not finite. Of equal extremes the first step counts.
     """
@@ -116,22 +114,6 @@ class Tally:
     max: float | None = None
     max_step: int | None = None
     total: float = 0.0
-
-    def summary(self, name: str) -> MetricSummary:
-        """Return the summary of the metric *name*; a mean too large for a float is None."""
-        return MetricSummary(
-            name=name,
-            n=self.n,
-            n_nonfinite=self.n_nonfinite,
-            first=self.first,
-            last=self.last,
-            last_step=self.last_step,
-            min=self.min,
-            min_step=self.min_step,
-            max=self.max,
-            max_step=self.max_step,
-            mean=mean_of(self.total, self.n - self.n_nonfinite),
-        )
 
 
 EMPTY = Tally()
@@ -180,18 +162,7 @@ def extend(tally: Tally, steps: Sequence[int], values: Sequence[float]) -> Tally
     known, finite = _finite(steps, values)
     n, n_nonfinite = tally.n + len(steps), tally.n_nonfinite + len(steps) - len(finite)
     if not finite:
-        return Tally(
-            n=n,
-            n_nonfinite=n_nonfinite,
-            first=tally.first,
-            last=last,
-            last_step=steps[-1],
-            min=tally.min,
-            min_step=tally.min_step,
-            max=tally.max,
-            max_step=tally.max_step,
-            total=tally.total,
-        )
+        return replace(tally, n=n, n_nonfinite=n_nonfinite, last=last, last_step=steps[-1])
     low, high = min(finite), max(finite)
     lower = tally.min is None or low < tally.min
     higher = tally.max is None or high > tally.max

@@ -29,7 +29,7 @@ _UNREADABLE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EFB
 _TOGETHER = 200  # runs in one transaction: about a second during which nobody else can write
 _POINTS_TOGETHER = 200_000
 
-Tell = Callable[[int, int], None]  # how many of how many runs were read
+Tell = Callable[[int], None]  # how many runs were read
 
 
 def ingest_run(store: Database, run_dir: RunDir) -> IngestReport:
@@ -96,7 +96,7 @@ class _Work:
             self._write()
             done += len(chunk)
             if self.tell is not None:
-                self.tell(done, len(run_dirs))
+                self.tell(done)
         return self._report
 
     def _known_at(self, paths: Sequence[str]) -> dict[str, StoredRun]:

@@ -30,10 +30,10 @@ from hpcml.model.record_keys import (
 )
 from hpcml.model.records import RunRecord
 from hpcml.spelling import did_you_mean
-from hpcml.store.conditions import MOMENTS, Condition, Every, Filter, is_missing, meets
 from hpcml.store.database import Database, chunked
 from hpcml.store.loading import Parts, load_runs
 from hpcml.store.schema import METRIC, RUN, SETTINGS
+from hpcml.store.where import MOMENTS, Condition, Every, Filter, is_missing, meets
 
 # What tables call a key: headings of `hpcml runs` and `hpcml status`
 _HEADED: Mapping[str, str] = {"run": "uid", "wall": "wall_s", "job": "job_id", "why": "reason"}

@@ -23,12 +23,12 @@ from hpcml.model.records import Curve, RunRecord, StoredEvent
 from hpcml.model.state import State
 from hpcml.runs.layout import NEWEST
 from hpcml.spelling import did_you_mean
-from hpcml.store.conditions import Condition, Every, keys_of, meeting, sorted_by
 from hpcml.store.database import Database, chunked
 from hpcml.store.keys import check_known, known_settings, parts_of, plain_value, varied_settings
 from hpcml.store.loading import ALL, is_below, load_curves, load_runs, load_uids, parts_of_list
 from hpcml.store.parse import storable
 from hpcml.store.schema import EVENT, METRIC, RUN
+from hpcml.store.where import Condition, Every, keys_of, meeting, sorted_by
 
 _SHOWN = 5  # candidates in an error's one line
 _OPTIONS = frozenset({"experiment", "submission", "state"})  # by which runs are selected, beside --where

@@ -22,8 +22,6 @@ _RUNS = (
     *("submission", "submitted_at", "t_start", "t_end", "wall_s", "spec_hash", "git_commit", "git_dirty", "path"),
 )
 _METRIC = ("n", "n_nonfinite", "first", "last", "last_step", "min", "min_step", "max", "max_step")
-_NUMBERS = ("attempt", "node", "read", "events", "bad_lines", "next_seq", "records")
-_FILE = {**dict.fromkeys(_NUMBERS, "int"), "writer": "str", "host": "str", "t0": "float"}
 _USAGE, _WORK = (tuple(field.name for field in fields(kind)) for kind in (Usage, Work))
 
 
@@ -37,7 +35,6 @@ class _Json:
     number: str  # of p.value, NULL where it is none
     id: str  # p.value as a whole number
     member: Mapping[str, str]  # of p.value, by its type
-    below: Mapping[str, str]  # of the member p.key of a column of table run, by its type
 
 
 _SQLITE = _Json(
@@ -48,9 +45,7 @@ _SQLITE = _Json(
     number="CASE WHEN p.type IN ('integer', 'real') THEN CAST(p.value AS REAL) END",
     id="p.value",
     member=dict.fromkeys(("int", "float", "str", "bool"), "json_extract({0}, '$.{1}')"),
-    below=dict.fromkeys(("int", "float", "str"), "json_extract({0}, p.fullkey || '.{1}')"),
 )
-_CASTS = {"int": "({0} ->> '{1}')::bigint", "float": "({0} ->> '{1}')::double precision", "str": "({0} ->> '{1}')"}
 _POSTGRES = _Json(
     members="json_each({0})",
     items="json_array_elements({0}) AS p(value)",
@@ -58,8 +53,12 @@ _POSTGRES = _Json(
     number="CASE WHEN json_typeof(p.value) = 'number' AND length(p.value::text) < 300"
     " THEN (p.value #>> '{{}}')::double precision END",
     id="(p.value #>> '{{}}')::int",
-    member={**_CASTS, "bool": "({0} ->> '{1}')::boolean::int"},
-    below={kind: cast.replace("{0}", "({0} -> p.key)") for kind, cast in _CASTS.items()},
+    member={
+        "int": "({0} ->> '{1}')::bigint",
+        "float": "({0} ->> '{1}')::double precision",
+        "str": "({0} ->> '{1}')",
+        "bool": "({0} ->> '{1}')::boolean::int",
+    },
 )
 _OF_JSON = {"sqlite": _SQLITE, "postgresql": _POSTGRES}
 
@@ -119,26 +118,6 @@ VIEWS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
             " FROM event JOIN run ON run.id = event.run_id"
         ),
     ),
-    "journals": (
-        "journal of a run",
-        ("uid", "file", "attempt", "writer", "host", "t0", "bytes", "events", "bad_lines", "lost_records"),
-        (
-            "SELECT uid, substr(file, 9), COALESCE(attempt, 0), writer, host, t0, COALESCE(read, 0),"
-            " COALESCE(events, 0), COALESCE(bad_lines, 0),"
-            " CASE WHEN next_seq > COALESCE(records, 0) THEN next_seq - COALESCE(records, 0) ELSE 0 END"
-            " FROM (SELECT run.uid, p.key AS file, {file} FROM run CROSS JOIN {files}) f"
-            " WHERE substr(file, 1, 8) = 'journal/' AND writer IS NOT NULL"
-        ),
-    ),
-    "samplers": (
-        "file of telemetry of a run",
-        ("uid", "file", "attempt", "node", "host", "t0", "bytes", "bad_lines"),
-        (
-            "SELECT uid, substr(file, 11), COALESCE(attempt, 0), COALESCE(node, 0), host, t0, COALESCE(read, 0),"
-            " COALESCE(bad_lines, 0) FROM (SELECT run.uid, p.key AS file, {file} FROM run CROSS JOIN {files}) f"
-            " WHERE substr(file, 1, 10) = 'telemetry/' AND writer IS NOT NULL"
-        ),
-    ),
 }
 
 
@@ -158,7 +137,6 @@ def create_views(connection: Connection) -> None:
 
 
 def _words(json: _Json) -> dict[str, str]:
-    documents = ("facts", "files")
     lists = ("settings", "tags", "notes")
     note = {"at": "float", "author": "str", "text": "str"}
     return {
@@ -169,12 +147,11 @@ def _words(json: _Json) -> dict[str, str]:
         "number": json.number.format(),
         "id": json.id.format(),
         "content": json.members.format("settings.content") + " p",
-        **{name: f"{json.members.format(f'run.{name}')} p" for name in documents},
+        "facts": json.members.format("run.facts") + " p",
         **{name: f"{json.items.format(f'run.{name}')}{'' if ' AS p' in json.items else ' p'}" for name in lists},
         "note": ", ".join(json.member[kind].format("p.value", name) for name, kind in note.items()),
         "usage": _members(json, "usage", Usage),
         "work": _members(json, "work", Work),
-        "file": ", ".join(f"{json.below[kind].format('run.files', name)} AS {name}" for name, kind in _FILE.items()),
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from hpcml_train.errors import DatasetError, RecipeError
 
@@ -32,6 +32,10 @@ class Text:
 
     def __len__(self) -> int:
         return len(self.content)
+
+    def facts(self) -> Dict[str, object]:
+        """Return details of the event ``training``."""
+        return {"text_bytes": len(self), "text_sha256": self.sha256}
 
 
 def read_text(data: Optional[str], path: Optional[str]) -> Text:

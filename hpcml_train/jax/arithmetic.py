@@ -24,12 +24,11 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Named
 import jax
 import jax.numpy as jnp
 
-from hpcml_client.formats import OWN, check_native
+from hpcml_client.formats import check_native
+from hpcml_client.precisions import OWN, PrecisionName
 from hpcml_train.errors import NoGpuError
 
-_PARAMETERS = {"fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}  # float32 for all others
 _FP32 = "float32"  # what JAX calls products that are computed in it
-_COMPUTE = {"amp_fp16": "float16", "amp_bf16": "bfloat16"}  # as the parameters for all others
 _SIXTEEN_BITS = ("float16", "bfloat16")
 _INITIAL = 65536.0  # these four are torch.amp.GradScaler's
 _GROWTH = 2.0
@@ -85,8 +84,9 @@ class Arithmetic:
         check_native("jax", precision, numerics, self.device.type)
         self.precision = precision
         self.numerics = "native"
-        self.parameter_dtype = None if precision == OWN else _PARAMETERS.get(precision, "float32")
-        self.compute_dtype = _COMPUTE.get(precision, self.parameter_dtype)
+        row = PrecisionName[precision].value
+        self.parameter_dtype = None if precision == OWN else row.parameters
+        self.compute_dtype = row.autocast or self.parameter_dtype
         self.loss_scaling = loss_scaling and precision == "amp_fp16"
         # JAX's own default computes FP32 products in TF32 on GPUs that have it; "highest" is the same as _FP32, and no
         # word of JAX 0.4.30.

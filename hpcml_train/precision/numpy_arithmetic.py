@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional
 
 import numpy as np
 
-from hpcml_client.formats import OWN
+from hpcml_client.precisions import OWN
 from hpcml_train.precision import products
 from hpcml_train.precision.products import Array
 

@@ -6,7 +6,8 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
-from hpcml_client.formats import OWN, name_precision
+from hpcml_client.formats import name_precision
+from hpcml_client.precisions import OWN
 
 if TYPE_CHECKING:
     from hpcml_client.client import Client

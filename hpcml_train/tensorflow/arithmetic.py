@@ -15,18 +15,10 @@ from typing import Any, ContextManager, Dict, Mapping, Optional
 
 import tensorflow as tf
 
-from hpcml_client.formats import OWN, check_native
+from hpcml_client.formats import check_native
+from hpcml_client.precisions import OWN, PRECISIONS
 from hpcml_train.errors import NoGpuError
 
-_POLICIES = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "tf32": "float32",
-    "amp_fp16": "mixed_float16",
-    "amp_bf16": "mixed_bfloat16",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-}
 _FACTORS = ("beta_1", "beta_2", "rho", "momentum")  # of what was before, in Keras' optimisers
 
 
@@ -70,7 +62,11 @@ class Arithmetic:
             raise RuntimeError(f"Keras {tf.keras.__version__} is too old: hpcml_client knows Keras 3 (TensorFlow 2.16)")
         self.precision = precision
         self.numerics = "native"
-        self.policy = _POLICIES.get(precision) or str(tf.keras.mixed_precision.dtype_policy().name)
+        if precision == OWN:
+            self.policy = str(tf.keras.mixed_precision.dtype_policy().name)
+        else:
+            row = PRECISIONS[precision]
+            self.policy = f"mixed_{row.autocast}" if row.autocast else row.parameters
         self.parameter_dtype = "float32" if self.policy.startswith("mixed_") else self.policy
         self.loss_scaling = loss_scaling and precision == "amp_fp16"
         self.switches: Mapping[str, object] = (

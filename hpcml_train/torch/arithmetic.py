@@ -21,32 +21,13 @@ from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional,
 
 import torch
 
-from hpcml_client.formats import INFERENCE_ONLY, OWN
+from hpcml_client.precisions import OWN, Precision, PrecisionName
 from hpcml_train.errors import NoGpuError
 from hpcml_train.torch import emulation, observer, switches
 from hpcml_train.torch.gradients import ForwardTensors
 from hpcml_train.torch.scaled_products import scaled_products
 from hpcml_train.torch.scaled_products import why_not as why_no_scaled_products
 
-_PARAMETERS = {"fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}  # float32 for all others
-_AUTOCAST = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
-_EMULATED = {
-    "tf32x3": "tf32x3",
-    "bf16x3": "bf16x3",
-    "tf32": "tf32",
-    "amp_fp16": emulation.HALF,
-    "fp16": emulation.HALF,
-    "fp8_e4m3": "fp8_e4m3",
-    "fp8_e5m2": "fp8_e5m2",
-    "fp8_hybrid": "fp8_hybrid",
-}
-_PLAIN = (OWN, "fp32", "fp64", "amp_bf16", "bf16")  # native on every device
-_SCALED = ("fp8_e4m3", "fp8_hybrid")  # native by torch's scaled products
-# hpcml/model/precision.py refuses the same before anything starts
-_NEVER_NATIVE = {
-    "fp8_e5m2": "cuBLAS multiplies no E5M2 by E5M2",
-    **dict.fromkeys(("bf16x3", "tf32x3"), "PyTorch has no switch for it"),
-}
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 _NOTHING = contextlib.nullcontext()  # one for all steps
 
@@ -76,15 +57,22 @@ class Arithmetic:
         rounding: str = "rna",
         loss_scaling: bool = True,
     ) -> None:
-        if precision == INFERENCE_ONLY:
+        if precision not in PrecisionName.__members__:
+            known = ", ".join(one.name for one in PrecisionName if one.value.trains)
+            raise ValueError(f"precision={precision!r}: choose one of {known}")
+        self._row: Precision = PrecisionName[precision].value
+        if not self._row.trains:
             raise ValueError(f"precision={precision}: torch trains in no integers here; it is for the recipe inference")
-        if precision not in _EMULATED and precision not in _PLAIN:
-            raise ValueError(f"precision={precision!r}: choose one of {', '.join([*_PLAIN, *_EMULATED])}")
         self.precision = precision
         self.device = device or torch.device("cpu")
         self.numerics = _decide(precision, numerics, self.device)
-        usual = torch.get_default_dtype() if precision == OWN else torch.float32
-        self.parameter_dtype: torch.dtype = _PARAMETERS.get(precision, usual)
+        self.parameter_dtype: torch.dtype = (
+            torch.get_default_dtype() if precision == OWN else getattr(torch, self._row.parameters)
+        )
+        # what factors of products are given in
+        self.factor_dtype: torch.dtype = (
+            getattr(torch, self._row.autocast) if self._row.autocast else self.parameter_dtype
+        )
         self.rounding = rounding if precision == "tf32" and self.numerics == "emulated" else None
         self.skipped_steps = 0
         self.overflowed_gradients = 0  # elements that were not finite, in the last step
@@ -104,12 +92,12 @@ class Arithmetic:
     @functools.cached_property  # every step asks
     def replaces_products(self) -> bool:
         """Whether products are computed by others than torch's own, which compiled code would escape."""
-        return self.numerics == "emulated" or self.precision in _SCALED
+        return self.numerics == "emulated" or self._row.scaled_products
 
     @property
     def has_convolutions(self) -> bool:
         """Whether convolutions can be computed: torch has none of 8-bit numbers."""
-        return self.numerics == "emulated" or self.precision not in _SCALED
+        return self.numerics == "emulated" or not self._row.scaled_products
 
     @property
     def loss_scaling(self) -> bool:
@@ -135,7 +123,7 @@ class Arithmetic:
 
     def context(self) -> ContextManager[None]:
         """Compute in this precision inside the block: the forward pass and the loss."""
-        return self._mixed() if self.precision in _AUTOCAST else self._products(is_backward=False)
+        return self._mixed() if self._row.autocast else self._products(is_backward=False)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of *loss*, scaled where this precision scales; also several times before a step."""
@@ -295,7 +283,7 @@ class Arithmetic:
 
     @contextlib.contextmanager
     def _autocast(self) -> Iterator[None]:
-        dtype = _AUTOCAST[self.precision]
+        dtype = self.factor_dtype
         with contextlib.ExitStack() as stack:
             if self.device.type == "cpu" and self._has_rnn and not _has_mkldnn(dtype):
                 stack.enter_context(emulation.without_mkldnn())
@@ -308,7 +296,7 @@ class Arithmetic:
 
     @contextlib.contextmanager
     def _replaced(self, *, is_backward: bool) -> Iterator[None]:
-        name, of = _EMULATED[self.precision], emulation.Pass(self._forward, is_backward)
+        name, of = str(self._row.emulation), emulation.Pass(self._forward, is_backward)
         self._forward.forget()
         how = {"has_rnn": self._has_rnn, "must_see": not is_backward}
         with (
@@ -346,20 +334,19 @@ def _whole(gradient: torch.Tensor) -> torch.Tensor:
 
 def _decide(precision: str, numerics: str, device: torch.device) -> str:
     """Return native or emulated: as planned, or for `auto` (a program started by hand) by the device."""
+    row: Precision = PrecisionName[precision].value
     if numerics == "auto":
-        numerics = "emulated" if device.type == "cpu" and precision in _EMULATED else "native"
+        numerics = "emulated" if device.type == "cpu" and row.emulation else "native"
     if numerics not in ("native", "emulated"):
         raise ValueError(f"numerics={numerics!r}: choose auto, native or emulated")
     if numerics == "emulated":
-        if precision not in _EMULATED:
+        if row.emulation is None:
             raise ValueError(f"numerics=emulated is refused: {precision} is native on every device")
         return numerics
-    if (reason := _why_not_native(precision, device)) is not None:
+    if (reason := _why_not_native(row, device)) is not None:
         raise ValueError(f"precision={precision} with numerics=native is refused: {reason}")
     return numerics
 
 
-def _why_not_native(precision: str, device: torch.device) -> Optional[str]:
-    if precision in _SCALED:
-        return why_no_scaled_products(device)
-    return _NEVER_NATIVE.get(precision)
+def _why_not_native(row: Precision, device: torch.device) -> Optional[str]:
+    return why_no_scaled_products(device) if row.scaled_products else row.why_not_on_gpu or None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Set, TypeVar, cast
+from typing import Any, Callable, Dict, Optional, Set, TypeVar, cast
 
 import torch
 from torch import nn
@@ -17,23 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from hpcml_train.loop import StepCount
+from hpcml_train.torch.operations import Kind, Operation, kind_of
 
 Batch = TypeVar("Batch")
-_Operation = Any  # torch._ops.OpOverload, which torch does not export
 _Formula = Callable[..., int]
 
 _NAMED_AT_MOST = 5
-# Layers whose parameters scale, shift or are looked up: no products of matrices, so that nothing is missing.
-_WITHOUT_PRODUCTS = (
-    nn.modules.batchnorm._BatchNorm,  # noqa: SLF001 - BatchNorm, SyncBatchNorm and InstanceNorm of all dimensions
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.Embedding,
-    nn.EmbeddingBag,
-    nn.PReLU,
-    *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()),  # torch 2.4
-)
-_TORCHS_OWN = ("aten", "prim", "prims", "profiler", "_c10d_functional", "c10d", "c10d_functional")
+_UNSEEN = (Kind.PRODUCT, Kind.FUSED, Kind.UNKNOWN)  # where torch's counter has no formula for it
 
 
 def count_step(model: nn.Module, batch: Batch, loss: Callable[[nn.Module, Batch], torch.Tensor]) -> StepCount:
@@ -60,32 +50,24 @@ def _run_on_meta(
 ) -> None:
     copied, shapes = _copy_to_meta(model), cast("Batch", _to_meta(batch))
     copied.train()
-    handles = tally.watch(copied)
     formulas = {operation: tally.counted(formula) for operation, formula in flop_registry.items()}
-    try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(warnings.catch_warnings())
-            stack.enter_context(_Witness(tally.foreign))
-            stack.enter_context(FlopCounterMode(display=False, custom_mapping=formulas))
-            warnings.simplefilter("ignore")  # what torch remarks about the copy, it remarks again about the model
-            result = loss(copied, shapes)
-            tally.is_backward = True
-            result.backward()  # type: ignore[no-untyped-call]
-    finally:
-        for handle in handles:
-            handle.remove()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        stack.enter_context(_Witness(tally.unseen))
+        stack.enter_context(FlopCounterMode(display=False, custom_mapping=formulas))
+        warnings.simplefilter("ignore")  # what torch remarks about the copy, it remarks again about the model
+        result = loss(copied, shapes)
+        tally.is_backward = True
+        result.backward()  # type: ignore[no-untyped-call]
 
 
 class _Tally:
-    """What has been counted so far, and where."""
+    """What has been counted so far, and what could not be."""
 
     def __init__(self) -> None:
         self.flops = 0
-        self.foreign: Set[str] = set()  # operations that are not torch's own
+        self.unseen: Set[str] = set()  # operations with products that torch's counter has no formula for
         self.is_backward = False
-        self._running: List[str] = []  # the modules whose forward pass this is
-        self._flops_of: Dict[str, int] = {}  # of the forward pass, by module
-        self._suspects: Dict[str, str] = {}  # modules whose parameters ought to be multiplied -> their class
 
     def counted(self, formula: _Formula) -> _Formula:
         """Return *formula* that also adds to this tally; 0 for what is computed again in the backward pass."""
@@ -96,61 +78,35 @@ class _Tally:
                 return 0
             flops = formula(*args, **kwargs)
             self.flops += flops
-            for name in () if self.is_backward else self._running:
-                self._flops_of[name] = self._flops_of.get(name, 0) + flops
             return flops
 
         # torch's word for: hand over tensors as they are, *formula* knows what to do with them
         count._get_raw = True  # type: ignore[attr-defined] # noqa: SLF001
         return count
 
-    def watch(self, model: nn.Module) -> List[Any]:
-        """Follow which modules run; return the handles that end it."""
-        handles = []
-        for name, module in model.named_modules():
-            handles.append(module.register_forward_pre_hook(self._begin(name, module)))
-            handles.append(module.register_forward_hook(self._end, always_call=True))
-        return handles
-
     def doubt(self) -> Optional[str]:
         """Return what escapes the count, or None."""
-        named = ((name or "the model", kind, self._flops_of.get(name)) for name, kind in self._suspects.items())
-        silent = [f"{name} ({kind})" for name, kind, flops in named if not flops]
-        parts = []
-        if self.foreign:
-            parts.append(f"operations that torch's counter does not know: {_some(sorted(self.foreign))}")
-        if silent:
-            parts.append(f"modules with parameters in which no product was seen: {_some(silent)}")
-        return "; ".join(parts) or None
-
-    def _begin(self, name: str, module: nn.Module) -> Callable[..., None]:
-        own = any(True for _ in module.parameters(recurse=False))
-
-        def begin(*_: object) -> None:
-            self._running.append(name)
-            if own and not isinstance(module, _WITHOUT_PRODUCTS):
-                self._suspects[name] = type(module).__name__
-
-        return begin
-
-    def _end(self, *_: object) -> None:
-        self._running.pop()
+        names = sorted(self.unseen)
+        if not names:
+            return None
+        more = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
+        return f"operations that torch's counter does not know: {', '.join(names[:_NAMED_AT_MOST])}{more}"
 
 
 class _Witness(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-    """Notes operations that are not torch's own: the counter passes over them in silence."""
+    """Notes operations that may multiply, and that the counter passes over in silence."""
 
     supports_higher_order_operators = True  # they are the counter's business
 
-    def __init__(self, foreign: Set[str]) -> None:
+    def __init__(self, unseen: Set[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
-        self._foreign = foreign
+        self._unseen = unseen
 
-    def __torch_dispatch__(self, func: _Operation, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+    def __torch_dispatch__(self, func: Operation, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         if isinstance(func, torch._ops.HigherOrderOperator):  # noqa: SLF001 - exported nowhere else
             return NotImplemented
-        if func.namespace not in _TORCHS_OWN and func.overloadpacket not in flop_registry:
-            self._foreign.add(str(func.overloadpacket))
+        if func.overloadpacket not in flop_registry and kind_of(func) in _UNSEEN:
+            self._unseen.add(str(func.overloadpacket))
         return func(*args, **(kwargs or {}))
 
 
@@ -182,8 +138,3 @@ def _to_meta(value: object) -> object:
         make: Callable[..., object] = type(value)
         return make(*parts) if hasattr(value, "_fields") else make(parts)  # the first: a NamedTuple
     return value
-
-
-def _some(names: List[str]) -> str:
-    rest = len(names) - _NAMED_AT_MOST
-    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")

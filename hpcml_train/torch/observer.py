@@ -22,7 +22,7 @@ from torch.optim import optimizer as optimizers
 
 from hpcml_client.observed import COMPILED
 from hpcml_train.torch import switches
-from hpcml_train.torch.float32 import Float32
+from hpcml_train.torch.observed_float32 import Float32
 from hpcml_train.torch.window import Window, active_mode
 
 _SHARE = 0.001  # of the time since the start, which observing may take beyond the first window

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcml_client.observed import JUDGED
 from hpcml_train.torch import operations
-from hpcml_train.torch.float32 import Float32
 from hpcml_train.torch.multiplication import Call
+from hpcml_train.torch.observed_float32 import Float32
 from hpcml_train.torch.operations import Kind, Operation
 
 UNSEEN_FORWARD = "the forward pass, by kernels that are none of torch's operations"

@@ -8,8 +8,6 @@ from hpcml_client import Client
 from hpcml_train.torch.arithmetic import Arithmetic
 
 _SAMPLE = 64  # rows and columns that are computed again in FP64
-# Where a training would cast both matrices for each product, they are given in 16 bits: what is timed is the product.
-_GIVEN_AS = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
 
 
 def arithmetic_of(run: Client) -> Arithmetic:
@@ -55,5 +53,5 @@ class TorchProducts:
         return float((sample - exact).norm() / exact.norm())
 
     def _give(self, exact: torch.Tensor) -> torch.Tensor:
-        dtype = _GIVEN_AS.get(self._arithmetic.precision, self._arithmetic.parameter_dtype)
-        return exact.to(device=self._arithmetic.device, dtype=dtype)
+        # where a training would cast both matrices for each product, they are given in 16 bits: what is timed is it
+        return exact.to(device=self._arithmetic.device, dtype=self._arithmetic.factor_dtype)

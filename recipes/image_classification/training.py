@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from models import CLASSES, MODELS, PIXELS
-from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
-from hpcml_client import Checkpoints, Client
 from hpcml_train.data import digits
 from hpcml_train.errors import RecipeError
-from hpcml_train.loop import counted_in
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
-from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.bases import Classification
 from hpcml_train.torch.training import train as train_recipe
 
 _EVALUATION_BATCH = 1000  # bounds the memory only
@@ -36,7 +34,7 @@ class Samples:
         return len(self.labels)
 
 
-class Classification(Recipe):
+class Digits(Classification):
     """Digits, told apart."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
@@ -44,34 +42,21 @@ class Classification(Recipe):
         task.choose("layout", ("nchw", "nhwc"))
         self._cast = arithmetic.cast
         self._training, self._validation = (_place(images, arithmetic, task) for images in _read(task))
-        self.samples = len(self._training)
+        self.samples, self.held_out = len(self._training), len(self._validation)
         self.model = MODELS[name]()
 
     def batch(self, indices: torch.Tensor) -> Pair:
         return self._cast(self._training.images[indices]), self._training.labels[indices]
 
-    def loss(self, model: nn.Module, batch: Pair) -> torch.Tensor:
-        images, labels = batch
-        return _cross_entropy(model(images), labels)
-
-    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        samples, dtype = self._validation, next(model.parameters()).dtype
-        correct, loss = 0, 0.0
-        for begin in range(0, len(samples), _EVALUATION_BATCH):
-            part = slice(begin, begin + _EVALUATION_BATCH)
-            labels = samples.labels[part]
-            logits = model(samples.images[part].to(dtype))
-            correct += int((logits.argmax(dim=1) == labels).sum())
-            loss += float(_cross_entropy(logits, labels)) * len(labels)
-        return {"val_accuracy": correct / len(samples), "val_loss": loss / len(samples)}
-
-    def facts(self) -> Mapping[str, object]:
-        return {"training_samples": self.samples, **counted_in("val_accuracy", len(self._validation))}
+    def validation(self) -> Iterator[Pair]:
+        yield from zip(
+            self._validation.images.split(_EVALUATION_BATCH),
+            self._validation.labels.split(_EVALUATION_BATCH),
+            strict=True,
+        )
 
 
-def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
-    """Train as *task* says; return False where it left at a checkpoint."""
-    return train_recipe(run, task, checkpoints, Classification)
+train = partial(train_recipe, make=Digits)
 
 
 def _read(task: Task) -> tuple[digits.Images, digits.Images]:
@@ -98,8 +83,3 @@ def _place(images: digits.Images, arithmetic: Arithmetic, task: Task) -> Samples
     if task.layout == "nhwc":
         pixels = pixels.contiguous(memory_format=torch.channels_last)
     return Samples(images=pixels.to(arithmetic.device), labels=labels.to(arithmetic.device))
-
-
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    # sums of exponentials overflow in 16 bits; autocast computes them in FP32 too
-    return F.cross_entropy(logits if logits.dtype is torch.float64 else logits.float(), labels)

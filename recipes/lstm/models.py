@@ -33,7 +33,7 @@ class Output(nn.Linear):
         return super().forward(x).clone()
 
 
-class NextToken(nn.Module):
+class Recurrent(nn.Module):
     """Tokens in, one number for each possible next token out."""
 
     def __init__(self, shape: Shape, vocabulary: int) -> None:

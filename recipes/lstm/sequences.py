@@ -81,7 +81,7 @@ class TextSequences:
         return self._windows.at(self._windows.validation_starts)
 
     def facts(self) -> Mapping[str, object]:
-        return {"text_bytes": len(self._text), "text_sha256": self._text.sha256}
+        return self._text.facts()
 
 
 def choose_sequences(task: Task, shape: Shape, device: torch.device) -> Sequences:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import tensorflow as tf
 from arrays import Array, choose_sequences
 from shape import Shape
 
-from hpcml_client import Checkpoints, Client
 from hpcml_train.continuing import check_prompt
-from hpcml_train.loop import counted_in, perplexity
+from hpcml_train.loop import perplexity
 from hpcml_train.task import Task
 from hpcml_train.tensorflow.arithmetic import Arithmetic
 from hpcml_train.tensorflow.as_torch import begins_as_torch, cross_entropies, evenly, normally
@@ -57,10 +57,9 @@ class Continuation(Recipe):
         return {"val_loss": mean, "perplexity": perplexity(mean), "val_accuracy": correct / guesses}
 
     def facts(self) -> Mapping[str, object]:
-        guesses = self._shape.context - (self._sequences.first_guess - 1)
         return {
             "training_samples": self.samples,
-            **counted_in("val_accuracy", len(self._sequences.validation()), each=guesses),
+            "validation_samples": len(self._sequences.validation()),
             **self._sequences.facts(),
         }
 
@@ -76,9 +75,7 @@ class Continuation(Recipe):
         return tf.reduce_mean(cross_entropies(logits[:, begin:], following[:, begin:]))
 
 
-def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
-    """Train as *task* says; return False where it left at a checkpoint."""
-    return train_recipe(run, task, checkpoints, Continuation)
+train = partial(train_recipe, make=Continuation)
 
 
 def next_token(shape: Shape, vocabulary: int, *, unroll: bool = False) -> tf.keras.Model:

@@ -27,12 +27,6 @@ DEFAULTS: Mapping[str, Any] = {
     "warmup": 1,
     "repeats": 3,
 }
-_SIXTEEN_BITS = {
-    "fp16": torch.float16,
-    "amp_fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "amp_bf16": torch.bfloat16,
-}
 _IN_A_LIBRARY = ("fp64", "fp32")
 
 
@@ -102,7 +96,7 @@ def _factorise(
 
 
 def _product_of(arithmetic: Arithmetic, working: torch.dtype) -> Product:
-    given_as = _SIXTEEN_BITS.get(arithmetic.precision, working)
+    given_as = arithmetic.factor_dtype
 
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         with _as_asked(arithmetic), arithmetic.context():

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 import torch
 from models import MODELS
 from pictures import Options, Pair, open_sources
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
-from hpcml_client import Checkpoints, Client
 from hpcml_train.errors import RecipeError
-from hpcml_train.loop import counted_in
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
-from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.bases import Classification
 from hpcml_train.torch.training import train as train_recipe
 
 _EVALUATION_BATCH = 100  # bounds the memory only
 _HALVINGS = 32  # the last stage sees a picture so many times smaller
 
 
-class Pictures(Recipe):
+class Pictures(Classification):
     """Pictures, told apart."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
@@ -37,7 +35,7 @@ class Pictures(Recipe):
             task, options.image_size, arithmetic.device, readers=options.readers, classes=options.classes
         )
         options.check_classes(self._training.classes, task.data)
-        self.samples = self._training.count
+        self.samples, self.held_out = self._training.count, self._validation.count
         self.model = MODELS[name](options.classes)
 
     def batch(self, indices: torch.Tensor) -> Pair:
@@ -49,21 +47,10 @@ class Pictures(Recipe):
             )
         return self._cast(images).contiguous(memory_format=self._memory_format), labels
 
-    def loss(self, model: nn.Module, batch: Pair) -> torch.Tensor:
-        images, labels = batch
-        return _cross_entropy(model(images), labels)
-
-    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        if not self._validation.count:
-            return {}
-        dtype = next(model.parameters()).dtype
-        correct, loss = 0, 0.0
-        for numbers in torch.arange(self._validation.count, device=self._device).split(_EVALUATION_BATCH):
+    def validation(self) -> Iterator[Pair]:
+        for numbers in torch.arange(self.held_out, device=self._device).split(_EVALUATION_BATCH):
             images, labels = self._validation.fetch(numbers)
-            logits = model(images.to(dtype).contiguous(memory_format=self._memory_format))
-            correct += int((logits.argmax(dim=1) == labels).sum())
-            loss += float(_cross_entropy(logits, labels)) * len(labels)
-        return {"val_accuracy": correct / self._validation.count, "val_loss": loss / self._validation.count}
+            yield images.contiguous(memory_format=self._memory_format), labels
 
     def optimizer(
         self, parameters: Iterable[nn.Parameter], *, learning_rate: float, eps: float
@@ -72,15 +59,5 @@ class Pictures(Recipe):
         del eps
         return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.9, weight_decay=1e-4)
 
-    def facts(self) -> Mapping[str, object]:
-        return {"training_samples": self.samples, **counted_in("val_accuracy", self._validation.count)}
 
-
-def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
-    """Train as *task* says; return False where it left at a checkpoint."""
-    return train_recipe(run, task, checkpoints, Pictures)
-
-
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    # sums of exponentials overflow in 16 bits; autocast computes them in FP32 too
-    return F.cross_entropy(logits if logits.dtype is torch.float64 else logits.float(), labels)
+train = partial(train_recipe, make=Pictures)

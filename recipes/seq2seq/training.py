@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from models import Shape, Translator
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
-from hpcml_client import Checkpoints, Client
 from hpcml_train.errors import RecipeError
-from hpcml_train.loop import counted_in, perplexity
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
-from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.bases import NextToken
 from hpcml_train.torch.training import train as train_recipe
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 _EVALUATION_BATCH = 256  # bounds the memory only
 
 
-class Reversal(Recipe):
+class Reversal(NextToken):
     """Random sequences, said backwards: each symbol that is written stands at another place of what was read."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
@@ -47,37 +45,22 @@ class Reversal(Recipe):
             sequences[shape.validation_sequences :],
             sequences[: shape.validation_sequences],
         )
-        self.samples, self.tokens_per_sample = len(self._training), 2 * shape.length
+        self.samples, self.held_out = len(self._training), len(self._validation)
+        self.tokens_per_sample = 2 * shape.length
         self.model = Translator(shape)
 
     def batch(self, indices: torch.Tensor) -> Batch:
         return self._asked(self._training[indices])
 
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        given, before, wanted = batch
-        return _cross_entropy(model(given, before), wanted)
+    def validation(self) -> Iterator[Batch]:
+        return map(self._asked, self._validation.split(_EVALUATION_BATCH))
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        loss, symbols, whole = 0.0, 0, 0
-        for part in torch.split(self._validation, _EVALUATION_BATCH):
-            given, before, wanted = self._asked(part)
-            logits = model(given, before)
-            loss += float(_cross_entropy(logits, wanted)) * len(part)
-            right = logits.argmax(dim=-1) == wanted
-            symbols += int(right.sum())
-            whole += int(right.all(dim=1).sum())
-        count, length = self._validation.shape
-        mean = loss / count
-        return {
-            "val_loss": mean,
-            "perplexity": perplexity(mean),
-            "val_accuracy": symbols / (count * length),
-            "whole_sequences": whole / count,
-        }
-
-    def facts(self) -> Mapping[str, object]:
-        count, length = self._validation.shape
-        return {"training_samples": self.samples, **counted_in("val_accuracy", count, each=length)}
+        whole = sum(
+            int((model(given, before).argmax(dim=-1) == wanted).all(dim=1).sum())
+            for given, before, wanted in self.validation()
+        )
+        return {**super().evaluate(model), "whole_sequences": whole / self.held_out}
 
     def _asked(self, given: torch.Tensor) -> Batch:
         wanted = given.flip(1)
@@ -85,12 +68,4 @@ class Reversal(Recipe):
         return given, torch.cat([beginning, wanted[:, :-1]], dim=1), wanted
 
 
-def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
-    """Train as *task* says; return False where it left at a checkpoint."""
-    return train_recipe(run, task, checkpoints, Reversal)
-
-
-def _cross_entropy(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    # sums of exponentials overflow in 16 bits; autocast computes them in FP32 too
-    exact = logits if logits.dtype is torch.float64 else logits.float()
-    return F.cross_entropy(exact.flatten(0, 1), wanted.flatten())
+train = partial(train_recipe, make=Reversal)

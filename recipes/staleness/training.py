@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from stale import StaleWorkers, draw_delays
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_client import Checkpoints, Client
 from hpcml_train.data import digits
 from hpcml_train.errors import RecipeError
-from hpcml_train.loop import counted_in
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
-from hpcml_train.torch.recipe import Recipe
+from hpcml_train.torch.bases import Classification
 from hpcml_train.torch.training import train as train_recipe
 
 DEFAULTS: Mapping[str, Any] = {"workers": 4, "staleness": 0, "delay": "uniform", "hidden": 32}
@@ -27,7 +25,7 @@ _CLASSES = 10
 Pair = tuple[torch.Tensor, torch.Tensor]  # pixels, labels
 
 
-class StaleDigits(Recipe):
+class StaleDigits(Classification):
     """One hidden layer on 8x8 pixels, plain SGD."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
@@ -40,7 +38,7 @@ class StaleDigits(Recipe):
             _place(images, arithmetic) for images in digits.split(digits.read_digits(), task.holdout)
         )
         self._pixels, self._labels = training
-        self.samples = len(self._labels)
+        self.samples, self.held_out = len(self._labels), len(self._validation[1])
         network = nn.Sequential(
             nn.Linear(self._pixels.shape[1], options["hidden"]), nn.ReLU(), nn.Linear(options["hidden"], _CLASSES)
         )
@@ -52,8 +50,8 @@ class StaleDigits(Recipe):
     def batch(self, indices: torch.Tensor) -> Pair:
         return self._cast(self._pixels[indices]), self._labels[indices]
 
-    def loss(self, model: nn.Module, batch: Pair) -> torch.Tensor:
-        return _cross_entropy(model(batch[0]), batch[1])  # shares are equal: the mean of the workers' means
+    def validation(self) -> Iterator[Pair]:
+        yield self._validation
 
     def optimizer(
         self,
@@ -66,18 +64,11 @@ class StaleDigits(Recipe):
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         assert isinstance(model, StaleWorkers)  # noqa: S101 - our own logic
-        pixels, labels = self._validation
-        logits = model(pixels.to(next(model.parameters()).dtype))
-        return {
-            "val_accuracy": float((logits.argmax(dim=1) == labels).double().mean()),
-            "val_loss": float(_cross_entropy(logits, labels)),
-            "simulated_staleness": model.mean_delay(),
-        }
+        return {**super().evaluate(model), "simulated_staleness": model.mean_delay()}
 
     def facts(self) -> Mapping[str, object]:
         return {
-            "training_samples": self.samples,
-            **counted_in("val_accuracy", len(self._validation[1])),
+            **super().facts(),
             "simulated": True,
             "workers": self._workers,
             "staleness": self._staleness,
@@ -105,8 +96,3 @@ def _place(images: digits.Images, arithmetic: Arithmetic) -> Pair:
     pixels = raw.view(len(images), images.height * images.width).float() / images.largest
     labels = torch.frombuffer(bytearray(images.labels), dtype=torch.uint8).long()
     return pixels.to(arithmetic.device), labels.to(arithmetic.device)
-
-
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    # sums of exponentials overflow in 16 bits
-    return F.cross_entropy(logits if logits.dtype is torch.float64 else logits.float(), labels)

@@ -11,7 +11,6 @@ from shape import MASK, UNASKED, Shape
 
 from hpcml_train.data.texts import TEXTS, read_text
 from hpcml_train.data.windows import Windows
-from hpcml_train.loop import counted_in
 from hpcml_train.task import Task
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -50,12 +49,10 @@ class Batches:
     def facts(self) -> Mapping[str, object]:
         """Return details of the event ``training``."""
         starts = self._windows.validation_starts
-        guesses = int((self._at(starts[:1])[-1] != UNASKED).sum())
         return {
             "training_samples": len(self),
-            **counted_in("val_accuracy", len(starts), each=guesses),
-            "text_sha256": self._text.sha256,
-            "text_bytes": len(self._text),
+            "validation_samples": len(starts),
+            **self._text.facts(),
         }
 
     def _at(self, starts: Array) -> tuple[Array, ...]:

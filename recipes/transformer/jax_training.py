@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,6 @@ from batches import Array, Batches
 from jax_models import Transformer, Weights, first_weights
 from shape import UNASKED, Shape
 
-from hpcml_client import Checkpoints, Client
 from hpcml_train.continuing import continue_text
 from hpcml_train.jax.arithmetic import Arithmetic
 from hpcml_train.jax.recipe import Recipe
@@ -72,9 +72,7 @@ class LanguageModelling(Recipe):
         return _sum_of_losses(logits, labels), (logits.argmax(axis=-1) == labels).sum()
 
 
-def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
-    """Train as *task* says; return False where it left at a checkpoint."""
-    return train_recipe(run, task, checkpoints, LanguageModelling)
+train = partial(train_recipe, make=LanguageModelling)
 
 
 def _asked(labels: jax.Array | Array) -> jax.Array:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from models import UNet
 from overlap import Overlap
 from pixels import EVALUATION_BATCH, Options, open_masked
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
-from hpcml_client import Checkpoints, Client
 from hpcml_train.data.masks import IGNORED, Masked
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.bases import cross_entropy
 from hpcml_train.torch.recipe import Recipe
 from hpcml_train.torch.training import train as train_recipe
 
@@ -42,7 +42,7 @@ class Segmentation(Recipe):
 
     def loss(self, model: nn.Module, batch: Pair) -> torch.Tensor:
         images, masks = batch
-        return _cross_entropy(model(images), masks)
+        return _loss_of_pixels(model(images), masks)
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         images, masks = self._validation
@@ -53,7 +53,7 @@ class Segmentation(Recipe):
             logits = model(images[part].to(dtype))
             overlap.add(logits.argmax(dim=1), masks[part])
             count = int((masks[part] != IGNORED).sum())
-            loss += float(_cross_entropy(logits, masks[part])) * count if count else 0.0
+            loss += float(_loss_of_pixels(logits, masks[part])) * count if count else 0.0
             known += count
         return {"val_mean_iou": overlap.mean(), "val_loss": loss / known}
 
@@ -67,14 +67,9 @@ class Segmentation(Recipe):
         return images.to(device), torch.from_numpy(masked.masks).to(device).long()
 
 
-def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
-    """Train as *task* says; return False where it left at a checkpoint."""
-    return train_recipe(run, task, checkpoints, Segmentation)
+train = partial(train_recipe, make=Segmentation)
 
 
-def _cross_entropy(logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+def _loss_of_pixels(logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
     """Return the mean over the pixels, one after the other: the kernel for pictures is not deterministic on a GPU."""
-    # sums of exponentials overflow in 16 bits; autocast computes them in FP32 too
-    wide = logits if logits.dtype is torch.float64 else logits.float()
-    pixels = wide.permute(0, 2, 3, 1).reshape(-1, wide.shape[1])
-    return F.cross_entropy(pixels, masks.reshape(-1), ignore_index=IGNORED)
+    return cross_entropy(logits.permute(0, 2, 3, 1), masks, ignored=IGNORED)

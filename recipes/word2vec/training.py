@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 from words import UNKNOWN, Tokenizer, pad, split_words
 
-from hpcml_client import Checkpoints, Client
 from hpcml_train.data.texts import TEXTS, Span, read_text, split_spans
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
@@ -79,8 +79,7 @@ class WordVectors(Recipe):
             "training_samples": self.samples,
             "validation_samples": len(self._validation),
             "vocabulary": len(self.tokenizer),
-            "text_bytes": len(self._text),
-            "text_sha256": self._text.sha256,
+            **self._text.facts(),
         }
 
     def results(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, Mapping[str, object]]:
@@ -131,9 +130,7 @@ class WordVectors(Recipe):
         return words, others, self._weights(words)
 
 
-def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
-    """Train as *task* says; return False where it left at a checkpoint."""
-    return train_recipe(run, task, checkpoints, WordVectors)
+train = partial(train_recipe, make=WordVectors)
 
 
 def _samples(numbers: list[int], spans: Iterable[Span], length: int, device: torch.device) -> torch.Tensor:

@@ -531,23 +531,27 @@ def test_of_files_of_tensorboard_the_one_begun_first_comes_first_whatever_its_fo
     assert [source.label for source in found] == ["zebra", "mole", "ant", "begun"]
 
 
-def test_a_log_that_is_a_table_is_read_whatever_it_is_called(
+def test_a_table_of_metrics_is_read_whatever_it_is_called(
     tmp_path: Path, follow: Callable[..., MetricsFollower]
 ) -> None:
     follower = follow("auto")
     for name, text in {
         "training.log": "epoch,accuracy,loss\n0,0.5,0.25\n",  # Keras' CSVLogger
+        "out/seed1.csv": "step,reward\n1,9\n",
+        "predicted.csv": "id,score\n1,0.5\n",
+        "path.csv": "step,x,y\n1,0.5,0.25\n",
         "notes.txt": "a,b\n1,2\n",
         "said.log": "epoch, loss\nnone, yet\n",
         "run.log": "epoch 1, loss 0.5\n1,2\n",
         "begun.txt": "epoch,val_loss\n",
     }.items():
+        (tmp_path / "work" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "work" / name).write_text(text)
 
     follower.stop(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
-    assert points == {"accuracy": [(0, 0.5)], "loss": [(0, 0.25)]}
+    assert points == {"accuracy": [(0, 0.5)], "loss": [(0, 0.25)], "reward": [(1, 9.0)]}
     assert "metrics_trouble" not in told
 
 

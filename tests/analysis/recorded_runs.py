@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from hpcml.analysis.compare.result import Cell, Interval, Row
 from hpcml.analysis.nodes import Measured, ratio
-from hpcml.model.comparison import Cell, Interval, Row
 from hpcml.model.records import MetricSummary, Point, RunRecord
 from hpcml.model.state import State
 

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.compare.result import ComparisonRequest, Row
 from hpcml.analysis.stats import log_rank
-from hpcml.model.comparison import ComparisonRequest, Row
 from hpcml.model.records import Point, RunRecord
 from hpcml.report.finding import sentence
 from tests.analysis.recorded_runs import arm, texts

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from recorded_runs import arm, curve, curves, run, summary, texts
 
 from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.compare.result import Cell, Comparison, ComparisonRequest, Row
 from hpcml.analysis.stats import LEAST_SEEDS
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Row
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.state import State
 

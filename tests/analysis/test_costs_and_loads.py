@@ -7,9 +7,9 @@ import pytest
 from recorded_runs import arm, curves, run, summary, texts
 
 from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.compare.result import ComparisonRequest, Cost, Load, Row
 from hpcml.analysis.rates import attained, samples_per_step
 from hpcml.analysis.steady import SteadyState, Window
-from hpcml.model.comparison import ComparisonRequest, Cost, Load, Row
 from hpcml.model.records import Point, RunRecord, Usage, Work
 
 VALUES = [0.910, 0.913, 0.908, 0.912, 0.911]

@@ -12,9 +12,9 @@ from recorded_runs import ratio_of as ratio
 from statsmodels_said import said
 from verdict_by_interval import verdict
 
+from hpcml.analysis.compare.result import Interval
 from hpcml.analysis.plan import pooled
 from hpcml.analysis.stats import correlation, mean, paired, sd, welch
-from hpcml.model.comparison import Interval
 
 FP32 = [0.910, 0.913, 0.908, 0.912, 0.911]
 AMP = [0.905, 0.909, 0.907, 0.911, 0.906]

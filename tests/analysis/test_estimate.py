@@ -11,7 +11,7 @@ from recorded_runs import FACTS, PARAMS
 from recorded_runs import run as recorded
 
 from hpcml.analysis.estimate import estimate, find_pace, find_precedents, suggest_walltime_s
-from hpcml.model.planning import Estimate, Forecast, Wanted
+from hpcml.analysis.planning import Estimate, Forecast, Wanted
 from hpcml.model.records import Point, RunRecord, Usage
 from hpcml.model.state import State
 

@@ -8,8 +8,8 @@ from recorded_runs import FACTS, arm, run, texts
 
 from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.compare.factor import natural
+from hpcml.analysis.compare.result import ComparisonRequest
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import ComparisonRequest
 from hpcml.model.records import RunRecord, Usage
 from hpcml.model.state import State
 

@@ -10,9 +10,9 @@ import pytest
 from recorded_runs import arm, run, summary, texts
 
 from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.compare.result import ComparisonRequest, Row
 from hpcml.analysis.stats import share_interval
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import ComparisonRequest, Row
 from hpcml.model.failure_causes import Cause
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State

@@ -13,8 +13,8 @@ from scaling_runs import Sweep
 
 from benchmarks.speed_rates import bound_holds, help_claims, node_coverage
 from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.compare.result import ComparisonRequest, Row
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
-from hpcml.model.comparison import ComparisonRequest, Row
 from hpcml.model.records import Point, RunRecord, Usage
 from tests.effort import times
 

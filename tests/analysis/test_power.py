@@ -11,7 +11,7 @@ from verdict_by_interval import verdict as said_by_interval
 
 from hpcml.analysis import stats as statistics
 from hpcml.analysis.plan import MOST_SEEDS, pooled, power, seeds_needed, smallest_margin
-from hpcml.model.planning import WantedVerdict
+from hpcml.analysis.planning import WantedVerdict
 
 # Simulated in a study made before this code: docs/statistics.md.
 WELCH = {

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from recorded_runs import arm, curves, texts
 
 from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.compare.result import ComparisonRequest, Row, Speed
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import ComparisonRequest, Row, Speed
 
 VALUES = [0.910, 0.913, 0.908, 0.912, 0.911]
 STEP_S = {"fp32": 0.02, "tf32": 0.5, "fp8_e4m3": 0.7}

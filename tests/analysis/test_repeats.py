@@ -10,7 +10,7 @@ from recorded_runs import curves, run, summary, texts
 from scipy import stats
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.model.comparison import ComparisonRequest, Row
+from hpcml.analysis.compare.result import ComparisonRequest, Row
 from hpcml.model.records import RunRecord
 
 SLOW, FAST = [0.0778, 0.0586, 0.0605, 0.0580, 0.0490, 0.0611], [0.0147, 0.0109, 0.0228, 0.0069, 0.0160]

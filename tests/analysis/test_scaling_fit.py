@@ -5,7 +5,7 @@ import pytest
 from scaling_runs import amdahl, gustafson
 
 from hpcml.analysis.scaling.fit import fit_serial_share
-from hpcml.model.scaling import Kind
+from hpcml.analysis.scaling.result import Kind
 
 GPUS = (1, 2, 4, 8)
 REPLICATIONS = 1500

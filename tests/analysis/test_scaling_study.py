@@ -8,10 +8,10 @@ import pytest
 from scaling_runs import Sweep, amdahl, constant, gustafson
 
 from hpcml.analysis.scaling.cells import Over
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.errors import ComparisonError
 from hpcml.model.records import Point, Usage, Work
-from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
 from hpcml.model.state import State
 from hpcml.units import one_or_many
 
@@ -65,7 +65,7 @@ def test_steps_that_recur_slowly_on_more_devices_count_in_the_speed_up() -> None
     two = points(cell)[2]
     assert two.speedup == pytest.approx(1.0, rel=0.03)
     assert two.samples_per_s == pytest.approx(640, rel=0.03)
-    assert any("speeds are of mean step times" in remark for remark in cell.remarks)
+    assert any("speeds are of mean step times" in flag.text for flag in cell.flags)
     assert not any("2 GPUs pay" in sentence for sentence in cell.sentences)
 
 
@@ -141,7 +141,7 @@ def test_runs_that_failed_are_in_the_table_with_their_cause() -> None:
     assert (found[8].n, found[8].n_failed) == (0, 2)
     assert found[8].speedup is None
     assert (found[4].n, found[4].n_failed) == (5, 1)
-    assert "1 of 6 ended runs failed: NODE_FAIL" in found[4].flags
+    assert "1 of 6 ended runs failed: NODE_FAIL" in {flag.text for flag in found[4].flags}
     assert cell.sentences[0] == "no run on 8 GPUs came through: 2 of 2 ended runs failed: OUT_OF_MEMORY (2)"
     assert len(cell.excluded) == 3
 
@@ -307,10 +307,10 @@ def test_what_a_program_says_of_itself_is_held_against_what_was_configured() -> 
 
     found = points(only(study(sweep, ScalingRequest(kind="strong"))))
 
-    assert "the program says that it used 1, not 2" in found[2].flags
-    assert any("the 64 that were configured: the program's number counts" in flag for flag in found[2].flags)
+    assert "the program says that it used 1, not 2" in {flag.text for flag in found[2].flags}
+    assert any("the 64 that were configured: the program's number counts" in flag.text for flag in found[2].flags)
     assert found[2].speedup == pytest.approx(2, rel=0.05)  # by samples, of which a step took twice as many
-    assert not any("says that it used" in flag for flag in found[1].flags)
+    assert not any("says that it used" in flag.text for flag in found[1].flags)
 
 
 def test_energy_gpu_hours_communication_and_waiting_are_told_where_they_were_measured() -> None:
@@ -329,8 +329,8 @@ def test_energy_gpu_hours_communication_and_waiting_are_told_where_they_were_mea
     assert found[2].energy_kj == pytest.approx(12.8)
     assert found[1].communication_share == pytest.approx(0)
     assert found[2].communication_share == pytest.approx(0.2)
-    assert any("waits for input 33 % of the time" in flag for flag in found[1].flags)
-    assert any("waits for input 50 % of the time" in flag for flag in found[2].flags)
+    assert any("waits for input 33 % of the time" in flag.text for flag in found[1].flags)
+    assert any("waits for input 50 % of the time" in flag.text for flag in found[2].flags)
 
 
 def test_a_user_s_own_program_has_no_weak_scaling_unless_it_counts_its_samples() -> None:
@@ -345,7 +345,7 @@ def test_a_user_s_own_program_has_no_weak_scaling_unless_it_counts_its_samples()
     silent, counting = only(study(sweep(lambda _: None))), only(study(sweep(lambda gpus: Work(samples=64.0 * gpus))))
 
     assert points(silent)[2].speedup is None
-    assert any("how many samples a step takes is not known" in remark for remark in silent.remarks)
+    assert any("how many samples a step takes is not known" in flag.text for flag in silent.flags)
     assert points(counting)[2].speedup == pytest.approx(2, rel=0.05)
 
 

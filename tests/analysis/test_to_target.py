@@ -8,8 +8,8 @@ import pytest
 from recorded_runs import arm, run, summary, texts
 
 from hpcml.analysis.compare.comparison import compare
+from hpcml.analysis.compare.result import Comparison, ComparisonRequest, Row, ToTarget
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import Comparison, ComparisonRequest, Row, ToTarget
 from hpcml.model.query_results import TelemetrySpan, Timeline
 from hpcml.model.records import Point, RunRecord, Usage
 from hpcml.model.state import State

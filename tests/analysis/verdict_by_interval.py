@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcml.model.comparison import Interval, Verdict
+from hpcml.analysis.compare.result import Interval, Verdict
 
 
 def verdict(ci90: Interval | None, margin: float | None, *, higher_is_better: bool) -> Verdict:

@@ -253,14 +253,14 @@ def test_a_table_of_which_nothing_is_better_is_advised_after_what_was_printed(hp
 
 
 def test_files_that_are_named_by_their_seeds_are_advised_by_one_pattern(hpcml: Hpcml) -> None:
-    write = ["--", "bash", "-c", "mkdir out; echo step,acc > out/seed{seed}.csv; echo 1,0.5 >> out/seed{seed}.csv"]
+    write = ["--", "bash", "-c", r"mkdir out; printf 'step\tacc\n1\t0.5\n' > out/seed{seed}.tsv"]
 
     advised = hpcml("run", "-m", "seed=3,10", *write)
     named = hpcml(
-        "run", "-m", "seed=3,10", "workload.metrics_from=[auto,out/seed*.csv]", "objective.metric=acc", *write
+        "run", "-m", "seed=3,10", "workload.metrics_from=[auto,out/seed*.tsv]", "objective.metric=acc", *write
     )
 
-    assert "workload.metrics_from='[auto,out/seed*.csv]' reads the file" in advised.stderr
+    assert "workload.metrics_from='[auto,out/seed*.tsv]' reads the file" in advised.stderr
     assert named.stdout.count("COMPLETED acc 0.5") == 2
 
 

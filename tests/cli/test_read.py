@@ -15,7 +15,7 @@ from tests.cli.test_annotate import shown, without_the_store
 TRAINS = """
 import sys, time
 scale = int(sys.argv[1])
-with open("history.csv", "w") as file:
+with open("history.dat", "w") as file:
     file.write("epoch,acc,time\\n")
     for epoch in range(1, 5):
         file.write(f"{epoch},{0.5 + epoch / 10 + scale / 100},{time.time()}\\n")
@@ -24,7 +24,7 @@ print("done", file=sys.stderr)
 """
 TRAIN = ("--", sys.executable, "train.py", "{scale}")
 RULE = 'workload.metrics=[{pattern: "^.(?P<step>\\d+).*loss=(?P<loss>\\S+)"}]'
-FILE = "workload.metrics_from=[auto,history.csv]"
+FILE = "workload.metrics_from=[auto,history.dat]"
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_where_no_file_is_left_that_is_said_and_not_that_none_was_written(hpcml:
 
     none_found = hpcml("read", "@1", "workload.metrics_from=auto")
     shutil.rmtree(f"{run['path']}/work")
-    all_gone = hpcml("read", "@1", "workload.metrics_from=history.csv")
+    all_gone = hpcml("read", "@1", "workload.metrics_from=history.dat")
 
     assert (none_found.returncode, all_gone.returncode) == (1, 1)
     assert "no file of metrics is among what it wrote" in said_in_one_line(none_found)

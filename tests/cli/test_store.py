@@ -112,7 +112,7 @@ def test_a_pipe_in_the_place_of_a_store_is_told_and_not_waited_for(hpcml: Hpcml,
     assert (done.returncode, "is no regular file" in said_in_one_line(done)) == (2, True)
 
 
-def test_backup_and_compact_say_what_they_did(hpcml: Hpcml, done_run: str, tmp_path: Path) -> None:
+def test_a_backup_is_named_and_replaces_nothing(hpcml: Hpcml, done_run: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
 
     written = hpcml("sync", "--backup", str(copy))
@@ -124,10 +124,6 @@ def test_backup_and_compact_say_what_they_did(hpcml: Hpcml, done_run: str, tmp_p
     assert "is there already" in said_in_one_line(again)
     assert f"wrote {hpcml.home}/store.db.backup-" in beside.stdout
     assert [record["uid"] for record in json.loads(hpcml("--store", str(copy), "runs", "--json").stdout)] == [done_run]
-    done = hpcml("sync", "--compact")
-    assert done.returncode == 0, done.stderr
-    assert ", now " in done.stdout.splitlines()[-1]
-    assert [record["uid"] for record in hpcml.runs()] == [done_run]
 
 
 def test_a_server_is_looked_after_by_its_own_tools(hpcml: Hpcml) -> None:

@@ -52,6 +52,20 @@ def test_a_terminal_shows_each_run(hpcml: Hpcml) -> None:
     assert "2 of 2 runs completed" in said
 
 
+def test_a_terminal_shows_how_many_of_many_run_directories_were_read(hpcml: Hpcml) -> None:
+    for number in range(1000):
+        (folder := hpcml.home / "runs" / "default" / f"20260528-202640-{number:08}").mkdir(parents=True)
+        (folder / "run.json").touch()  # which says nothing: that is faster than a run
+
+    piped = hpcml("sync")
+    code, said = talk(hpcml, ["sync"], prompt="\0", answer="")
+
+    assert code == 1, said
+    assert "reading 1000 run directories" in said
+    assert "100%" in said
+    assert "reading 1000" not in piped.stdout + piped.stderr
+
+
 def test_with_a_closed_input_nobody_is_asked(hpcml: Hpcml) -> None:
     assert hpcml("run", program("pass")).returncode == 0
     line = f"{shlex.join(HPCML)} rm @1 <&-"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcml.analysis.compare.result import ComparisonRequest
 from hpcml.commands.compare import compare_runs
 from hpcml.commands.selection import Selection
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import ComparisonRequest
 from hpcml.model.precision import PrecisionName
 from hpcml.model.run import Precision
 from hpcml.paths import Places

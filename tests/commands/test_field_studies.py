@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import hpcml
+from hpcml.analysis.compare.result import Row
 from hpcml.api.store import Store
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import Row
 from hpcml.model.precision import PrecisionName
 from hpcml.model.run import Objective, Precision
 from tests.effort import times

@@ -11,7 +11,8 @@ import pytest
 
 from hpcml.errors import ConfigError, ImageError
 from hpcml.images.cache import Cache, locate, remove_tree, sha256_of
-from hpcml.model.image import ImageRecord, key_of
+from hpcml.images.key import key_of
+from hpcml.model.image import ImageRecord
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.lock import Lock, try_lock
 

@@ -8,8 +8,8 @@ import pytest
 
 from hpcml.errors import ConfigError
 from hpcml.images.definition import define, local_base_of, reference_of, remarks
+from hpcml.images.key import Definition
 from hpcml.model.container import Container, ContainerKind
-from hpcml.model.image import Definition
 from hpcml.paths import resource_dir
 
 DIGEST = f"sha256:{'ab' * 32}"

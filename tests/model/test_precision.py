@@ -19,10 +19,6 @@ V100 = Device(kind="cuda", name="Tesla V100-SXM2-16GB", compute_capability=(7, 0
 UNKNOWN = Device(kind="cuda")
 
 
-def test_every_precision_has_a_row() -> None:
-    assert set(CAPABILITIES) | {PrecisionName.own} == set(PrecisionName)
-
-
 @pytest.mark.parametrize("name", ["fp64", "fp32", "amp_bf16", "bf16"])
 def test_a_cpu_does_natively_what_it_has_kernels_for(name: str) -> None:
     assert decide_numerics(PrecisionName[name], Numerics.auto, CPU) is Numerics.native

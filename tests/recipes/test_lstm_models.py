@@ -40,7 +40,7 @@ NEW_BIAS = [0.65028, 0.15063, 0.20364, 0.10536]
 
 
 def cell(dtype: torch.dtype) -> torch.nn.LSTM:
-    network = models.NextToken(models.Shape(embedding=2, width=1), 3).to(dtype)
+    network = models.Recurrent(models.Shape(embedding=2, width=1), 3).to(dtype)
     lstm: torch.nn.LSTM = network.lstm
     with torch.no_grad():
         lstm.weight_ih_l0.copy_(torch.tensor(WEIGHT))
@@ -96,7 +96,7 @@ def test_one_step_down_the_gradient_gives_the_printed_weights() -> None:
 
 
 def test_a_plain_network_computes_what_the_course_writes() -> None:
-    network = models.NextToken(models.Shape(cell="rnn", embedding=2, width=3), 4).double()
+    network = models.Recurrent(models.Shape(cell="rnn", embedding=2, width=3), 4).double()
     rnn, x = network.rnn, torch.randn(1, 5, 2, dtype=torch.float64)
 
     found = rnn(x)[0]
@@ -141,7 +141,7 @@ def test_every_file_says_every_option_and_gives_the_network_it_claims(
 ) -> None:
     recipe, options = read_recipe(RECIPES / "lstm"), options_of(name)
 
-    network = models.NextToken(models.Shape(**options), vocabulary)
+    network = models.Recurrent(models.Shape(**options), vocabulary)
 
     assert set(options) == set(recipe.options)
     assert [recipe.options[key].complaint(value) for key, value in options.items()] == [None] * len(options)
@@ -150,7 +150,7 @@ def test_every_file_says_every_option_and_gives_the_network_it_claims(
 
 def test_the_operations_of_a_step_are_those_of_its_products() -> None:
     shape = models.Shape(width=16, embedding=8, context=5)
-    network, tokens = models.NextToken(shape, 7), torch.zeros(3, 5, dtype=torch.long)
+    network, tokens = models.Recurrent(shape, 7), torch.zeros(3, 5, dtype=torch.long)
 
     counted = count_step(network, tokens, lambda model, batch: model(batch).sum())
 

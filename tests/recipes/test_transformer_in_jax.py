@@ -52,9 +52,8 @@ for run_dir in sys.argv[2:]:
         model, orders = recipe.model.double(), sample_orders(recipe.samples, task)
         drawn = batches.Batches(task, training.Shape.of(task.options))  # windows in the order of JAX, hidden as there
         def as_torch(batch):
-            *inputs, labels = (torch.tensor(part).long() for part in batch)
-            return tuple(inputs), labels
-        recipe._validation = lambda: map(as_torch, drawn.validation())
+            return tuple(torch.tensor(part).long() for part in batch)
+        recipe.validation = lambda: map(as_torch, drawn.validation())
         missing = model.load_state_dict({name: torch.tensor(value) for name, value in first.items()}, strict=False)
         assert (missing.missing_keys, missing.unexpected_keys) == (["head.weight"], []), missing  # the embedding's
         optimizer, losses = torch.optim.Adam(model.parameters(), lr=task.learning_rate), []
@@ -138,7 +137,6 @@ def test_from_the_same_weights_it_goes_where_torch_goes(
         assert found.series(name)[-1] == pytest.approx(torch[name], rel=1e-12)
     for name in ("training_samples", "validation_samples", "text_bytes", "text_sha256"):
         assert found.events["training"][name] == torch[name]
-    assert found.events["facts"]["metric_resolution.val_accuracy"] == torch["metric_resolution.val_accuracy"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -169,7 +167,7 @@ def test_each_precision_begins_where_fp32_does_and_learns(runs: dict[str, Record
 def test_it_reports_what_the_torch_half_reports(runs: dict[str, Recorded]) -> None:
     found = runs["fp32"]
 
-    assert set(found.events) == {"facts", "framework", "precision", "training", "work", "memory", "final", "closed"}
+    assert set(found.events) == {"framework", "precision", "training", "work", "memory", "final", "closed"}
     assert [record.step for record in found.metrics] == list(range(1, STEPS + 1))
     assert set(found.metrics[0].values) == {"loss", "step_time_s", "data_time_s"}
     assert [record.step for record in found.metrics if "val_loss" in record.values] == [3, 6]

@@ -48,9 +48,6 @@ def test_what_is_reported_says_what_was_trained_on_what(folder: Path, kind: str)
     assert 0 <= found.series("val_accuracy")[0] <= 1
     assert found.events["training"]["text_bytes"] == len(SQUARES)
     assert found.events["training"]["validation_samples"] == 8
-    step = found.events["facts"]["metric_resolution.val_accuracy"]
-    assert (right := found.series("val_accuracy")[0] / step) == pytest.approx(round(right))
-    assert kind != "decoder" or step == 1 / (8 * 32)
     work = found.events["work"]
     assert (work["samples"], work["tokens"], work["flops_doubt"]) == (4.0, 4.0 * 32, None)
     assert work["model_flops"] > 0

@@ -6,13 +6,13 @@ import math
 import random
 from typing import Any
 
-from hpcml.model.comparison import Cost, Load, ToTarget
-from hpcml.model.publication import GroupCurves, Origin, Publication
-from hpcml.model.query_results import Band, Curves, Level, ReportGroup, TelemetrySpan, Timeline
+from hpcml.analysis.attained import Attained, Attainment, Published
+from hpcml.analysis.compare.result import Band, Cost, Level, Load, ReportGroup, ToTarget
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint, SerialShare
+from hpcml.model.query_results import Curves, TelemetrySpan, Timeline
 from hpcml.model.records import Point, RunRecord, Usage
-from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint, SerialShare
 from hpcml.model.state import State
-from hpcml.model.utilization import Attained, Attainment, Published
+from hpcml.report.contents import GroupCurves, Origin, Publication
 from tests.report.report_values import ci, comparison, difference, flag, row, run, speed, summary
 
 HOSTILE = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.console import Console, RenderableType
 
-from hpcml.model.comparison import Comparison
-from hpcml.model.publication import Publication
-from hpcml.model.scaling import Scaling
-from hpcml.model.utilization import Attainment
+from hpcml.analysis.attained import Attainment
+from hpcml.analysis.compare.result import Comparison
+from hpcml.analysis.scaling.result import Scaling
 from hpcml.report.comparison import comparison_document
+from hpcml.report.contents import Publication
 from hpcml.report.publication import publication_document
 from hpcml.report.render.data import as_csv, as_json
 from hpcml.report.render.html.page import as_page

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hpcml.model.comparison import (
+from hpcml.analysis.compare.result import (
     Cell,
     Comparison,
     Difference,
     Discrepancy,
     Excluded,
-    Flag,
-    FlagCode,
     Interval,
     Occurrence,
     Row,
     Speed,
 )
+from hpcml.analysis.flags import Flag, FlagCode
 from hpcml.model.records import MetricSummary, RunRecord, StoredEvent
 from hpcml.model.state import State
 

@@ -21,7 +21,8 @@ from rendered import (
 from report_values import EVIL, ci, comparison, difference, flag, row, speed
 from rich.console import Console
 
-from hpcml.model.comparison import Comparison, Cost, Discrepancy, Excluded, FlagCode, Load, Losses, Occurrence, ToTarget
+from hpcml.analysis.compare.result import Comparison, Cost, Discrepancy, Excluded, Load, Losses, Occurrence, ToTarget
+from hpcml.analysis.flags import FlagCode
 
 
 def measured() -> Comparison:

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 from rendered import report_page
 
-from hpcml.model.comparison import Discrepancy, Occurrence
+from hpcml.analysis.compare.result import Discrepancy, Occurrence
 from tests.report.publication_values import HOSTILE, LEVELS, full_comparison, publication, runs_of
 from tests.report.report_values import flag, row
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rendered import comparison_latex
 from report_values import comparison
 
-from hpcml.model.comparison import Discrepancy, Occurrence
+from hpcml.analysis.compare.result import Discrepancy, Occurrence
 from hpcml.report.document import Column, Document, Listing, Remarks, Section
 from hpcml.report.render.latex import as_latex, as_latex_report, escaped
 from hpcml.report.text import safe

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from report_values import EVIL
+from report_values import EVIL, flag
 from rich.console import Console
 
-from hpcml.model.comparison import Interval
-from hpcml.model.planning import Design, Estimate, Forecast, PowerCell, PowerPlan, Spread, Total, Wanted
+from hpcml.analysis.compare.result import Interval
+from hpcml.analysis.planning import Design, Estimate, Forecast, PowerCell, PowerPlan, Spread, Total, Wanted
 from hpcml.report.estimate import estimate_document
 from hpcml.report.plan import power_document
 from hpcml.report.render.data import as_csv, as_json
@@ -144,7 +144,7 @@ def power_plan(where: str = "digits_cnn", sd: float = 0.004) -> PowerPlan:
         margin_source="command line",
         seeds={"fp32": 5, "tf32": 5},
         designs=[design],
-        remarks=("the spread itself is hardly known",),
+        flags=(flag("the spread itself is hardly known"),),
     )
     return PowerPlan(
         by="precision",

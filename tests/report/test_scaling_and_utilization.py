@@ -16,12 +16,12 @@ from rendered import (
     scaling_markdown,
     scaling_renderable,
 )
-from report_values import EVIL, ci
+from report_values import EVIL, ci, flag
 from rich.console import Console, RenderableType
 
-from hpcml.model.comparison import Excluded
-from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint, SerialShare
-from hpcml.model.utilization import Attained, Attainment, Published
+from hpcml.analysis.attained import Attained, Attainment, Published
+from hpcml.analysis.compare.result import Excluded
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint, SerialShare
 from hpcml.report.document import Figure, Listing
 from hpcml.report.scaling import scaling_section
 from hpcml.report.text_charts import bar
@@ -35,7 +35,7 @@ REFERENCE = ScalingPoint(
 EIGHT = replace(
     REFERENCE, devices=8, n=4, n_failed=1, step_ms=20.0, samples_per_s=3200.0, speedup=5.0, speedup_ci95=ci(4.9, 5.1),
     efficiency=0.625, efficiency_ci95=ci(0.6125, 0.6375), cost=1.6, gain=1.02, gain_ci95=ci(0.99, 1.05),
-    communication_share=0.21, flags=("1 of 5 ended runs failed: OUT_OF_MEMORY",),
+    communication_share=0.21, flags=(flag("1 of 5 ended runs failed: OUT_OF_MEMORY"),),
 )  # fmt: skip
 CELL = ScalingCell(
     kind="strong",
@@ -55,7 +55,7 @@ ROW = Attained(
     where={"model": "lstm", "strategy": "ddp"}, precision="tf32", device="cuda (A100)", devices=4, n=5, step_ms=12.5,
     samples_per_s=5120.0, tokens_per_s=None, model_gflops_per_step=780.0, achieved_tflops=15.6, peak_tflops=156.0,
     peak_basis="data sheet", mfu=0.1, bandwidth_gbs=1555.0, ridge_flop_per_byte=100.3, dram_percent=None,
-    limits=("waits for input 23 % of the time",), flags=("n=3: indicative only",),
+    limits=("waits for input 23 % of the time",), flags=(flag("n=3: indicative only"),),
 )  # fmt: skip
 FIGURE = Published(
     workload="DGEMM",
@@ -66,7 +66,7 @@ FIGURE = Published(
     source="slides",
     note="ERRATUM",
 )
-ATTAINMENT = Attainment(n_runs=5, attained=(ROW,), published=(FIGURE,), remarks=("without a rate: FAILED (1 run)",))
+ATTAINMENT = Attainment(n_runs=5, attained=(ROW,), published=(FIGURE,), flags=(flag("not counted: FAILED (1 run)"),))
 
 
 def printed(renderable: RenderableType, console: Console) -> str:
@@ -117,7 +117,7 @@ def test_programs_get_every_number_whole() -> None:
     document = json.loads(scaling_json(SCALING))
     lines = list(csv.DictReader(io.StringIO(scaling_csv(SCALING))))
 
-    assert document["format"] == 1
+    assert document["format"] == 2
     assert document["cells"][0]["points"][1]["speedup_ci95"] == {"low": 4.9, "high": 5.1, "confidence": 0.95}
     assert document["cells"][0]["fit"]["share"] == 0.09
     assert [line["devices"] for line in lines] == ["1", "8"]
@@ -161,7 +161,7 @@ def test_no_table_of_a_program_mixes_runs_with_published_figures() -> None:
 
     assert [line["mfu"] for line in runs] == ["0.1"]
     assert [line["value"] for line in figures] == ["3660.58"]
-    assert set(json.loads(attainment_json(ATTAINMENT))) >= {"format", "attained", "published", "remarks"}
+    assert set(json.loads(attainment_json(ATTAINMENT))) >= {"format", "attained", "published", "flags"}
     assert "| tf32 | 5 | 4 |" in attainment_markdown(ATTAINMENT)
 
 
@@ -186,8 +186,8 @@ def test_a_report_tells_runs_apart_that_differ_in_a_flag_of_the_program_or_in_th
 def test_hostile_names_stay_text() -> None:
     cell = replace(CELL, where={"model": EVIL}, sentences=(EVIL,), device=EVIL)
     row, figure = replace(ROW, where={"model": EVIL}, device=EVIL, limits=(EVIL,)), replace(FIGURE, workload=EVIL)
-    scaling = Scaling(over="GPUs", n_runs=1, cells=(cell,), pays_from=(EVIL,), remarks=(EVIL,))
-    attainment = Attainment(n_runs=1, attained=(row,), published=(figure,), remarks=(EVIL,))
+    scaling = Scaling(over="GPUs", n_runs=1, cells=(cell,), pays_from=(EVIL,), flags=(flag(EVIL),))
+    attainment = Attainment(n_runs=1, attained=(row,), published=(figure,), flags=(flag(EVIL),))
     for text in (
         printed(scaling_renderable(scaling, console=plain()), plain()),
         printed(attainment_renderable(attainment, console=plain()), plain()),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcml.model.comparison import Interval
+from hpcml.analysis.compare.result import Interval
 from hpcml.report.render.data import json_ready
 from hpcml.report.render.markdown import safe_markdown
 from hpcml.report.text import decimals_for, duration, number, p_value, ratio, safe, to_decimals

@@ -102,7 +102,6 @@ def test_the_rest_of_what_is_known_can_be_asked_for(asked: Database) -> None:
     assert rows(asked, "SELECT t_s, attempt, writer, details FROM events WHERE name = 'note'") == [
         (102.0, 2, "rank0", '{"text":"gone on"}')
     ]
-    assert rows(asked, "SELECT count(*) FROM journals WHERE bad_lines = 0 AND bytes > 0") == [(5,)]
     assert rows(asked, "SELECT * FROM notes") == []
     assert rows(asked, "SELECT sum(n), avg(min_step) + 0.5 FROM metrics WHERE metric = 'loss'") == [(4, 3.5)]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcml.errors import StoreError
-from hpcml.store.conditions import Filter, meets, parse_condition, sorted_by
+from hpcml.store.where import Filter, meets, parse_condition, sorted_by
 
 NOW = datetime.fromisoformat("2026-11-21T12:00:00+01:00")
 

@@ -16,13 +16,13 @@ from hpcml.model.choices import Numerics
 from hpcml.model.run import Model, Workload
 from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
-from hpcml.store.conditions import parse_condition
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all, ingest_run
 from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
 from hpcml.store.query import curve, events, find_runs, get_run
 from hpcml.store.sql import ask
+from hpcml.store.where import parse_condition
 from tests.effort import times
 from tests.store.building import T0, Journal, contents, make_run_dir
 

@@ -1,22 +1,19 @@
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 
 import pytest
 
 from hpcml.errors import StoreError
 from hpcml.runs.layout import RunDir
-from hpcml.store.admin import compact, counts, faults, size_of, torn_parts
+from hpcml.store.admin import faults, torn_parts
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.opening import open_store, place_of
 from hpcml.store.query import curve
 from hpcml.store.views import VIEWS
-from tests.store.building import contents
-from tests.store.test_ingest import UID, a_finished_run, fresh
-from tests.store.test_many_ingesters import make_journals, write_some
+from tests.store.test_ingest import UID, a_finished_run
 
 
 @pytest.fixture(params=["direct", "published"])
@@ -115,42 +112,6 @@ def test_there_must_be_a_store_to_be_checked(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no database"):
         torn_parts(str(tmp_path / "notes.txt"))
     assert torn_parts("postgresql://db/hpcml") == []
-
-
-@pytest.mark.parametrize("mode", ["direct", "published"])
-def test_a_store_becomes_smaller_and_says_the_same(tmp_path: Path, runs: Path, mode: str) -> None:
-    journals = make_journals(runs)
-    store = open_store(str(tmp_path / "store.db"), mode)
-    write_some(journals, 0, random.Random(4))  # noqa: S311
-    ingest_all(store, runs)
-    with store.writing() as connection:
-        connection.exec_driver_sql("CREATE TABLE large AS SELECT randomblob(1000000) AS blob")
-        connection.exec_driver_sql("DROP TABLE large")
-    store.close()
-    before = size_of(store)
-
-    compact(store)
-    store.close()
-
-    after = size_of(store)
-    assert before is not None
-    assert after is not None
-    assert after < before - 900_000
-    assert contents(store) == fresh(tmp_path, runs)
-    assert counts(store) == (4, len(contents(store)["point"]))
-    write_some(journals, 60, random.Random(5))  # noqa: S311
-    ingest_all(store, runs)
-    assert list(faults(store)) == []
-
-
-def test_compact_leaves_the_newest_backup_and_what_is_another_stores(file_store: Database, tmp_path: Path) -> None:
-    names = ["20260101-000000", "20260102-000000"]
-    for day, name in enumerate(names):
-        (tmp_path / f"store.db.backup-0001-{name}").touch()
-        os.utime(tmp_path / f"store.db.backup-0001-{name}", (day, day))
-    (tmp_path / "other.db.backup-0001-20260101-000000").touch()
-
-    assert [file.name for file in compact(file_store)] == [f"store.db.backup-0001-{names[0]}"]
 
 
 def test_a_file_that_is_called_as_a_server_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from hpcml.model.run import Precision, Workload
 from hpcml.model.state import State
 from hpcml.model.training import Training
 from hpcml.runs.layout import RunDir
-from hpcml.store.conditions import parse_condition
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.keys import parts_of, unmet_words
@@ -33,6 +32,7 @@ from hpcml.store.query import (
     runs_meant,
 )
 from hpcml.store.schema import RUN
+from hpcml.store.where import parse_condition
 from tests.effort import times
 from tests.store.building import A_RUN, T0, Journal, make_run_dir
 

@@ -102,11 +102,9 @@ def test_views_answer_in_sql_what_python_answers(store: Database, runs: Path) ->
 
     usage = ask(store, "SELECT uid, energy_j, energy_disagrees FROM usage", limit_s=300).rows
     spans = ask(store, "SELECT t_s, energy_j FROM timelines WHERE device = 'gpu0' ORDER BY t_s", limit_s=300).rows
-    files = ask(store, "SELECT attempt, node, bad_lines FROM samplers", limit_s=300).rows
 
     assert usage == [(UID, 2500.0, 0)]
     assert spans == [(span.t_s, span.energy_j) for span in timelines(store, UID)[0].spans]
-    assert files == [(1, 0, 0)]
 
 
 def test_what_comes_little_by_little_is_what_comes_at_once(store: Database, runs: Path, tmp_path: Path) -> None:
@@ -138,7 +136,6 @@ def test_small_batches_and_torn_lines_change_nothing(store: Database, runs: Path
 
     assert sum(span.samples for span in before[0].spans) == 20
     assert sum(span.samples for span in timelines(store, UID)[0].spans) == 21
-    assert ask(store, "SELECT bad_lines FROM samplers", limit_s=300).rows == [(2,)]
     assert contents(store) == fresh(tmp_path, runs)
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from hpcml.errors import StoreError
 from hpcml.model.record_keys import MEASURED, SCALED, value_of
-from hpcml.store.conditions import parse_condition
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.keys import parts_of
 from hpcml.store.loading import load_runs
 from hpcml.store.query import check_keys, find_runs, get_run
 from hpcml.store.schema import RUN
+from hpcml.store.where import parse_condition
 from tests.store.building import T0, Journal, make_run_dir
 from tests.store.test_ingest import UID
 from tests.store.test_samples import one_run

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hpcml_train.torch import float32
-from hpcml_train.torch.float32 import Float32
+from hpcml_train.torch import observed_float32
+from hpcml_train.torch.observed_float32 import Float32
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_as_found")]
 
@@ -22,8 +22,8 @@ def formats(
     monkeypatch: pytest.MonkeyPatch, device: str, *, allowed: Sequence[str], probed: dict[str, str] | None = None
 ) -> dict[str, str | None]:
     """Return what products of each kind are called where less than FP32 is *allowed*, for the probe too."""
-    monkeypatch.setattr(float32, "tf32_allowed", lambda *_: list(allowed))
-    monkeypatch.setattr(float32, "open_on_cpu", lambda _: list(allowed))
+    monkeypatch.setattr(observed_float32, "tf32_allowed", lambda *_: list(allowed))
+    monkeypatch.setattr(observed_float32, "open_on_cpu", lambda _: list(allowed))
     seen = Float32()
     if probed is not None:
         seen.know_probe(probed, device)
@@ -105,9 +105,9 @@ def test_the_switches_say_what_may_be_tf32(
     settings: dict[str, Any], allowed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
-    monkeypatch.setattr(float32, "_has_tf32", lambda: True)
+    monkeypatch.setattr(observed_float32, "_has_tf32", lambda: True)
 
-    assert sorted(float32.tf32_allowed(settings, None)) == allowed
+    assert sorted(observed_float32.tf32_allowed(settings, None)) == allowed
 
 
 def test_the_drivers_word_is_above_torchs_and_old_gpus_have_no_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,9 +119,9 @@ def test_the_drivers_word_is_above_torchs_and_old_gpus_have_no_tf32(monkeypatch:
     opened = dict.fromkeys(closed, "tf32")
 
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    assert sorted(float32.tf32_allowed(closed, None)) == ["attention", "conv", "linear", "rnn"]
+    assert sorted(observed_float32.tf32_allowed(closed, None)) == ["attention", "conv", "linear", "rnn"]
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-    assert float32.tf32_allowed(opened, "0") == []
+    assert observed_float32.tf32_allowed(opened, "0") == []
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -134,17 +134,17 @@ def test_the_drivers_word_is_above_torchs_and_old_gpus_have_no_tf32(monkeypatch:
     ):
         monkeypatch.setattr(torch.cuda, "device_count", lambda found=capabilities: len(found))
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda at, found=capabilities: found[at])
-        assert bool(float32.tf32_allowed(opened, None)) is has
+        assert bool(observed_float32.tf32_allowed(opened, None)) is has
 
 
 def test_what_a_program_tells_the_driver_when_it_runs_may_be_read_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = dict.fromkeys(("cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision"), "tf32")
 
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-    assert sorted(float32.tf32_allowed(opened, None)) == ["attention", "conv", "linear", "rnn"]
+    assert sorted(observed_float32.tf32_allowed(opened, None)) == ["attention", "conv", "linear", "rnn"]
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
-    assert sorted(float32.tf32_allowed(opened, "0")) == ["attention", "conv", "linear", "rnn"]
-    assert sorted(float32.tf32_allowed({"cuda.matmul.fp32_precision": "ieee"}, "1")) == [
+    assert sorted(observed_float32.tf32_allowed(opened, "0")) == ["attention", "conv", "linear", "rnn"]
+    assert sorted(observed_float32.tf32_allowed({"cuda.matmul.fp32_precision": "ieee"}, "1")) == [
         "attention",
         "conv",
         "linear",
@@ -160,12 +160,12 @@ def test_a_gpu_that_the_program_does_not_use_is_not_asked(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", ask)
 
-    assert float32.tf32_allowed({}, None)
+    assert observed_float32.tf32_allowed({}, None)
 
 
 def test_each_kind_of_layer_has_its_own_switch_on_a_cpu() -> None:
     closed = dict.fromkeys((f"mkldnn.{part}.fp32_precision" for part in ("matmul", "conv", "rnn")), "ieee")
 
-    assert float32.open_on_cpu(closed) == float32.open_on_cpu({}) == []  # older torch has none
-    assert float32.open_on_cpu({**closed, "mkldnn.rnn.fp32_precision": "bf16"}) == [RNN]
-    assert sorted(float32.open_on_cpu(None)) == [ATTENTION, CONV, LINEAR, RNN]  # nobody can read them
+    assert observed_float32.open_on_cpu(closed) == observed_float32.open_on_cpu({}) == []  # older torch has none
+    assert observed_float32.open_on_cpu({**closed, "mkldnn.rnn.fp32_precision": "bf16"}) == [RNN]
+    assert sorted(observed_float32.open_on_cpu(None)) == [ATTENTION, CONV, LINEAR, RNN]  # nobody can read them

@@ -5,24 +5,24 @@ import math
 
 import pytest
 
-from hpcml.model import precision
-from hpcml_client.formats import SHOWS, name_format, name_precision
+from hpcml_client.formats import name_format, name_precision
+from hpcml_client.precisions import PRECISIONS
 
 FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "unknown")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def test_every_precision_is_named_by_what_it_shows_and_nothing_else_is() -> None:
-    assert SHOWS.keys() == {name.name for name in precision.CAPABILITIES}
-    assert len(set(SHOWS.values())) == len(SHOWS)
+    shown = {name: (row.product, row.parameters) for name, row in PRECISIONS.items()}
+    assert len(set(shown.values())) == len(shown)
     for matmul, conv, parameters in itertools.product(FORMATS, FORMATS, DTYPES):
         name = name_precision({"matmul": matmul, "conv": conv}, parameters)
 
-        if name in SHOWS:
-            assert SHOWS[name] == (matmul, parameters)
+        if name in shown:
+            assert shown[name] == (matmul, parameters)
             assert matmul == conv
         else:
-            assert matmul != conv or (matmul, parameters) not in SHOWS.values()
+            assert matmul != conv or (matmul, parameters) not in shown.values()
             assert name == f"mixed(conv={conv}, matmul={matmul}, parameters={parameters})"
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from hpcml_client.formats import SHOWS
 from hpcml_client.observed import (
     NOT_OBSERVED,
     OBSERVED,
@@ -18,6 +17,7 @@ from hpcml_client.observed import (
     read_window,
     shares,
 )
+from hpcml_client.precisions import PRECISIONS
 
 FP32 = {"float32": 1000.0}
 
@@ -32,9 +32,9 @@ def _pure(form: str, *, step: int = 2, parameters: dict[str, float] | None = Non
     return _window((form, "forward", "fc", 1.0), (form, "backward", "fc", 2.0), step=step, parameters=parameters)
 
 
-@pytest.mark.parametrize("precision", [*SHOWS])
+@pytest.mark.parametrize("precision", [*PRECISIONS])
 def test_a_program_that_did_what_was_asked_for_has_the_name_of_it(precision: str) -> None:
-    form, dtype = SHOWS[precision]
+    form, dtype = PRECISIONS[precision].product, PRECISIONS[precision].parameters
 
     windows = [_pure(form, step=step, parameters={dtype: 9.0}) for step in (2, 900)]
 
@@ -44,7 +44,7 @@ def test_a_program_that_did_what_was_asked_for_has_the_name_of_it(precision: str
 
 @pytest.mark.parametrize(("asked", "form"), [*itertools.permutations(["fp32", "tf32", "amp_bf16", "fp64"], 2)])
 def test_a_program_without_a_product_in_the_format_has_not_used_it(asked: str, form: str) -> None:
-    wanted, dtype = SHOWS[form]
+    wanted, dtype = PRECISIONS[form].product, PRECISIONS[form].parameters
 
     assert name_observed([_pure(wanted, parameters={dtype: 5.0})], asked) == f"not used({form})"
 

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hpcml_client.observed import Window, name_observed, read_window
 from hpcml_train.torch import observer
 from hpcml_train.torch.arithmetic import Arithmetic
-from hpcml_train.torch.float32 import Float32
+from hpcml_train.torch.observed_float32 import Float32
 from hpcml_train.torch.observer import Observer
 from hpcml_train.torch.window import Row, active_mode
 from hpcml_train.torch.window import Window as StepWindow

@@ -195,10 +195,7 @@ def test_a_custom_operation_is_named_since_it_counts_nothing() -> None:
     count = count_step(Custom(), labelled(SAMPLES, WIDTH), cross_entropy)
 
     assert count.flops == 2 * 2 * SAMPLES * WIDTH * CLASSES
-    assert count.doubt == (
-        "operations that torch's counter does not know: hpcml_test_work.times; "
-        "modules with parameters in which no product was seen: custom (Times)"
-    )
+    assert count.doubt == "operations that torch's counter does not know: hpcml_test_work.times"
 
 
 def test_a_model_that_needs_its_numbers_has_no_count_and_says_why() -> None:

@@ -24,8 +24,8 @@ from hpcml.runs.files import open_inside
 
 _DEEPEST = 8  # folders below the working directory
 _MOST_ENTRIES = 5_000  # that are looked at: a program may have written a million files
-_OF_LOGS = (".log", ".txt")  # Keras' CSVLogger("training.log")
-_MOST_LOGS = 100  # of which the begin is looked at, the nearest first
+_MAYBE_TABLES = (".csv", ".log", ".txt")  # Keras' CSVLogger("training.log")
+_MOST_TABLES = 100  # of which the begin is looked at, the nearest first
 _LOOKED_AT_BYTES = 4 << 10
 _FEWEST_COLUMNS = 2
 _STATE = "trainer_state.json"
@@ -73,15 +73,15 @@ def sources_in(root: Path, wanted: Sequence[str], *, start: str = ".") -> list[S
     with_events = {PurePath(place).parent for place in places if _kind_of(place) is MetricFiles.tensorboard}
     kinds = {place: _wanted_kind(wanted, place, os.path.relpath(place, start)) for place in places}
     if AUTO in wanted:
-        logs = [place for place in places if kinds[place] is None and place.endswith(_OF_LOGS)][:_MOST_LOGS]
-        kinds |= dict.fromkeys((place for place in logs if _is_table(root, place)), MetricFiles.csv)
+        tables = [place for place in places if kinds[place] is None and place.endswith(_MAYBE_TABLES)][:_MOST_TABLES]
+        kinds |= dict.fromkeys((place for place in tables if _is_table(root, place)), MetricFiles.csv)
     found = [_source(kind, place, with_events) for place, kind in sorted(kinds.items()) if kind is not None]
     order = list(MetricFiles)
     return sorted(found, key=lambda source: (order.index(source.kind), source.place))
 
 
 def _is_table(root: Path, place: str) -> bool:
-    """Tell whether a log begins with names between commas, of steps or of what gets better, and numbers below them."""
+    """Tell whether a file begins with names between commas, of steps and of what gets better, and numbers below."""
     try:
         with open_inside(root, root / place) as file:
             lines = file.read(_LOOKED_AT_BYTES).decode("utf-8-sig", "replace").splitlines()[:2]
@@ -90,7 +90,7 @@ def _is_table(root: Path, place: str) -> bool:
     names, *rows = ([cell.strip() for cell in line.split(",")] for line in lines or [""])
     if len(names) < _FEWEST_COLUMNS or not all(map(COLUMN.fullmatch, names)):
         return False
-    is_of_metrics = any(name.lower() in STEPS or goal_by_name(name) for name in names)
+    is_of_metrics = any(name.lower() in STEPS for name in names) and any(map(goal_by_name, names))
     return is_of_metrics and any(len(row) == len(names) and all(map(stands_for_number, row)) for row in rows)
 
 

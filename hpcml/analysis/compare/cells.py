@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 
 from hpcml.analysis.compare.factor import CELL_GROUPS, Factor, find_factor, find_seeds, natural
 from hpcml.analysis.compare.fairness import ITS_SEED, differing, setting, settings_of
+from hpcml.analysis.compare.result import Comparison, Level, ReportGroup
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import Comparison
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate
 from hpcml.model.own_program import says_nothing
-from hpcml.model.query_results import Level, ReportGroup
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.model.told_apart import show

@@ -17,12 +17,13 @@ from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find
 from hpcml.analysis.compare.fairness import Differences, find_allowed, find_differences
 from hpcml.analysis.compare.flags import cell_flags
 from hpcml.analysis.compare.objective import Yardstick, find_margin, find_scale, find_target, find_yardstick
+from hpcml.analysis.compare.result import Cell, Comparison, ComparisonRequest, Excluded, Row
 from hpcml.analysis.compare.rows import adjusted, draft_row
 from hpcml.analysis.compare.to_target import Race, find_budget_s, find_reaches
+from hpcml.analysis.flags import Flag
 from hpcml.analysis.frame import Arm, at_common_step, excluded, mistaken_runs, one_device, sort_runs
 from hpcml.analysis.steady import Curves, StepCurves, common_window, means_differ, steady_states
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import Cell, Comparison, ComparisonRequest, Excluded, Flag, Row
 from hpcml.model.own_program import says_nothing
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import RunRecord

@@ -16,9 +16,10 @@ from itertools import pairwise
 from typing import Literal
 
 from hpcml.analysis.compare.factor import LAST_STEP, PRECISION_EFFECTIVE, SOFTWARE, Factor
+from hpcml.analysis.compare.result import Discrepancy, Occurrence
+from hpcml.analysis.flags import Flag, FlagCode, flag
 from hpcml.analysis.frame import Arm, node_of
 from hpcml.errors import ComparisonError
-from hpcml.model.comparison import Discrepancy, Flag, FlagCode, Occurrence, flag
 from hpcml.model.identity import changes_results
 from hpcml.model.record_keys import flag_setting
 from hpcml.model.records import RunRecord

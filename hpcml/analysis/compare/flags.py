@@ -1,4 +1,4 @@
-"""The flags of a row and of a cell: what weakens their numbers (`hpcml.model.comparison.FLAGS` has the sentences)."""
+"""The flags of a row and of a cell: what weakens their numbers (`hpcml.analysis.flags` has the sentences)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from hpcml.analysis.compare.cell_arms import CellArms, Matched, Ratios
 from hpcml.analysis.compare.fairness import Differences, order_flags
 from hpcml.analysis.compare.losses import count_lost
 from hpcml.analysis.compare.measures import cost_flags
+from hpcml.analysis.compare.result import Verdict
+from hpcml.analysis.flags import Flag, FlagCode, FlagLevel, flag
 from hpcml.analysis.frame import Arm, is_own_doing
 from hpcml.analysis.nodes import node_flags
-from hpcml.model.comparison import Flag, FlagCode, FlagLevel, Verdict, flag
 from hpcml.model.divergence import diverged, with_nonfinite_loss
 from hpcml.model.metric_goal import is_duration_or_rate, is_share
 from hpcml.model.metric_sources import READ_AFTERWARDS

@@ -7,9 +7,9 @@ runs was: who repeats those that came through loses no smaller share by it.
 
 from __future__ import annotations
 
+from hpcml.analysis.compare.result import Losses, Verdict
 from hpcml.analysis.frame import Arm, is_own_doing
 from hpcml.analysis.stats import share_interval
-from hpcml.model.comparison import Losses, Verdict
 from hpcml.model.divergence import diverged
 from hpcml.model.records import RunRecord
 

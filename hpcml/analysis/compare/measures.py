@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, replace
 from statistics import median
 
+from hpcml.analysis.compare.result import Cost, Load, Speed
+from hpcml.analysis.flags import Flag, FlagCode, flag
 from hpcml.analysis.frame import Arm, by_seed, median_of
 from hpcml.analysis.limits import find_limits
 from hpcml.analysis.nodes import MeasuredRatio, measured, ratio
 from hpcml.analysis.rates import SKIPPED, attained, find_signs, median_usage, operations_doubts, samples_per_step
 from hpcml.analysis.steady import SteadyState, StepCurves
-from hpcml.model.comparison import Cost, Flag, FlagCode, Load, Speed, flag
 from hpcml.model.records import RunRecord
 
 _STEP_METRIC = "step_time_s"

@@ -13,10 +13,11 @@ from hpcml.analysis.compare.cell_arms import CellArms, Matched, Ratios, match
 from hpcml.analysis.compare.flags import row_flags
 from hpcml.analysis.compare.losses import find_losses, judged_by_losses
 from hpcml.analysis.compare.measures import cost, energy_ratio, find_speed, find_speed_up, load
+from hpcml.analysis.compare.result import NOT_AS_REQUESTED, Difference, Interval, Row, Verdict
 from hpcml.analysis.compare.to_target import saved_time, to_target
+from hpcml.analysis.flags import FlagCode, flag
 from hpcml.analysis.frame import Arm
 from hpcml.analysis.stats import Claims, adjust, find_claims, p_of, verdict_of
-from hpcml.model.comparison import NOT_AS_REQUESTED, Difference, FlagCode, Interval, Row, Verdict, flag
 from hpcml.model.precision import is_proven
 
 

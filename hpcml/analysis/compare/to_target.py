@@ -15,12 +15,12 @@ from statistics import fmean
 
 import numpy as np
 
+from hpcml.analysis.compare.result import ToTarget
 from hpcml.analysis.frame import Arm, by_seed, median_of
 from hpcml.analysis.nodes import Measured, MeasuredDifference, difference, measured, seed_means
 from hpcml.analysis.stats import log_rank
 from hpcml.analysis.steady import Curves
 from hpcml.model.choices import Numerics
-from hpcml.model.comparison import ToTarget
 from hpcml.model.metric_sources import READ_AFTERWARDS
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Point, RunRecord

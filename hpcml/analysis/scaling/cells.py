@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from hpcml.analysis.compare import fairness
 from hpcml.analysis.compare.factor import Factor, all_have, natural
+from hpcml.analysis.scaling.result import Kind
 from hpcml.errors import ComparisonError
 from hpcml.model.mig import gpus_of_run
 from hpcml.model.own_program import says_nothing
 from hpcml.model.records import RunRecord
-from hpcml.model.scaling import Kind
 from hpcml.model.told_apart import GROUPS, show
 from hpcml.units import one_or_many
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpcml.analysis.compare.result import Interval
 from hpcml.analysis.nodes import MeasuredRatio, seed_means
 from hpcml.analysis.scaling.points import Costs, faster
+from hpcml.analysis.scaling.result import Kind, ScalingPoint, SerialShare
 from hpcml.analysis.stats import ENOUGH_SEEDS
-from hpcml.model.comparison import Interval
-from hpcml.model.scaling import Kind, ScalingPoint, SerialShare
 from hpcml.units import one_or_many, spell_percent
 
 _MISFIT, _ERRORS = 0.05, 3.0  # a law that leaves a time by more, and by more than so many standard errors

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcml.analysis import stats
+from hpcml.analysis.compare.result import Interval
+from hpcml.analysis.scaling.result import Kind, SerialShare
 from hpcml.analysis.stats import BySeed
-from hpcml.model.comparison import Interval
-from hpcml.model.scaling import Kind, SerialShare
 
 _FEWEST_FOR_AN_INTERVAL = 3  # numbers of devices: two points lie on any such line, so that nothing is tested
 _ROUNDING = 1e-12

@@ -7,14 +7,17 @@ compares two numbers by a t test on logarithms, `build_point` puts a row of `hpc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcml.analysis.compare.measures import energy_kj_of, energy_per_sample_j_of, gpu_hours_of
+from hpcml.analysis.compare.result import Excluded, Interval
+from hpcml.analysis.flags import Flag, FlagCode, flag
 from hpcml.analysis.frame import by_seed, median_of
 from hpcml.analysis.nodes import Measured, MeasuredRatio, measured, node_flags, ratio
 from hpcml.analysis.rates import samples_per_step, share_by_seed
 from hpcml.analysis.scaling.cells import BATCH, Over
+from hpcml.analysis.scaling.result import Kind, ScalingPoint
 from hpcml.analysis.stats import BySeed
 from hpcml.analysis.steady import (
     MIN_STEPS,
@@ -26,10 +29,8 @@ from hpcml.analysis.steady import (
     steady_states,
 )
 from hpcml.model.choices import Numerics
-from hpcml.model.comparison import Excluded, Interval
 from hpcml.model.own_program import says_nothing
 from hpcml.model.records import Point, RunRecord
-from hpcml.model.scaling import Kind, ScalingPoint
 from hpcml.model.state import State
 from hpcml.units import spell_percent
 
@@ -110,39 +111,41 @@ def build_point(devices: int, cell: MeasuredCell) -> ScalingPoint:
     )
 
 
-def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: MeasuredRatio | None) -> list[str]:
+def _flags(arm: ScalingArm, cell: MeasuredCell, speedup: MeasuredRatio | None) -> list[Flag]:
     flags = []
     reference = None if cell.reference is None else cell.arms[cell.reference]
     n = min(len(arm.steps_s), len(reference.steps_s)) if reference is not None else len(arm.steps_s)
     ended = len(arm.timed) + len(arm.silent) + len(arm.failed)
     if arm.failed:
-        flags.append(f"{len(arm.failed)} of {ended} ended runs failed: {causes(arm.failed)}")
-    flags += [str(each) for each in node_flags({"speed-up": speedup})]
+        flags.append(flag(FlagCode.FAILED, n=len(arm.failed), of=ended, causes=causes(arm.failed)))
+    flags += node_flags({"speed-up": speedup})
     if speedup is not None and speedup.unit == "seeds" and not speedup.paired and n > 1:
-        flags.append("seeds do not match the reference's one to one: unpaired (Welch)")
+        how = "seeds do not match the reference's one to one: unpaired (Welch)"
+        flags.append(flag(FlagCode.UNPAIRED, how=how))
     if extra := len(arm.timed) - len(arm.steps_s):
-        flags.append(f"{extra} more runs of the same seeds: averaged within the seed first")
+        how = f"{extra} more runs of the same seeds: averaged within the seed first"
+        flags.append(flag(FlagCode.UNPAIRED, how=how))
     flags += _disagreements(arm, cell.over)
     waiting = median_of(arm.waiting)
     if waiting is not None and waiting >= _WAITING:
-        flags.append(f"waits for input {spell_percent(waiting)} of the time, which is not part of a step")
+        what = f"waits for input {spell_percent(waiting)} of the time, which is not part of a step"
+        flags.append(flag(FlagCode.SPEED, "doubt", what=what))
     return flags
 
 
-def _disagreements(arm: ScalingArm, over: Over) -> list[str]:
-    """Return a line for each way in which the program reported other devices or samples than were configured."""
+def _disagreements(arm: ScalingArm, over: Over) -> Iterator[Flag]:
+    """Yield a flag for each way in which the program reported other devices or samples than were configured."""
     used = [run.work.devices for run in arm.timed if run.work is not None and run.work.devices is not None]
     if over is Over.threads:
         used = [run.facts["threads"] for run in arm.timed if isinstance(run.facts.get("threads"), int)]
-    flags = []
     if over is not Over.nodes and any(number != arm.devices for number in used):
         numbers = ", ".join(map(str, sorted(set(used))))
-        flags.append(f"the program says that it used {numbers}, not {arm.devices}")
+        yield flag(FlagCode.RECORDS, what=f"the program says that it used {numbers}, not {arm.devices}")
     sizes = by_seed(arm.timed, lambda run: run.work.samples if run.work is not None else None)
     batch = _batch_size(arm)
     if batch is not None and any(size != batch for size in sizes.values()):
-        flags.append(f"a step took other samples than the {batch} that were configured: the program's number counts")
-    return flags
+        what = f"a step took other samples than the {batch} that were configured: the program's number counts"
+        yield flag(FlagCode.RECORDS, what=what)
 
 
 def _batch_size(arm: ScalingArm) -> int | None:

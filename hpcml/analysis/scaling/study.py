@@ -8,12 +8,13 @@ looks over cells that differ in the size of the batch or of the model alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 from hpcml.analysis.compare.fairness import Differences, find_allowed, find_differences
+from hpcml.analysis.flags import Flag, FlagCode, flag
 from hpcml.analysis.frame import one_device
 from hpcml.analysis.nodes import seed_means
 from hpcml.analysis.scaling.cells import (
@@ -35,12 +36,12 @@ from hpcml.analysis.scaling.points import (
     left_out,
     sort_arms,
 )
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint
 from hpcml.analysis.stats import ENOUGH_SEEDS
 from hpcml.analysis.steady import StepCurves
 from hpcml.errors import ComparisonError
 from hpcml.model.choices import Numerics
 from hpcml.model.records import RunRecord
-from hpcml.model.scaling import Scaling, ScalingCell, ScalingPoint
 from hpcml.model.state import State
 from hpcml.units import one_or_many
 
@@ -102,7 +103,7 @@ def study_scaling(runs: Sequence[RunRecord], curves: StepCurves, question: Scali
         least_efficiency=question.least_efficiency,
         cells=cells,
         pays_from=tuple(pays_from(cells, question.least_efficiency)),
-        remarks=tuple(_left_over(runs, groups, over)),
+        flags=tuple(_left_over(runs, groups, over)),
     )
 
 
@@ -135,14 +136,17 @@ def _build_cell(
         flops_per_sample=_flops_per_sample(group),
         steady_from_step=window.from_step if window else None,
         steady_to_step=window.to_step if window else None,
-        remarks=tuple(_remarks(arms, costs, wanted, reference, has_window=window is not None, by_mean=by_mean)),
+        flags=(
+            *(flag(FlagCode.CONFOUNDED, what=f"{each.kind} {each}") for each in differences.forbidding),
+            *_flags(arms, costs, wanted, reference, has_window=window is not None, by_mean=by_mean),
+        ),
         confounders=differences.forbidding,
         notes=tuple(note for note in differences.noted if note.key not in _COUNTING),
         excluded=tuple(run for arm in arms.values() for run in left_out(arm)),
     )
 
 
-def _remarks(
+def _flags(
     arms: dict[int, ScalingArm],
     costs: object,
     wanted: int | None,
@@ -150,18 +154,18 @@ def _remarks(
     *,
     has_window: bool,
     by_mean: bool,
-) -> list[str]:
-    remarks = []
+) -> Iterator[Flag]:
     timed = [arm for arm in arms.values() if arm.steps_s]
     if not costs and timed:
-        remarks.append("how many samples a step takes is not known of all runs: no speed-ups with a batch that grows")
+        what = "how many samples a step takes is not known of all runs: no speed-ups with a batch that grows"
+        yield flag(FlagCode.SPEED, "blocks", what=what)
     elif wanted is not None and reference is None:
-        remarks.append(f"no run on {wanted} has a speed in this cell: no speed-ups")
+        yield flag(FlagCode.SPEED, "blocks", what=f"no run on {wanted} has a speed in this cell: no speed-ups")
     if timed and not has_window:
-        remarks.append("the last halves of these runs have no step in common: each was looked at in its own")
+        what = "these runs have too few late steps in common: the speed of each is of its own last half"
+        yield flag(FlagCode.SPEED, what=what)
     if timed and by_mean:
-        remarks.append("speeds are of mean step times: their medians tell others")
-    return remarks
+        yield flag(FlagCode.SPEED, "doubt", what="speeds are of mean step times: their medians tell others")
 
 
 def _require_a_speed(groups: Sequence[ScalingRuns]) -> None:
@@ -212,16 +216,16 @@ def _nothing_scales(runs: Sequence[RunRecord], over: Over, kind: str) -> str:
     return f"the number of {over.value} is {numbers}, but no two runs differ {what}: hpcml diff shows in what two do"
 
 
-def _left_over(runs: Sequence[RunRecord], groups: Sequence[ScalingRuns], over: Over) -> list[str]:
-    """Return a sentence about the runs that are in no cell; [] where there are none."""
+def _left_over(runs: Sequence[RunRecord], groups: Sequence[ScalingRuns], over: Over) -> Iterator[Flag]:
+    """Yield a flag about the runs that are in no cell, if there are any."""
     used = {run.uid for group in groups for run in group.runs}
     left = [run for run in runs if run.uid not in used]
     if not left:
-        return []
+        return
     shown = ", ".join(run.uid for run in left[:_LISTED]) + (", ..." if len(left) > _LISTED else "")
     words = "1 run is" if len(left) == 1 else f"{len(left)} runs are"
     why = f"no other differs in the number of {over.value} alone, or that number is not known"
-    return [f"{words} in no cell: {why}: {shown}"]
+    yield flag(FlagCode.INCOMPLETE, what=f"{words} in no cell: {why}: {shown}")
 
 
 def _flops_per_sample(group: ScalingRuns) -> float | None:

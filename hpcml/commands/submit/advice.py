@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from hpcml.analysis.planning import Forecast
 from hpcml.commands.submit import images, launch, packs, snapshot
 from hpcml.commands.submit.backends import Backends, Machine
 from hpcml.commands.submit.check import unknown_queue, with_jobs
@@ -18,7 +19,6 @@ from hpcml.commands.submit.plan import Planned, absent_paths
 from hpcml.commands.submit.program import start_of
 from hpcml.errors import NotPrivateError, StoreError, SubmissionError
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.planning import Forecast
 from hpcml.model.run import Run
 from hpcml.model.state import State
 from hpcml.mounts import file_system_of, is_local

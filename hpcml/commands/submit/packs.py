@@ -9,11 +9,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from hpcml.analysis.compare.result import ENOUGH_NODES
 from hpcml.codec import encode
 from hpcml.commands.submit.plan import Planned, with_times
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import SchedulerName
-from hpcml.model.comparison import ENOUGH_NODES
 from hpcml.model.identity import identifies
 from hpcml.model.run import Run
 from hpcml.runs.manifest import Manifest, Provenance

@@ -8,7 +8,7 @@ from typing import TypedDict
 from hpcml.errors import ConfigError, require
 from hpcml.model.choices import Numerics
 from hpcml.model.cluster import Cluster, SchedulerName
-from hpcml.model.precision import SCALED_PRODUCTS, Device, PrecisionName
+from hpcml.model.precision import Device, PrecisionName
 from hpcml.model.run import Launcher, LayoutName, Run
 from hpcml.model.strategy import KINDS, NVLS_NEEDS, Nccl, Processes, StrategyName
 from hpcml.runs.plan import MpiStart
@@ -194,7 +194,7 @@ def replaced_products(run: Run, numerics: Numerics) -> str | None:
     """Return whose products hpcml computes in place of the framework's; None where it computes none."""
     if numerics is Numerics.emulated:
         return f"emulation of {run.precision.name.name}"
-    return f"scaled products of {run.precision.name.name}" if run.precision.name in SCALED_PRODUCTS else None
+    return f"scaled products of {run.precision.name.name}" if run.precision.name.value.scaled_products else None
 
 
 def _check_pipeline(run: Run, numerics: Numerics) -> None:
@@ -204,7 +204,7 @@ def _check_pipeline(run: Run, numerics: Numerics) -> None:
         f"precision={precision.name} is emulated here, which strategy=pipeline does not do",
     )
     require(
-        precision not in SCALED_PRODUCTS,
+        not precision.value.scaled_products,
         f"precision={precision.name} is computed by scaled products, which strategy=pipeline does not do",
     )
     require(

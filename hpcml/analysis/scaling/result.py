@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hpcml.model.comparison import Discrepancy, Excluded, Interval, Unit
+from hpcml.analysis.compare.result import Discrepancy, Excluded, Interval, Unit
+from hpcml.analysis.flags import Flag
 
 Kind = Literal["strong", "weak"]  # one global batch for all; a batch that grows with the devices
 
@@ -42,7 +43,7 @@ class ScalingPoint:
     energy_kj: float | None  # of whole runs, median
     energy_per_sample_j: float | None
     communication_share: float | None  # of a step's time
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class ScalingCell:
     flops_per_sample: float | None = None  # of the model, as its programs counted it: how large it is
     steady_from_step: int | None = None
     steady_to_step: int | None = None
-    remarks: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
     confounders: tuple[Discrepancy, ...] = ()
     notes: tuple[Discrepancy, ...] = ()
     excluded: tuple[Excluded, ...] = ()
@@ -93,4 +94,4 @@ class Scaling:
     least_efficiency: float = 0.5  # devices that are used worse than this do not pay
     cells: tuple[ScalingCell, ...] = ()
     pays_from: tuple[str, ...] = ()  # over cells: the smallest model or batch at which n devices pay, as sentences
-    remarks: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()

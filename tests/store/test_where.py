@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcml.errors import StoreError
 from hpcml.model.precision import ALIASES, PrecisionName
-from hpcml.store.conditions import Condition, Either, Every, Filter, Negated, meeting, parse_condition
+from hpcml.store.where import Condition, Either, Every, Filter, Negated, meeting, parse_condition
 
 NOW = datetime.fromisoformat("2026-11-21T12:00:00+00:00")
 RUNS: dict[str, dict[int, Any]] = {

@@ -3,18 +3,15 @@
 A `Comparison` has one `Cell` for each group of runs that differ only in the compared setting (the factor) and the seed.
 A cell has one `Row` for each level of the factor. hpcml/analysis computes them, hpcml/report renders them; nothing here
 is computed. Intervals are two-sided; the unit of all statistics is the seed. docs/statistics.md has the methods.
-
-What weakens a number is a `Flag`: a code and one sentence (`FLAGS`), shown as a footnote. One that blocks is the reason
-why a row has no verdict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Final, Literal
 
+from hpcml.analysis.flags import Flag
 from hpcml.model.choices import Numerics
 
 Verdict = Literal[
@@ -40,83 +37,6 @@ NOT_AS_REQUESTED: Final = "not as requested"  # a verdict, and why a row has no 
 MIXED = "mixed"  # stands for the numerics of a row whose runs differ in it
 
 _LISTED = 6  # values of one setting, in a line that people read
-
-
-FlagLevel = Literal["blocks", "doubt", "note"]  # no verdict because of it; weakens a number; worth knowing
-
-
-class FlagCode(StrEnum):
-    """What may weaken a row, or a whole cell; `FLAGS` has the sentences."""
-
-    CONFOUNDED = "confounded"
-    NO_REFERENCE = "no reference"
-    WALLTIME = "walltime"
-    NOT_INTERLEAVED = "not interleaved"
-    NODES = "nodes"
-    SUBMISSIONS = "submissions"
-    MARGIN_AFTERWARDS = "margin afterwards"
-    FEW_SEEDS = "few seeds"
-    UNPAIRED = "unpaired"
-    NO_SPREAD = "no spread"
-    SAME_VALUES = "same values"
-    HOLM = "holm"
-    LOST = "lost"
-    DIVERGED = "diverged"
-    INCOMPLETE = "incomplete"
-    UNPROVEN = "unproven"
-    OTHER_PRECISION = "other precision"
-    SPEED = "speed"
-    ENERGY = "energy"
-    RECORDS = "records"
-
-
-FLAGS: Mapping[FlagCode, tuple[FlagLevel, str]] = {  # what it usually is, and the sentence
-    FlagCode.CONFOUNDED: ("doubt", "CONFOUNDED by {what}"),
-    FlagCode.NO_REFERENCE: ("blocks", "no run of {reference} counts here: nothing to subtract"),
-    FlagCode.WALLTIME: (
-        "doubt",
-        "walltime ended {n} of {of} runs: {metric} is that of step {step}, which all reached",
-    ),
-    FlagCode.NOT_INTERLEAVED: ("doubt", "not interleaved: {order}; what drifted meanwhile is in the differences"),
-    FlagCode.NODES: ("doubt", "{what}: {why}"),
-    FlagCode.SUBMISSIONS: ("note", "{unit} came in {n} submissions"),
-    FlagCode.MARGIN_AFTERWARDS: ("doubt", "the margin was given afterwards: fix it beforehand (objective.margin)"),
-    FlagCode.FEW_SEEDS: ("doubt", "{n} {unit}: {enough}, take 5"),
-    FlagCode.UNPAIRED: ("note", "{how}"),
-    FlagCode.NO_SPREAD: ("blocks", "all differences are the same, so nothing says how certain they are: {advice}"),
-    FlagCode.SAME_VALUES: ("doubt", "{which}, bit for bit: {question}"),
-    FlagCode.HOLM: ("note", "{alone} if it were the only row, {verdict} among {m} (Holm)"),
-    FlagCode.LOST: ("doubt", "{lost} of {n} {unit} lost to their own doing, {other_lost} of {other_n} of {reference}"),
-    FlagCode.DIVERGED: ("doubt", "in {n} of {of} runs {metrics} was no number {when}"),
-    FlagCode.INCOMPLETE: ("doubt", "not counted: {what}"),
-    FlagCode.UNPROVEN: ("blocks", "precision {whose}{what}"),
-    FlagCode.OTHER_PRECISION: ("blocks", "{asked}, measured {measured}"),
-    FlagCode.SPEED: ("note", "{what}"),
-    FlagCode.ENERGY: ("doubt", "energy: {what}"),
-    FlagCode.RECORDS: ("doubt", "{what}"),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """One reason to doubt a number, or why there is no verdict; `text` is one sentence for people."""
-
-    code: FlagCode
-    level: FlagLevel
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def flag(code: FlagCode, level: FlagLevel | None = None, **words: object) -> Flag:
-    """Return the flag with its sentence filled with *words*; *level* where it is another than the usual one.
-
-    >>> str(flag(FlagCode.SUBMISSIONS, unit="seeds", n=3))
-    'seeds came in 3 submissions'
-    """
-    usual, sentence = FLAGS[code]
-    return Flag(code=code, level=level or usual, text=sentence.format(**words))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,3 +326,35 @@ class Comparison:
         if self.goal is None:
             return "nothing tells whether higher is better: say --goal max or min"
         return f"{'higher' if self.goal == 'max' else 'lower'} is better"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The mean curve over several seeds with its confidence interval, over the range where all seeds have values.
+
+    `x`, `mean`, `low` and `high` have the same length.
+    """
+
+    x: tuple[float, ...]
+    mean: tuple[float | None, ...]  # None where one of the curves is not finite
+    low: tuple[float | None, ...]  # None with a single seed, too
+    high: tuple[float | None, ...]
+    confidence: float
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The runs of one level of the factor, in one group."""
+
+    name: str
+    uids: tuple[str, ...]
+    counted: tuple[str, ...]  # those of them that the numbers are made of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportGroup:
+    """Runs that are equal in model, data, strategy and so on: those that form one cell of a comparison."""
+
+    where: Mapping[str, str]
+    levels: tuple[Level, ...]  # in natural order

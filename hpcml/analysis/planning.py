@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hpcml.analysis.compare.result import Interval
+from hpcml.analysis.flags import Flag
 from hpcml.model.asked_used import AskedUsed
-from hpcml.model.comparison import Interval
 
 WantedVerdict = Literal["equivalent", "non-inferior"]
 
@@ -54,7 +55,7 @@ class PowerCell:
     margin_source: Literal["config", "command line"]
     seeds: Mapping[str, int]  # by level: how many there are
     designs: Sequence[Design]  # paired first, where it is possible
-    remarks: Sequence[str] = ()
+    flags: Sequence[Flag] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

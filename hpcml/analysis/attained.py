@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpcml.analysis.flags import Flag
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attained:
@@ -43,7 +45,7 @@ class Attained:
     data_share: float | None = None  # of the time from step to step, waiting for input
     communication_share: float | None = None  # of a step
     limits: tuple[str, ...]  # what limits it, as far as the record can tell, the likeliest first
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,4 +73,4 @@ class Attainment:
     n_runs: int
     attained: tuple[Attained, ...]
     published: tuple[Published, ...]
-    remarks: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hpcml.model.comparison import Comparison
+from hpcml.analysis.attained import Attainment
+from hpcml.analysis.compare.result import Band, Comparison, ReportGroup
+from hpcml.analysis.scaling.result import Scaling
 from hpcml.model.hours import Hours
 from hpcml.model.live import RunNow
-from hpcml.model.query_results import Band, Curves, ReportGroup, Timeline
+from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import RunRecord
-from hpcml.model.scaling import Scaling
-from hpcml.model.utilization import Attainment
 
 Axis = Literal["step", "time", "energy"]  # seconds since the run's start; kJ of all its GPUs since then
 
