@@ -131,8 +131,9 @@ def _send(request: urllib.request.Request, timeout_s: float) -> str | None:
         return f"the webhook answered {error.code}"  # with a redirect, say, which is not followed
     except Exception as error:  # noqa: BLE001 - whatever it is, its words are not shown
         inner = error.reason if isinstance(error, urllib.error.URLError) else error
-        is_of_system = isinstance(inner, OSError) and not isinstance(inner, ssl.SSLError) and (inner.errno or 0) > 0
-        return f"the webhook cannot be reached: {os.strerror(inner.errno) if is_of_system else type(inner).__name__}"
+        number = inner.errno if isinstance(inner, OSError) and not isinstance(inner, ssl.SSLError) else None
+        why = os.strerror(number) if number is not None and number > 0 else type(inner).__name__
+        return f"the webhook cannot be reached: {why}"
 
 
 def _clock(seconds: float) -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.machine import Machine
-from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.backends import Backends, Machine
 from hpcml.commands.sync import synchronise
 from hpcml.paths import Places
 from hpcml.runs.atomic import draft_of

@@ -27,7 +27,7 @@ from hpcml.model.precision import (
 )
 from hpcml.model.records import RunRecord
 from hpcml.spelling import nearest
-from hpcml_client.observed import OBSERVED, PROBED
+from hpcml_client.observed import PROBED
 
 _BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from hpcml.agent.telemetry.others import sampler_of
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.machine import Machine, look_around
 from hpcml.commands.selection import not_done_since
 from hpcml.commands.submit import packs
+from hpcml.commands.submit.backends import Machine, look_around
 from hpcml.commands.submit.containers import check_binds, check_framework, fitted, lacks_fuse
 from hpcml.commands.submit.plan import Planned, Software, absent_paths, build_plan
 from hpcml.commands.submit.program import check_startable, start_of
