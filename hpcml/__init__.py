@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hpcml.api.executor import Executor
     from hpcml.api.store import open_store
     from hpcml.api.submission import compose
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "compose", "open_store"]
+__all__ = ["Executor", "__version__", "compose", "open_store"]
 
 
 def __getattr__(name: str) -> object:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> object:
         from hpcml.api.submission import compose  # noqa: PLC0415
 
         return compose
+    if name == "Executor":
+        from hpcml.api.executor import Executor  # noqa: PLC0415
+
+        return Executor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

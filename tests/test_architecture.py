@@ -37,7 +37,7 @@ OWNERS: dict[str, set[str]] = {
     "psycopg": {"store"},
     "hydra": {"config"},
     "omegaconf": {"config"},
-    "submitit": {"schedulers"},
+    "submitit": {"api/executor.py", "schedulers"},
     "spython": {"images"},
     "dockerfile_parse": {"images/dockerfile.py"},
     "pathspec": {"images/dockerfile.py"},
@@ -67,6 +67,7 @@ SAME_NAME: dict[str, str] = {
 CALLBACKS = {  # modules of the client for those who have the framework; nothing else imports them
     "accelerate": {"accelerate"},
     "keras": {"keras"},
+    "call": {"submitit"},
     "lightning": {"lightning", "pytorch_lightning"},
     "transformers": {"transformers"},
 }

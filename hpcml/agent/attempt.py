@@ -185,7 +185,7 @@ def _supervise(
 ) -> Outcome:
     """Start the ranks and watch them to their end, reading metrics from the output of the first rank meanwhile."""
     unharmed = Unharmed(journal.event)
-    part = _part_of_mpi(turn, hold.attempt, environ)
+    part = None if turn.plan.mpi is None else part_of(turn, hold.attempt, environ)
     ranks = ranks_of(turn, hold.attempt, environ) if part is None else [part.process]
     first = ranks[0] if part is None else part.output
     found = cache(partial(_found_metrics, turn, hold.attempt, first, journal))
@@ -199,7 +199,10 @@ def _supervise(
         with unharmed("metrics from what is printed"):
             found().pick()
         with unharmed("telemetry"):
-            _tell_of_telemetry(telemetry, turn.node, journal)
+            if facts := telemetry.take_facts():
+                journal.event("facts", facts)
+            if lost := telemetry.read():
+                journal.event("telemetry_lost", {"node": turn.node, "reason": lost})
 
     def tell(name: str, **details: object) -> None:
         journal.event(name, details)
@@ -210,7 +213,8 @@ def _supervise(
             journal.sync()
 
     with unharmed("metrics from files"):
-        _look_before(turn, found)
+        if _files_of_metrics(turn):
+            found().look()
     job_id = None if turn.is_local else job_around(environ)  # a job around a local queue has other runs
     kills_before = read_kills(job_id)
     outcome = supervise(
@@ -243,12 +247,6 @@ def _told_to_other_nodes(
     return outcome
 
 
-def _part_of_mpi(turn: Turn, attempt: int, environ: Mapping[str, str]) -> JobPart | None:
-    if turn.plan.mpi is None:
-        return None
-    return part_of(turn, attempt, environ)
-
-
 def _hooks_of(
     turn: Turn, attempt: int, environ: Mapping[str, str], part: JobPart | None, tell: Callable[..., None]
 ) -> JobHooks:
@@ -271,20 +269,6 @@ def _limits_of(turn: Turn) -> Limits:
         notice_s=turn.run.schedule.notice_s,
         grace_s=plan.stop_grace_s,
     )
-
-
-def _tell_of_telemetry(telemetry: SamplerHandle, node: int, journal: JournalWriter) -> None:
-    """Journal the facts that the sampler has found by now, and that it was lost."""
-    if facts := telemetry.take_facts():
-        journal.event("facts", facts)
-    if lost := telemetry.read():
-        journal.event("telemetry_lost", {"node": node, "reason": lost})
-
-
-def _look_before(turn: Turn, found: Callable[[], FoundMetrics]) -> None:
-    """Note which files of metrics are there before the program is, where some are followed."""
-    if _files_of_metrics(turn):
-        found().look()
 
 
 def _found_metrics(turn: Turn, attempt: int, first: Rank, journal: JournalWriter) -> FoundMetrics:

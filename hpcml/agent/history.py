@@ -1,28 +1,20 @@
 """The history of a run, as its agent needs it: read from the journals in the run directory.
 
-Journals of ranks may be large and are not opened for this, except to find the last checkpoint and the last step.
+Journals of ranks may be large and are not opened for this, except to find the last checkpoint.
 """
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.runs.journal import Metrics, events, is_cut_short, parse_chunk, pieces, read_piece
+from hpcml.runs.journal import events, is_cut_short, parse_chunk, pieces
 from hpcml.runs.layout import RunDir, attempt_of
 from hpcml.runs.state import EventName, read_fold
 
 _RANK = re.compile(r"\d+-.*-rank(\d+)(?:-\d+)?\.jsonl")
-_IN_OWN_WORDS = re.compile(r"\d+-.*-(rank\d+|agent)(?:-\d+)?\.jsonl")  # steps in files that it writes may begin anew
 _CHECKPOINT = b'"n":"checkpoint"'
-_END_BYTES = 64 << 10
-
-
-def requeues(run_dir: RunDir) -> int:
-    """Return how often agents have put the run back into the queue, by its journals; retries by users do not count."""
-    return read_fold(run_dir).requeues
 
 
 def is_over(run_dir: RunDir, pack: str, *, comes_back: bool) -> bool:
@@ -37,27 +29,16 @@ def is_over(run_dir: RunDir, pack: str, *, comes_back: bool) -> bool:
     return bool(over) and not (comes_back and waits > max(over))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """How far an attempt came; None where it did not say."""
-
-    checkpoint: int | None = None  # the step of its last checkpoint
-    step: int | None = None  # the last for which it reported metrics, where the program itself said which step it was
-
-
-def reached(run_dir: RunDir) -> dict[int, Reached]:
-    """Return how far each attempt came, by its number: of several ranks, the one that is ahead counts.
+def saved_steps(run_dir: RunDir) -> dict[int, int]:
+    """Return the step of the last checkpoint of each attempt that reported one: of several ranks, the one ahead counts.
 
     Raises `HpcmlError` where a journal cannot be read.
     """
-    found: dict[int, Reached] = {}
+    found: dict[int, int] = {}
     for path in run_dir.journal_files():
-        if (attempt := attempt_of(path.name)) is not None:
-            known = found.get(attempt, Reached())
-            found[attempt] = Reached(
-                checkpoint=_later(known.checkpoint, _last_checkpoint_step(path)),
-                step=_later(known.step, _last_metrics_step(path) if _IN_OWN_WORDS.fullmatch(path.name) else None),
-            )
+        attempt, step = attempt_of(path.name), _last_checkpoint_step(path)
+        if attempt is not None and step is not None:
+            found[attempt] = max(step, found.get(attempt, step))
     return found
 
 
@@ -69,8 +50,7 @@ def is_continued(run_dir: RunDir, attempt: int) -> bool:
     before = [one for one in read_fold(run_dir) if one.number < attempt and one.starts]
     if not before:
         return False
-    told = reached(run_dir).get(before[-1].number, Reached())
-    return before[-1].left_checkpoint or told.checkpoint is not None
+    return before[-1].left_checkpoint or before[-1].number in saved_steps(run_dir)
 
 
 def attempts_left_at_checkpoint(run_dir: RunDir) -> list[int]:
@@ -78,22 +58,11 @@ def attempts_left_at_checkpoint(run_dir: RunDir) -> list[int]:
     return [one.number for one in read_fold(run_dir) if one.may_go_on]
 
 
-def _later(one: int | None, other: int | None) -> int | None:
-    return max((step for step in (one, other) if step is not None), default=None)
-
-
 def _last_checkpoint_step(path: Path) -> int | None:
     """Return the step of the last checkpoint in the journal *path*; None without one."""
-    found = (parse_chunk(piece.data, offset=piece.at) for piece in pieces(path) if _CHECKPOINT in piece.data)
+    found = (parse_chunk(data, offset=at) for at, data in pieces(path) if _CHECKPOINT in data)
     steps = [event.details.get("step") for event in events(list(found), EventName.CHECKPOINT)]
     return next((step for step in reversed(steps) if isinstance(step, int)), None)
-
-
-def _last_metrics_step(path: Path) -> int | None:
-    """Return the largest step in the last 64 KiB of the journal *path*, of those that the program said."""
-    end = read_piece(path, max(0, path.stat().st_size - _END_BYTES), _END_BYTES)
-    records = parse_chunk(end.data, offset=end.at).records
-    return max((one.step for one in records if isinstance(one, Metrics) and not one.is_counted), default=None)
 
 
 def last_checkpoint(run_dir: RunDir) -> str | None:
@@ -106,7 +75,7 @@ def last_checkpoint(run_dir: RunDir) -> str | None:
         with suppress(FileNotFoundError):
             dated.append((path.stat().st_mtime, path))
     for _, path in sorted(dated, reverse=True):
-        found = (parse_chunk(piece.data, offset=piece.at) for piece in pieces(path) if _CHECKPOINT in piece.data)
+        found = (parse_chunk(data, offset=at) for at, data in pieces(path) if _CHECKPOINT in data)
         named = list(events(list(found), EventName.CHECKPOINT))
         if named:
             return Path(str(named[-1].details.get("path"))).name

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import cache
 from pathlib import Path, PurePath
 
@@ -38,7 +39,6 @@ _TORCHRUN = (
 _SLURM_TASK = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")
 # The folder that a job was submitted in, to which job scripts go: of a program with a copy of it, the copy.
 _SUBMITTED_IN = ("PBS_O_WORKDIR", "SLURM_SUBMIT_DIR", "LS_SUBCWD")
-_SPECIAL = frozenset("*?[]")  # in a pattern
 _MPI = ("PMI_*", "PMIX_*", "OMPI_COMM_WORLD_*", "MV2_COMM_WORLD_*", "PALS_*", "HOROVOD_RANK", "HOROVOD_SIZE")
 
 
@@ -272,12 +272,9 @@ def _place(turn: Turn, local: int, attempt: int, environ: Mapping[str, str]) -> 
 
 @cache
 def _any_of(*patterns: str) -> Callable[[str], bool]:
-    """Return what tells whether a name matches any of *patterns*, most of which are names or the beginnings of some."""
-    plain = [pattern for pattern in patterns if not _SPECIAL.intersection(pattern.removesuffix("*"))]
-    names = frozenset(pattern for pattern in plain if not pattern.endswith("*"))
-    begins = tuple(pattern[:-1] for pattern in plain if pattern.endswith("*"))
-    others = [pattern for pattern in patterns if pattern not in plain]
-    return lambda name: name in names or name.startswith(begins) or any(fnmatchcase(name, each) for each in others)
+    """Return what tells whether a name matches any of *patterns*."""
+    matches = re.compile("|".join(map(translate, patterns)) or "(?!)").match
+    return lambda name: matches(name) is not None
 
 
 def _environ(wanted: Mapping[str, str], plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:

@@ -15,13 +15,12 @@ from typing import Any
 
 from hpcml.agent import history
 from hpcml.agent.assignment import Turn
-from hpcml.agent.history import Reached
 from hpcml.agent.outcome import Outcome
 from hpcml.agent.ranks import REQUEUE
 from hpcml.agent.signals import Inbox
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
-from hpcml.runs.state import EventName
+from hpcml.runs.state import EventName, read_fold
 from hpcml_client.journal import JournalWriter
 
 _PATIENCE_S = 300.0  # the scheduler's program has time limits of its own, and asks again before it gives up
@@ -48,41 +47,29 @@ def obstacle(turn: Turn, attempt: int, outcome: Outcome, environ: Mapping[str, s
         return "nothing here puts it back into the queue"
     limit = turn.run.schedule.max_requeues
     try:
-        if history.requeues(turn.run_dir) >= limit:
+        if read_fold(turn.run_dir).requeues >= limit:
             return f"schedule.max_requeues={limit} is used up"
     except HpcmlError as error:
         return f"how often it was queued again cannot be read: {error}"
     try:
         left = [number for number in history.attempts_left_at_checkpoint(turn.run_dir) if number < attempt]
-        return _standstill(history.reached(turn.run_dir), [*left, attempt])
+        return _standstill(history.saved_steps(turn.run_dir), [*left, attempt])
     except (OSError, ValueError, HpcmlError):  # it is queued again, whatever the journals of the ranks are like
         return None
 
 
-def _standstill(reached: Mapping[int, Reached], left: Sequence[int]) -> str | None:
-    """Return in words that the run gets no further, where the last two attempts that *left* at a checkpoint did not.
+def _standstill(saved: Mapping[int, int], left: Sequence[int]) -> str | None:
+    """Return in words that the run gets no further: the last two attempts that *left* at a checkpoint had no new one.
 
-    One attempt alone may have been slow. Where the program reports neither checkpoints nor steps of its own, nothing
-    can be said.
+    One attempt alone may have been slow. Where the program reports no checkpoints, nothing can be said.
     """
-    if len(left) < 2 or any(_came_further(reached, number) for number in left[-2:]):
+    if not saved or len(left) < 2:
         return None
-    saved = {number: one.checkpoint for number, one in reached.items() if one.checkpoint is not None}
-    told = {number: one.step for number, one in reached.items() if one.step is not None}
-    what, steps = ("checkpoint", saved) if saved else ("metric", told)
-    first = min(number for number, step in steps.items() if step == max(steps.values()))
-    return f"it comes no further: no {what} behind step {steps[first]} since attempt {first}"
-
-
-def _came_further(reached: Mapping[int, Reached], attempt: int) -> bool:
-    """Tell whether *attempt* came to a new checkpoint; where none was ever reported, to a new step of its metrics."""
-    now = reached.get(attempt, Reached())
-    before = [one for number, one in reached.items() if number < attempt]
-    saved = [one.checkpoint for one in before if one.checkpoint is not None]
-    if now.checkpoint is not None or saved:
-        return now.checkpoint is not None and now.checkpoint > max(saved, default=-1)
-    told = [one.step for one in before if one.step is not None]
-    return now.step is None or now.step > max(told, default=-1)
+    last = max(saved.values())
+    first = min(number for number, step in saved.items() if step == last)
+    if first >= left[-2]:
+        return None
+    return f"it comes no further: no checkpoint behind step {last} since attempt {first}"
 
 
 def put_back(turn: Turn, command: str, inbox: Inbox, journal: JournalWriter) -> Requeued:

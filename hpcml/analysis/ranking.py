@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -14,11 +15,41 @@ from hpcml.analysis.compare.objective import Yardstick, find_yardstick
 from hpcml.analysis.stats import average
 from hpcml.errors import ComparisonError
 from hpcml.model.divergence import diverged
-from hpcml.model.query_results import Ranked, Ranking
 from hpcml.model.record_keys import flag_setting, is_measured, value_of
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.model.told_apart import factor_name, setting_of, show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """One run in a ranking, with the value it is ranked by."""
+
+    place: int  # from 1, within its group
+    group: Sequence[Any]  # its values under the keys of the ranking
+    settings: Sequence[Any] = ()  # its values of what the candidates differ in
+    value: float
+    step: int | None  # at which it had that value
+    run: RunRecord
+    alike_n: int = 1  # completed runs with a value that are alike in all but their seed
+    alike_seeds: int = 1  # that these have
+    alike_mean: float | None = None  # over seeds, of the means of each one's values; None: not finite, or none is left
+    diverged: Sequence[str] = ()  # its losses that were no number at the last: the value may be from before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The best runs by one metric, in each group."""
+
+    metric: str
+    goal: Literal["max", "min"]
+    at: Literal["last", "best"]  # which value of a run counts: the one it ended with, or its best
+    by: Sequence[str]
+    ranked: Sequence[Ranked]  # group by group, the group with the best run first
+    differ: Sequence[str] = ()  # names of settings in which the candidates differ, beside those of *by*
+    candidates: int  # runs that had a value
+    without: int  # runs that had none, or ended with one that is not finite
+
 
 At = Literal["last", "best"]
 

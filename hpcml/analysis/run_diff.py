@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from hpcml.model.query_results import RunDiff, RunDiffEntry
 from hpcml.model.records import RunRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDiffEntry:
+    """One setting, fact or result of two runs, side by side; None is a value that the run does not have."""
+
+    section: Literal["settings", "environment", "outcome"]
+    key: str
+    first: Any
+    second: Any
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two values differ. Two nan are equal; True and 1 differ, since they are different settings."""
+        if self.first != self.first and self.second != self.second:
+            return False
+        # True == 1 in Python, and yet it is another setting
+        return isinstance(self.first, bool) is not isinstance(self.second, bool) or bool(self.first != self.second)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDiff:
+    """The differences between two runs."""
+
+    first: RunRecord
+    second: RunRecord
+    contrasts: Sequence[RunDiffEntry]  # section by section, only what differs unless all was asked for
+    alike: int  # how many things are the same
+
 
 _ORIGIN = ("git_commit", "git_dirty", "scheduler")
 _OUTCOME = (

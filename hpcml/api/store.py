@@ -30,8 +30,7 @@ from typing import Any, Literal, TypeVar, overload
 from hpcml.analysis.compare.result import Comparison, ComparisonRequest
 from hpcml.commands.cancel import cancel_planned, plan_cancel
 from hpcml.commands.collect import opened
-from hpcml.commands.query import ask_in_sql
-from hpcml.commands.runs import best_runs, list_runs
+from hpcml.commands.runs import ask_in_sql, best_runs, list_runs
 from hpcml.commands.selection import Selection
 from hpcml.commands.show import curves_of, events_of
 from hpcml.commands.status import poll_interval_s, standings

@@ -126,6 +126,11 @@ class ComposedRuns(Sequence[Run]):
     def __len__(self) -> int:
         return len(self._points)
 
+    @property
+    def points(self) -> Sequence[Composed]:
+        """The runs, each with the words that it was composed with."""
+        return self._points
+
     def __repr__(self) -> str:
         return f"<{len(self)} composed {one_or_many(len(self), 'runs')}: {shlex.join(masked(self._command_line))}>"
 

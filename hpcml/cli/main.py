@@ -19,7 +19,7 @@ from hpcml.errors import USED_UP, ConfigError, HpcmlError
 from hpcml.paths import begin_in_utf8, locate
 from hpcml.spelling import nearest
 
-# Commands that belong together, each with what it is for: a page of 80 columns has two in a line.
+# Commands that belong together stand in one file. Each has what it is for: a page of 80 columns has two in a line.
 GROUPS = {
     "Run": {
         "run": "check it, then run it",
@@ -76,8 +76,9 @@ class LazyGroup(CommandGroup):
         """Import and return one command; None where there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
-        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
-        command = getattr(importlib.import_module(f"hpcml.cli.{name}"), name)
+        title = next(title for title, commands in GROUPS.items() if cmd_name in commands)
+        module = importlib.import_module(f"hpcml.cli.{title.lower().replace(' ', '_')}")
+        command = getattr(module, f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -15,14 +15,13 @@ from rich.console import Console
 from hpcml.cli.say import complain, say
 from hpcml.cli.terminal import console as terminal
 from hpcml.cli.terminal import redrawn, warn
+from hpcml.commands.after_run import advice, not_copied
 from hpcml.commands.cancel import cancel_run
 from hpcml.commands.collect import collect, effective_precisions, opened
 from hpcml.commands.follow import Glimpse
 from hpcml.commands.logs import last_words
-from hpcml.commands.not_copied import not_copied
 from hpcml.commands.submit.launch import Launched
 from hpcml.commands.top import follow
-from hpcml.commands.unread_metrics import advice
 from hpcml.errors import StoreError
 from hpcml.model.failure_causes import without_numbers
 from hpcml.model.live import RunNow

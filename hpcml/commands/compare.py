@@ -1,16 +1,22 @@
-"""The statistical comparison of the selected runs, for ``hpcml compare`` and ``hpcml report``."""
+"""What recorded runs differ in, how they scale, and what they attain: ``hpcml compare``, ``scaling``, ``peak``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from hpcml.analysis.attained import Attainment
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP, compare
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.analysis.compare.result import Comparison, ComparisonRequest
 from hpcml.analysis.hours import find_hours
-from hpcml.analysis.steady import Curves
+from hpcml.analysis.peak import attain
+from hpcml.analysis.published import published_figures
+from hpcml.analysis.scaling.result import Scaling
+from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
+from hpcml.analysis.steady import Curves, StepCurves
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
 from hpcml.errors import HpcmlError
@@ -115,3 +121,41 @@ def _named(packages: Mapping[str, str], names: Sequence[str]) -> str:
     shown = ", ".join(f"{name} {packages.get(name, 'absent')}" for name in names[:_NAMED])
     more = len(names) - _NAMED
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def scale_runs(places: Places, selection: Selection, question: ScalingRequest) -> Scaling:
+    """Return speed-up and efficiency of the selected runs by their number of devices.
+
+    Raises `ComparisonError` where they say nothing about it: all have the same number of devices, for example.
+    """
+    with with_steps(places, selection) as (runs, curves):
+        return study_scaling(runs, curves, question)
+
+
+@contextmanager
+def with_steps(places: Places, selection: Selection) -> Iterator[tuple[list[RunRecord], StepCurves]]:
+    """Yield the selected runs, and by uid the times of their steps in seconds (empty where none were reported)."""
+    with opened(places) as store:
+        collect(store, places)
+        runs = select(store, selection, refusal="no run matches: nothing to look at")
+        uids = [run.uid for run in runs]
+        curves = StepCurves(
+            step_s=query.curves(store, uids, "step_time_s"),
+            communication_s=query.curves(store, uids, "communication_time_s"),
+            waiting_s=query.curves(store, uids, "data_time_s"),
+        )
+        yield runs, curves
+
+
+def attained_by(places: Places, selection: Selection) -> Attainment:
+    """Return the share of their devices' peak that the selected runs attained, beside published figures.
+
+    Raises `ComparisonError` where no run has a rate.
+    """
+    with with_steps(places, selection) as (runs, curves):
+        return attain(runs, curves)
+
+
+def published_alone() -> Attainment:
+    """Return all that others published, beside no run."""
+    return Attainment(n_runs=0, attained=(), published=published_figures())

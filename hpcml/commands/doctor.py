@@ -13,9 +13,8 @@ from hpcml import plugins
 from hpcml.agent.telemetry.others import NodeSampler
 from hpcml.commands.collect import opened
 from hpcml.commands.export import FORMS
-from hpcml.commands.machine import Machine
 from hpcml.commands.submit.advice import warnings
-from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.backends import Backends, Machine
 from hpcml.commands.submit.check import plan_all
 from hpcml.config.compose import compose_from_cli
 from hpcml.config.user import known_account

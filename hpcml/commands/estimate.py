@@ -13,7 +13,7 @@ from hpcml.analysis import estimate
 from hpcml.analysis.estimate import Precedents, find_precedents
 from hpcml.analysis.planning import Estimate, Forecast, Wanted
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.machine import Machine
+from hpcml.commands.submit.backends import Machine
 from hpcml.commands.submit.plan import Planned
 from hpcml.model.asked_used import asked_and_used
 from hpcml.model.cluster import SchedulerName

@@ -19,7 +19,7 @@ from hpcml.model.records import Point
 from hpcml.model.state import State
 from hpcml.runs.event_words import counted, left_words, paths_in, unread_words
 from hpcml.runs.files import read_raw
-from hpcml.runs.journal import USER, Event, Header, Metrics, parse_piece, read_piece
+from hpcml.runs.journal import USER, Event, Header, Metrics, parse_chunk, read_piece
 from hpcml.runs.layout import RunDir, is_removed
 from hpcml.runs.state import EventName, RunEvent, RunFold
 from hpcml.store.journals import find_header
@@ -194,11 +194,11 @@ class JournalReader:
         """Yield the records that are new since the last call, by pieces; a line that is being written waits."""
         while True:  # opened even if it has not grown: that is what makes an NFS client ask its server
             begin = self.offset
-            piece = read_piece(self.path, begin, _CHUNK_BYTES)
-            chunk = parse_piece(piece, offset=begin, journal=self.header.journal)
+            data = read_piece(self.path, begin, _CHUNK_BYTES)
+            chunk = parse_chunk(data, offset=begin, journal=self.header.journal)
             self.offset = chunk.end
             yield chunk.records
-            if chunk.end == begin or len(piece.data) < _CHUNK_BYTES:
+            if chunk.end == begin or len(data) < _CHUNK_BYTES:
                 return
 
 

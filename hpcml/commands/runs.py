@@ -1,21 +1,23 @@
-"""The recorded runs that meet some conditions, and those that did best by a metric, for ``hpcml runs``."""
+"""The recorded runs that meet conditions, or did best, and SQL over the store: for ``hpcml runs`` and ``query``."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
-from hpcml.model.query_results import Ranking
+from hpcml.model.query_results import SqlRows
 from hpcml.model.records import RunRecord
 from hpcml.model.told_apart import swept_settings
 from hpcml.paths import Places
 from hpcml.store import query
+from hpcml.store.sql import ask
+from hpcml.store.views import VIEWS
 
 if TYPE_CHECKING:
-    from hpcml.analysis.ranking import At
+    from hpcml.analysis.ranking import At, Ranking
 
 
 def list_runs(
@@ -59,3 +61,18 @@ def best_runs(
         runs = select(store, selection, refusal="no run matches: none is the best")
         wanted = count or (1 if by else 10)
         return rank(runs, metric=metric, goal=goal, at=at, by=by, count=wanted, now=time.time())
+
+
+def ask_in_sql(places: Places, sql: str, *, limit_s: float) -> SqlRows:
+    """Return the rows that one reading SQL statement gives over the views, after bringing the store up to date.
+
+    It is stopped after *limit_s* seconds. Raises `StoreError` for a statement that is wrong, writes, or takes too long.
+    """
+    with opened(places) as store:
+        collect(store, places)
+        return ask(store, sql, limit_s=limit_s)
+
+
+def views() -> Mapping[str, tuple[str, Sequence[str]]]:
+    """Return, by the name of each view, what it has a row for and the names of its columns."""
+    return {name: (what, columns) for name, (what, columns, _) in VIEWS.items()}

@@ -1,4 +1,4 @@
-"""What is recorded of one run, the files that it wrote, and the curves of a metric, for ``hpcml show``."""
+"""One run, its files, events and curves, and in what two differ: for ``hpcml show`` and ``diff``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.analysis.compare.objective import find_yardstick
+from hpcml.analysis.run_diff import RunDiff, contrast
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, find, select
 from hpcml.errors import ConfigError, HpcmlError
@@ -105,3 +106,20 @@ def curves_of(places: Places, selection: Selection, *, metric: str | None, point
         found = query.curves(store, [run.uid for run in runs], name)
     curves = Curves(metric=name, runs=runs, points=found)
     return curves if points is None else curves.thinned(points)
+
+
+def diff_runs(places: Places, first: str, second: str, *, everything: bool) -> RunDiff:
+    """Return in what two runs differ: settings, environment, code and outcome.
+
+    *first* and *second* are ids, ends of ids or names; `StoreError` where one means no run or several. *everything*
+    also lists the settings and facts in which they agree.
+    """
+    with opened(places) as store:
+        collect(store, places)
+        left, right = query.get_run(store, first), query.get_run(store, second)
+    return contrast(left, right, codes=(_code(left), _code(right)), everything=everything)
+
+
+def _code(run: RunRecord) -> str | None:
+    code = RunDir(Path(run.path)).code
+    return str(code.resolve()) if code.exists() else None

@@ -21,7 +21,7 @@ from hpcml.model.running_total import TotalReading, growth_between
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.files import read_raw
-from hpcml.runs.journal import Event, Metrics, parse_piece, read_piece
+from hpcml.runs.journal import Event, Metrics, parse_chunk, read_piece
 from hpcml.runs.layout import RunDir, home_of
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.local.waiting import why_waiting
@@ -85,7 +85,7 @@ class RunTop:
             )
             if (size := path.stat().st_size) > 2 * _EDGE_BYTES:
                 head = read_piece(path, 0, _EDGE_BYTES)
-                sampled.take(parse_piece(head, offset=0, journal=header.journal).records)
+                sampled.take(parse_chunk(head, offset=0, journal=header.journal).records)
                 reader.offset = size - _EDGE_BYTES  # in a line, which is passed over as one that is damaged is
             self._telemetry[path] = reader, sampled
         reader, sampled = self._telemetry[path]

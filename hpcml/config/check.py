@@ -13,7 +13,6 @@ from hydra.core.override_parser.types import Override, Sweep
 from omegaconf import BooleanNode, EnumNode, FloatNode, IntegerNode, StringNode
 from omegaconf.errors import ValidationError
 
-from hpcml.config.command_line import for_shell
 from hpcml.config.schema import KeyType, kinds_by_key
 from hpcml.errors import ConfigError, require
 from hpcml.spelling import did_you_mean
@@ -118,22 +117,11 @@ def check_option(group: str, name: object, options: Collection[str]) -> None:
     """Raise `ConfigError` where *name* is none of the *options* of *group*."""
     name = "null" if name is None and group not in _OPTIONAL else name
     if isinstance(name, str) and name not in options and "${" not in name:
-        guess = (image_words(name) if group == "container" else None) or did_you_mean(name, options)
+        guess = did_you_mean(name, options)
         raise ConfigError(
             f"Could not find '{group}/{' '.join(name.split())}': {f'{guess} ' if guess else ''}"
             f"{group} is one of {', '.join(options)}"
         )
-
-
-def image_words(name: str) -> str | None:
-    """Return how the image *name*, a file or one of a registry, is written; None where it looks like neither."""
-    if name.endswith(".sif"):
-        return f"for an image's file write +container=sif {for_shell('container.path', name)};"
-    image, _, tag = name.removeprefix("docker://").partition(":")
-    if not name.startswith("docker://") and not tag and "/" not in image:
-        return None
-    words = [f"container.image={image}", *([f"container.tag={tag}"] if tag else [])]
-    return f"for an image of a registry write +container=docker {' '.join(words)};"
 
 
 def _meant_by(key: str, *, is_own: bool) -> str:

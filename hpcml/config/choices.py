@@ -1,16 +1,9 @@
-"""The options of conf/: their files, models, what the TAB key completes, and what a study suggests.
-
-`list_models` is for lists of recipes and models, `completions` for the TAB key. `what_then` gives the commands that a
-study suggests to type once its runs have ended, from the comment at the head of the study's file.
-"""
+"""The options of conf/: their files, models, and what the TAB key completes."""
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from hpcml.config.command_line import project_conf
-from hpcml.config.compose import Composed, compose_from_cli
+from hpcml.config.compose import compose_from_cli
 from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import ConfigError
 from hpcml.model.run import Model
@@ -106,30 +99,3 @@ def _model(name: str, path: Path, project: Path) -> Model:
         framework=None if framework is None else str(framework),
         options=dict(options or {}),
     )
-
-
-_COMMAND = re.compile(r"#\s+(hpcml (?!run ).*?)(?:\s{2}.*)?")  # what follows two spaces explains it
-_EXPERIMENT = re.compile(r"--experiment \S+")
-
-
-def what_then(points: Sequence[Composed]) -> list[str]:
-    """Return the commands that the studies of *points* suggest, with the runs' own experiment; may be empty.
-
-    Read from the comment at the head of each study's file: its indented lines that begin with ``hpcml``, but for
-    ``hpcml run``. Each command comes once, in the order of the points. `hpcml run` prints them.
-    """
-    found = [command for point in points for command in _commands(point)]
-    return list(dict.fromkeys(found))
-
-
-def _commands(point: Composed) -> list[str]:
-    chosen = [word.removeprefix("study=") for word in point.overrides if word.startswith("study=")]
-    if not chosen:
-        return []
-    folders = [resource_dir("conf"), *map(Path, point.user_config)]  # in Hydra's order
-    files = [folder / "study" / f"{name}.yaml" for name in chosen for folder in folders]
-    text = next((file.read_text(encoding="utf-8") for file in files if file.is_file()), "")
-    head = takewhile(lambda line: line.startswith("#"), text.splitlines())
-    commands = [match[1] for line in head if (match := _COMMAND.fullmatch(line))]
-    experiment = f"--experiment {shlex.quote(point.run.experiment)}"
-    return [_EXPERIMENT.sub(lambda _: experiment, command) for command in commands]

@@ -10,7 +10,7 @@ import json
 import re
 import textwrap
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +40,6 @@ from hpcml.config.sweep import MOST_RUNS, check_count, check_size
 from hpcml.config.sweep import points as sweep_points
 from hpcml.config.unreadable import in_one_line, why_no_options, why_unreadable
 from hpcml.errors import ConfigError, require
-from hpcml.model.placeholders import OF_THE_RUN
 from hpcml.model.precision import RECIPES_OWN, PrecisionName
 from hpcml.model.run import Run
 from hpcml.model.secrets import masked
@@ -48,7 +47,6 @@ from hpcml.paths import resource_dir
 
 _ROOT_CONFIG = "run"
 _ONE_HYDRA = threading.Lock()  # what it composes of is one object for the whole process
-_BRACES = re.compile(r"(?<![{$])\{([\w.]+)\}")
 _PATHS = ("data.path", "workload.cwd")  # meant from where they were typed; on the node that place is another one
 _BASIC_SWEEPER = "BasicSweeper"
 _MAY_SWEEP = ("study", "hydra.")
@@ -68,6 +66,7 @@ class Composed:
     run: Run
     overrides: tuple[str, ...]
     user_config: tuple[str, ...]  # configuration directories besides the shipped one
+    call: bytes | None = None  # the pickled call of a function, which the run finds in its directory
 
 
 def compose_from_cli(
@@ -280,8 +279,6 @@ class _Composer:
             not key.startswith("resources.") or value != "",
             f"{text} is empty: was a variable of the shell not set? Write its value, or {key}=null for none",
         )
-        if key == "name":
-            _check_name(text, self._program.sweeps if self._program is not None else ())
 
 
 def option_names(group: str, folders: Sequence[Path]) -> list[str]:
@@ -314,8 +311,8 @@ def _refuse_several(word: Override) -> None:
     if not word.is_sweep_override():
         return
     key, value = word.get_key_element(), ",".join(_plain(each) for each in quoting.split(word.get_value_string()))
-    one = (check.image_words(value) if key == "container" else None) or f"write {for_shell(key, value)} for one"
-    raise ConfigError(f"{key}={value} has several values: add -m (--multirun) for a sweep, or {one.rstrip(';')}")
+    one = for_shell(key, value)
+    raise ConfigError(f"{key}={value} has several values: add -m (--multirun) for a sweep, or write {one} for one")
 
 
 def _plain(value: str) -> str:
@@ -401,7 +398,7 @@ def compose_command(
     if started is None or not points:
         return points, again
     seeds, precisions = ([point.run.seed for point in points], [point.run.precision.name for point in points])
-    return points, [*again, *started.remarks(seeds, precisions, project=project)]
+    return points, [*again, *started.remarks(seeds, precisions)]
 
 
 def _without_secrets(points: Sequence[Composed]) -> list[Composed]:
@@ -443,17 +440,6 @@ def _not_told_apart(name: str) -> ConfigError:
 def _at(composed: Composed, args: dict[str, str], swept: Iterable[str]) -> Composed:
     run = replace(composed.run, workload=replace(composed.run.workload, args=args))
     return replace(composed, run=run, overrides=composed.overrides + tuple(f"args.{x}={args[x]}" for x in swept))
-
-
-def _check_name(word: str, filled_in: Collection[str]) -> None:
-    for name in _BRACES.findall(word):
-        if (key := name if name in (known := schema.kinds_by_key()) else f"{name}.name") in known:
-            key = key if f"{key}.name" not in known else f"{key}.name"
-            raise ConfigError(f"{word}: nothing fills in {{{name}}} in a name: write ${{{key}}}, in single quotes")
-        if name in (*OF_THE_RUN, *filled_in):
-            raise ConfigError(
-                f"{word}: nothing fills in {{{name}}} in a name: leave it out, runs are shown with their settings"
-            )
 
 
 def _computes_as_recipes(values: object) -> bool:

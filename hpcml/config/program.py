@@ -14,9 +14,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hpcml.config.command_line import MULTIRUN
 from hpcml.config.quoting import split
@@ -29,7 +27,6 @@ from hpcml.model.precision import PrecisionName, environment
 from hpcml.model.record_keys import ARGUMENTS, setting_value
 from hpcml.model.run import MOST_SEEDS, Run
 from hpcml.model.secrets import masked
-from hpcml.runs.files import read_whole
 from hpcml.spelling import nearest
 
 _SEED = "seed"
@@ -99,24 +96,19 @@ class Program:
         for values in itertools.product(*self.sweeps.values()):
             yield {**self.settings, **dict(zip(self.sweeps, values, strict=True))}
 
-    def remarks(self, seeds: Sequence[int], precisions: Collection[PrecisionName], *, project: Path) -> list[str]:
-        """Return lines for the user: what is swept, and what looks like a mistake.
-
-        *seeds* and *precisions* are those of the runs. Files of *project* among the words are looked through for calls
-        of ours.
-        """
+    def remarks(self, seeds: Sequence[int], precisions: Collection[PrecisionName]) -> list[str]:
+        """Return lines for the user on runs with these *seeds* and *precisions*: what is swept, and what looks odd."""
         seed = _SEED if self.seed_name == _SEED else f"{_SEED} ({self.seed_name})"
         swept = {**self.sweeps, **({seed: self.seeds} if self.seeds else {})}
         axes = " x ".join(f"{name}: {_listed(values)}" for name, values in swept.items() if len(values) > 1)
         lines = [f"{SWEEP}: {axes}"] if axes else []
         words = [fill_in(word, self.settings) for word in self.words]
-        is_ours = _asks_us(words, project)
-        if len(set(seeds)) > 1 and _SEED not in names_in(words, OF_THE_RUN) and not is_ours:
+        if len(set(seeds)) > 1 and _SEED not in names_in(words, OF_THE_RUN):
             lines.append(
                 f"{len(set(seeds))} seeds, and no word of the command tells the program its own: write --seed {{seed}} "
                 "(a program that reads hpcml_client's run.config has it from there)"
             )
-        if _are_told_apart_by_nothing(words, precisions) and not is_ours:
+        if _are_told_apart_by_nothing(words, precisions):
             lines.append(
                 f"{len(set(precisions))} precisions, and no word of the command tells the program its own: write a "
                 "flag with {precision} or {mixed_precision} (a program that calls hpcml_client's apply_precision() has "
@@ -280,7 +272,7 @@ class _Reading:
         known = {each.at for each in found}
         for at in range(_own_from(self.template), len(self.template)):
             word = self.template[at]
-            if at not in known and "," in word and len(split(word)) > 1:
+            if at not in known and (_RANGE.fullmatch(word) or ("," in word and len(split(word)) > 1)):
                 self.doubts.append(
                     f"{word} is passed as it is: lists are swept as --name {word}, --name={word} or name={word}, any "
                     f"other by args.NAME={word} in front of the --, with {{NAME}} in its place"
@@ -377,15 +369,6 @@ def _are_told_apart_by_nothing(words: Sequence[str], precisions: Collection[Prec
     asked = {name for name in precisions if name is not PrecisionName.own}
     switches = {frozenset(environment(name).items()) for name in asked}
     return len(switches) < len(asked) and not names_in(words, ("precision", MIXED_PRECISION))
-
-
-def _asks_us(words: Sequence[str], project: Path) -> bool:
-    """Whether a word, or a file that one names, has to do with hpcml, and so may ask for its precision."""
-    for word in words:
-        with suppress(OSError, ValueError):
-            if "hpcml" in word or (word.endswith(".py") and b"hpcml" in read_whole(project / word)):
-                return True
-    return False
 
 
 def _code_position(words: Sequence[str]) -> int | None:

@@ -21,7 +21,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _NOT_TEXT = re.compile(  # it begins as a list, or has quotes: its writer meant more
     r"^[\[{(]|['\"]|^\w+\(|\$\{(?![^{}]*\})"
 )
-_IN_BRACKETS = re.compile(r"[{(]([-+\w.]+(?:,[-+\w.]+)+)[)}]")
 
 
 def parse(word: str, parser: OverridesParser) -> Override:
@@ -119,24 +118,6 @@ def _what_to_write(word: str) -> str:
             "write key=value, with letters, digits, . and _ in the key, where no name begins with a digit "
             "(hpcml run --help lists the keys)"
         )
-    return _how_to_write(name, value)
-
-
-def _how_to_write(name: str, value: str) -> str:
     if _CONTROL.search(value):
         return "there is a control character in it"
-    if not all(part.strip() for part in value.split(",")):
-        return f"a list of values has an empty part; no blanks and no comma too many, as in {name}=a,b"
-    for opening, closing in ("[]", "{}", "()"):
-        if value.count(opening) != value.count(closing):
-            return f"an {opening} or {closing} is missing; a text with one is written '{name}=\"...\"'"
-    if value.count("'") % 2 or value.count('"') % 2:
-        return (
-            f'a quote is not closed; a text with one is written {name}="it\'s", and all of it in quotes for the shell'
-        )
-    if (values := _IN_BRACKETS.fullmatch(value)) is not None:
-        return f"the values of a sweep stand without brackets: -m {name}={values[1]}"
-    texts = '"..."'
-    if value.startswith("[") and value.endswith("]"):
-        texts = "[" + ",".join(texts for _ in split(value[1:-1])) + "]"
-    return f"a text with such signs is written in two kinds of quotes: write '{name}={texts}'"
+    return f"values of a sweep are written {name}=a,b, a text with such signs in two kinds of quotes: '{name}=\"...\"'"

@@ -120,8 +120,8 @@ class Cache:
 
     def building(self, key: str) -> Path:
         """The folder in which this process builds the image."""
-        owner = locks.Owner.ourselves()
-        return self.root / f".building-{key}-{owner.host}-{owner.pid}"
+        process = ProcessIdentity.of_this_process()
+        return self.root / f".building-{key}-{process.host}-{process.pid}"
 
     def find(self, key: str) -> ImageRecord | None:
         """Return the record of an image if its file is as recorded, else None.
@@ -239,7 +239,8 @@ class Cache:
         for path in folders:
             match = _BUILDING.fullmatch(path.name)
             holder = held.get(match["key"]) if match else None
-            if match and (holder is None or (holder.host, str(holder.pid)) != (match["host"], match["pid"])):
+            by = None if holder is None else (holder.process.host, str(holder.process.pid))
+            if match and by != (match["host"], match["pid"]):
                 yield path
         for path in elsewhere.glob("building-*") if elsewhere else ():
             match = _BUILDING.fullmatch(path.name)

@@ -33,7 +33,6 @@ _MORE = re.compile(
     rf"{_SPEEDS}|\w*acc|accuracy|precision|recall|f1|auc|auroc|a[pr]|m?ap\d*|m?iou|dice|bleu|rouge\d*|psnr|ssim|rew|"
     r"rewards?|returns?|r2|ndcg|top\d*|speedup|fom|performance|likelihood|efficiency|savings?|saved|reduction"
 )
-_SHARE = re.compile(r"\w*acc|accuracy|precision|recall|f1|auc|auroc|m?ap\d*|m?iou|dice|top\d*|wer|cer")
 _SCORE = "score"  # more is better, unless another word says of what: brier_score
 _PERCENTILE = re.compile(r"p9\d+")  # of a latency, unless another word says of what: throughput_p99
 _TURNED = frozenset({"neg", "negative"})  # neg_mean_squared_error, negative_log_likelihood
@@ -133,15 +132,6 @@ def is_rate(metric: str) -> bool:
     """Whether *metric* is so much per time or energy; the ``loss/min`` is no rate but the least one."""
     found = _RATE.search(metric)
     return found is not None and (found[0].lower() != "/min" or _told(_words(metric[: found.start()])) is None)
-
-
-def is_share(metric: str) -> bool:
-    """Whether *metric* is by its name a share of a whole, which some programs give in per cent.
-
-    >>> [is_share(name) for name in ("val_acc", "test/top5", "f1_macro", "WER", "precision_gflops", "reward")]
-    [True, True, True, True, False, False]
-    """
-    return not is_duration_or_rate(metric) and any(map(_SHARE.fullmatch, _words(metric)))
 
 
 def is_loss(metric: str) -> bool:

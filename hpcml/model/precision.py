@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hpcml.errors import ConfigError
 from hpcml.model.choices import Numerics
+from hpcml_client.observed import NOT_OBSERVED, UNKNOWN
 from hpcml_client.precisions import Precision
 from hpcml_client.precisions import PrecisionName as PrecisionName  # noqa: PLC0414 - hpcml's rooms take it from here
 
@@ -201,11 +202,8 @@ def environment(name: PrecisionName) -> Mapping[str, str | None]:
     return _TF32_ON if name is PrecisionName.tf32 else _TF32_OFF
 
 
-# Words for an effective precision that is none: hpcml_client.observed says when which is due.
-UNKNOWN, NOT_OBSERVED = "unknown", "not observed"
 EVIDENCE, PROBED_AS = "precision_evidence", "precision_probed"  # facts: how it is known, and what a probe has shown
 OBSERVED_TO, STEPS = "precision_observed_to_step", "precision_steps"  # facts: the last window's step, and how many
-OBSERVED, PROBED = "observed", "probed"  # the program's own products, or those of a probe beside it
 
 
 def contradicts(requested: str, effective: str | None) -> bool:

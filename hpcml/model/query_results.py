@@ -1,13 +1,13 @@
-"""Answers of the experiment store that are not simply lists of runs: rankings, curves, timelines, rows of SQL.
+"""Answers of the experiment store that are not simply lists of runs: curves, timelines, rows of SQL.
 
-hpcml/store/queries makes them for `hpcml runs --best`, `show --curve`, `diff`, `query` and the report.
+hpcml/store/queries makes them for `hpcml show --curve`, `query` and the report.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from hpcml.model.records import Point, RunRecord
 
@@ -29,36 +29,6 @@ class SqlRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
-    """One run in a ranking, with the value it is ranked by."""
-
-    place: int  # from 1, within its group
-    group: Sequence[Any]  # its values under the keys of the ranking
-    settings: Sequence[Any] = ()  # its values of what the candidates differ in
-    value: float
-    step: int | None  # at which it had that value
-    run: RunRecord
-    alike_n: int = 1  # completed runs with a value that are alike in all but their seed
-    alike_seeds: int = 1  # that these have
-    alike_mean: float | None = None  # over seeds, of the means of each one's values; None: not finite, or none is left
-    diverged: Sequence[str] = ()  # its losses that were no number at the last: the value may be from before
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """The best runs by one metric, in each group."""
-
-    metric: str
-    goal: Literal["max", "min"]
-    at: Literal["last", "best"]  # which value of a run counts: the one it ended with, or its best
-    by: Sequence[str]
-    ranked: Sequence[Ranked]  # group by group, the group with the best run first
-    differ: Sequence[str] = ()  # names of settings in which the candidates differ, beside those of *by*
-    candidates: int  # runs that had a value
-    without: int  # runs that had none, or ended with one that is not finite
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
     """The curves of one metric over several runs."""
 
@@ -72,34 +42,6 @@ class Curves:
         The first and the last point are kept.
         """
         return replace(self, points={uid: _thin(points, count) for uid, points in self.points.items()})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDiffEntry:
-    """One setting, fact or result of two runs, side by side; None is a value that the run does not have."""
-
-    section: Literal["settings", "environment", "outcome"]
-    key: str
-    first: Any
-    second: Any
-
-    @property
-    def differs(self) -> bool:
-        """Whether the two values differ. Two nan are equal; True and 1 differ, since they are different settings."""
-        if self.first != self.first and self.second != self.second:
-            return False
-        # True == 1 in Python, and yet it is another setting
-        return isinstance(self.first, bool) is not isinstance(self.second, bool) or bool(self.first != self.second)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDiff:
-    """The differences between two runs."""
-
-    first: RunRecord
-    second: RunRecord
-    contrasts: Sequence[RunDiffEntry]  # section by section, only what differs unless all was asked for
-    alike: int  # how many things are the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpcml.analysis.ranking import Ranked, Ranking
 from hpcml.codec import encode
-from hpcml.model.query_results import Ranked, Ranking
 from hpcml.report.document import Column, Document, Listing, written
 from hpcml.report.runs import name_heading, name_words, precision_words, uid_words
 from hpcml.report.text import number

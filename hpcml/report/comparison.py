@@ -84,17 +84,6 @@ def introduction(comparison: Comparison) -> str:
     )
 
 
-def closing(comparison: Comparison) -> str | None:
-    """Return a sentence on whether the numbers are adjusted for the number of rows; None for a single row."""
-    if comparison.n_tests > 1:
-        return (
-            f"m = {comparison.n_tests} rows were tested: verdicts hold after Holm's adjustment over all of them; "
-            "the intervals are each row's own"
-        )
-    n = comparison.n_comparisons
-    return f"{n} comparisons: the intervals are not adjusted for their number" if n > 1 else None
-
-
 def _cell(comparison: Comparison, cell: Cell) -> Section:
     costs = [column for listing in cost_listings(comparison, cell) for column in listing.columns]
     judged = [row for row in cell.rows if row.verdict != "reference"]

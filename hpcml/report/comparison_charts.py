@@ -1,4 +1,4 @@
-"""The charts of one cell of a comparison: differences, speed, energy and memory, each with its intervals."""
+"""The charts of one cell of a comparison: differences, speed and energy, each with its intervals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcml.report.document import Figure
 def comparison_charts(comparison: Comparison, cell: Cell, styles: Styles) -> list[Figure]:
     """Return the charts of *cell*; what is not known of any row has none.
 
-    Differences have 90 % intervals, ratios 95 %; bars of costs and loads have none.
+    Differences have 90 % intervals, ratios 95 %.
     """
     charts = [
         _differences(comparison, cell, styles),
@@ -29,10 +29,7 @@ def comparison_charts(comparison: Comparison, cell: Cell, styles: Styles) -> lis
             styles,
             lambda row: (row.cost.energy_ratio, row.cost.energy_ratio_ci95) if row.cost else None,
         ),
-        _bars("Energy per sample", "J", "", cell, styles, _of_cost("energy_per_sample_j")),
-        _bars("GPU-hours of a run", "h", "", cell, styles, _of_cost("gpu_hours")),
-        _bars("Peak memory", "MiB", "", cell, styles, _of_load("peak_memory_mb")),
-        _bars("Mean power", "W", "", cell, styles, _of_load("mean_power_w")),
+        _bars("Energy per sample", "J", "", cell, styles, _energy),
     ]
     return [chart for chart in charts if chart is not None]
 
@@ -76,16 +73,10 @@ def _step(row: Row) -> LevelValue | None:
     return LevelValue(level=row.level, value=row.speed.step_ms, low=row.speed.step_ms_p5, high=row.speed.step_ms_p95)
 
 
-def _of_cost(name: str) -> Callable[[Row], LevelValue | None]:
-    return lambda row: _maybe(row.level, getattr(row.cost, name, None))
-
-
-def _of_load(name: str) -> Callable[[Row], LevelValue | None]:
-    return lambda row: _maybe(row.level, getattr(row.load, name, None))
-
-
-def _maybe(level: str, value: float | None) -> LevelValue | None:
-    return None if value is None else LevelValue(level=level, value=value)
+def _energy(row: Row) -> LevelValue | None:
+    if row.cost is None or row.cost.energy_per_sample_j is None:
+        return None
+    return LevelValue(level=row.level, value=row.cost.energy_per_sample_j)
 
 
 def _with(level: str, value: float | None, interval: Interval | None) -> LevelValue:

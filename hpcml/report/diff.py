@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from hpcml.analysis.run_diff import RunDiff, RunDiffEntry
 from hpcml.codec import encode
-from hpcml.model.query_results import RunDiff, RunDiffEntry
 from hpcml.model.records import RunRecord
 from hpcml.report.document import Column, Document, Listing, Section
 from hpcml.report.query import value_words

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpcml.model.choices import Numerics
-from hpcml.model.precision import EVIDENCE, NOT_OBSERVED, OBSERVED, PROBED_AS, UNKNOWN, PrecisionName, contradicts
+from hpcml.model.precision import EVIDENCE, PROBED_AS, PrecisionName, contradicts
 from hpcml.model.records import RunRecord, StoredEvent
 from hpcml.report.runs import is_native
 from hpcml.units import spell_percent
-from hpcml_client.observed import COMPILED, Share, Window, read_window, shares
+from hpcml_client.observed import COMPILED, NOT_OBSERVED, OBSERVED, UNKNOWN, Share, Window, read_window, shares
 
 _NOTHING_SEEN = {
     NOT_OBSERVED: "nothing: no observer was there (python -I, a cleared environment, or a program without PyTorch)",

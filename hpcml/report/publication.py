@@ -13,7 +13,7 @@ from hpcml.model.state import State
 from hpcml.model.told_apart import alike_words
 from hpcml.report.asked_used import asked_used_section
 from hpcml.report.charts import Styles, level_styles
-from hpcml.report.comparison import closing, comparison_section, hours_section, introduction
+from hpcml.report.comparison import comparison_section, hours_section, introduction
 from hpcml.report.contents import Origin, Publication
 from hpcml.report.curves import curve_chart
 from hpcml.report.document import (
@@ -28,7 +28,7 @@ from hpcml.report.document import (
     Section,
     Tone,
 )
-from hpcml.report.finding import findings_of, heading, tallied
+from hpcml.report.finding import findings_of, tallied
 from hpcml.report.live import live_section, so_far
 from hpcml.report.runs import cause_words, key_metric, metric_beside_objectives, metric_words, objective_of
 from hpcml.report.scaling import scaling_section
@@ -295,15 +295,12 @@ def _methods(publication: Publication) -> Iterator[str]:
             "cannot tell, which never means that there is no difference. The larger p value of two one-sided tests "
             "(TOST) says the same as the interval."
         )
-        yield from _origin_cells(publication)
         yield from _speed_methods(comparison)
         if any(row.cost for cell in comparison.cells for row in cell.rows):
             yield (
                 "Energy is that of the GPU boards alone, of whole runs; CO2 is that energy times the factor of the "
                 "cluster's profile. The notes below a table say by which method, and where the factor is from."
             )
-        if (warning := closing(comparison)) is not None:
-            yield f"{warning}."
     if publication.curves:
         yield (
             "Curves: the band is the 95 % interval of the mean over seeds, at each place by itself, as far as all "
@@ -338,20 +335,6 @@ def _speed_methods(comparison: Comparison) -> Iterator[str]:
             "Where steps are of two kinds, or means tell another speed-up than medians, speed-ups and samples per "
             "second are of mean step times, as a footnote says; the column 'step ms' has the median."
         )
-
-
-def _origin_cells(publication: Publication) -> Iterator[str]:
-    assert publication.comparison is not None
-    for cell in publication.comparison.cells:
-        said = []
-        if cell.margin is not None:
-            config = cell.margin_source == "config"
-            source = "fixed in the configuration before the runs" if config else "given afterwards, on the command line"
-            said.append(f"margin {cell.margin:g}, {source}")
-        if cell.steady_from_step is not None:
-            said.append(f"step times over steps {cell.steady_from_step} to {cell.steady_to_step}")
-        if said:
-            yield f"{heading(cell)}: {'; '.join(said)}."
 
 
 def reproduction_section(publication: Publication) -> Section:

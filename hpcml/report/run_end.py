@@ -113,9 +113,10 @@ def _without_objective(runs: Sequence[RunEnd]) -> Iterator[str]:
         names = most_telling(silent[0].metrics)
         listed = ", ".join([*names[:_MOST_NAMES], *(["..."] if len(names) > _MOST_NAMES else [])])
         name = shlex.quote(names[0]) if len(names) == 1 else "NAME"
+        lacks = f"no {silent[0].objective}, their objective.metric, but " * (silent[0].objective != DEFAULT_METRIC)
         yield (
-            f"{len(silent)} of {len(runs)} runs reported no {silent[0].objective}, their objective.metric, but "
-            f"{listed}: objective.metric={name} says which it is, and --metric {name} judges these"
+            f"{len(silent)} of {len(runs)} runs reported {lacks}{listed}: objective.metric={name} says which counts, "
+            f"and --metric {name} judges these"
         )
 
 

@@ -14,7 +14,7 @@ from hpcml.model.told_apart import alike_words
 from hpcml.report.document import Column, Document, Listing, Paragraph, Part, Remarks, Section
 from hpcml.report.text import number
 from hpcml.report.text_charts import bar
-from hpcml.report.utilization_charts import achieved_chart, attained_names, roofline_chart
+from hpcml.report.utilization_charts import attained_names, roofline_chart
 
 FORMAT = 2  # of JSON; grows when a key changes its meaning or goes
 _BAR_WIDTH = 10
@@ -63,10 +63,10 @@ def utilization_document(attainment: Attainment) -> Document:
 def utilization_section(attainment: Attainment) -> Section:
     """Return the section of a report: what runs attained beside the peaks, and below it what others published.
 
-    The charts have only the cells whose rate and peak are both known; the table has all.
+    The chart has only the cells whose memory traffic was measured; the table has all.
     """
-    charts = achieved_chart(attainment.attained), roofline_chart(attainment.attained)
-    parts: list[Part] = [chart for chart in charts if chart is not None]
+    chart = roofline_chart(attainment.attained)
+    parts: list[Part] = [] if chart is None else [chart]
     named = list(zip(attained_names(attainment.attained), attainment.attained, strict=True))
     names: Column[Attained] = Column("", "runs", lambda row: next(name for name, each in named if each is row))
     parts += [

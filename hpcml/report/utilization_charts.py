@@ -1,4 +1,4 @@
-"""Charts of utilization: achieved rates beside peaks, and the roofline of memory bandwidth and arithmetic."""
+"""The chart of utilization: the roofline of memory bandwidth and arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcml.analysis.attained import Attained
 from hpcml.model.record_keys import ARGUMENTS
-from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, named_axis, plot, titled
+from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, plot, titled
 from hpcml.report.document import Column, Figure, Listing
 
 if TYPE_CHECKING:
@@ -39,66 +39,6 @@ def attained_names(attained: Sequence[Attained]) -> list[str]:
         )
         for at, each in enumerate(attained)
     ]
-
-
-Named = tuple[str, Attained]
-
-
-def achieved_chart(attained: Sequence[Attained]) -> Figure | None:
-    """Return achieved rate and peak in TFLOP/s of one device, of the cells that have both; None where there is none.
-
-    The peak is the outlined bar, the achieved rate the filled one in it.
-    """
-    both = [
-        (name, each)
-        for name, each in zip(attained_names(attained), attained, strict=True)
-        if each.achieved_tflops is not None and each.peak_tflops is not None
-    ]
-    if not both:
-        return None
-    columns: list[Column[Named]] = [
-        Column("runs", "runs", lambda row: row[0]),
-        Column("achieved_tflops", "achieved", lambda row: row[1].achieved_tflops, unit="TFLOP/s"),
-        Column("peak_tflops", "peak", lambda row: row[1].peak_tflops, unit="TFLOP/s"),
-    ]
-    spoken = "; ".join(f"{name}: {each.achieved_tflops:.3g} of {each.peak_tflops:.4g}" for name, each in both)
-    return Figure(
-        title="Achieved and peak",
-        described=f"TFLOP/s of one device: filled what was achieved, outlined the peak of that precision. {spoken}.",
-        draw=partial(_achieved_plot, both),
-        numbers=Listing(caption="TFLOP/s of one device", columns=columns, rows=both),
-        is_wide=True,
-        repeats_a_table=True,
-    )
-
-
-def _achieved_plot(both: Sequence[Named]) -> Plot:
-    names = [drawn_text(name) for name, _ in both]
-    styles = level_styles([each.precision for _, each in both])
-    drawn = plot(
-        x=titled("TFLOP/s of one device", rangemode="tozero"),
-        y=named_axis([name for name, _ in both]),
-        height_px=110 + 44 * len(both),
-        barmode="overlay",
-        showlegend=False,
-    )
-    drawn.add_bar(
-        orientation="h",
-        x=[each.peak_tflops for _, each in both],
-        y=names,
-        width=0.8,
-        marker={"color": "rgba(128,128,128,0.15)", "line": {"color": NEUTRAL, "width": 1.5}},
-        hovertemplate="peak: %{x:.4g} TFLOP/s<extra></extra>",
-    )
-    drawn.add_bar(
-        orientation="h",
-        x=[each.achieved_tflops for _, each in both],
-        y=names,
-        width=0.5,
-        marker={"color": [styles[each.precision].colour for _, each in both]},
-        hovertemplate="achieved: %{x:.4g} TFLOP/s<extra></extra>",
-    )
-    return drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,7 @@
 
 A file is written under a draft name in the same folder, and then moved in one step: over an existing file (`replacing`,
 `write_text`), or to a name that must be free (`creating`, `create_text`), by `rename` or `link`. After any error the
-old content is still there, and the draft is removed. A killed writer leaves its draft behind; its name tells which
-process wrote it, so that `is_forgotten` can tell whoever cleans up.
+old content is still there, and the draft is removed. A killed writer leaves its draft behind, for `is_forgotten`.
 
 A text is its owner's only (0600) unless it is said to be for others; a draft that a block writes gets the permissions
 that the block gives it, as the file itself would. With *durable* the content is on the disk (fsync) before the file
@@ -25,15 +24,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import FILE, open_file
 
-_FORGOTTEN_S = 3600.0  # after which the draft of a process that cannot be seen is nobody's any more
+_FORGOTTEN_S = 24 * 3600.0  # after which a draft is nobody's any more
 _SYNCS_AT_ONCE = 16  # a file system writes several in one go
-_SYNCS_IN_A_ROW = 64  # by a thread before it asks for more: one by one, that takes twice as long
-_QUICK_S = 50e-6  # of one where the disk has no part in it: threads would wait for each other
 _LONGEST = 100  # characters of the target's name in that of its draft: file systems take 255 in all
-_DRAFT = re.compile(r"\..+\.[0-9a-f]{8}-(?P<place>[^@]*@[0-9a-f]*@\d*)-(?P<pid>\d+)")
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{16}\.draft")
 
 
 @contextmanager
@@ -104,24 +100,14 @@ def appear(draft: Path, target: Path) -> None:
 
 
 def draft_of(path: Path) -> Path:
-    """Return an unused path beside *path* for a draft; its name identifies this process (`ProcessIdentity.place`)."""
-    process = ProcessIdentity.of_this_process()
-    return path.with_name(f".{path.name[:_LONGEST]}.{os.urandom(4).hex()}-{process.place}-{process.pid}")
+    """Return an unused path beside *path* for a draft."""
+    return path.with_name(f".{path.name[:_LONGEST]}.{os.urandom(8).hex()}.draft")
 
 
 def is_forgotten(draft: Path) -> bool:
-    """Tell whether *draft*, a path from `draft_of`, was left by a process that died.
-
-    Where the process cannot be seen from here (another host), a draft of more than an hour counts as left behind.
-    """
-    match = _DRAFT.fullmatch(draft.name)
-    if match is None:
-        return False
-    liveness = liveness_of(ProcessIdentity.at(match["place"], int(match["pid"])))
-    if liveness is not Liveness.UNKNOWN:
-        return liveness is Liveness.DEAD
+    """Tell whether *draft*, a path from `draft_of`, is a day old: its process has died."""
     try:
-        return time.time() - draft.stat().st_mtime > _FORGOTTEN_S
+        return _DRAFT.fullmatch(draft.name) is not None and time.time() - draft.stat().st_mtime > _FORGOTTEN_S
     except OSError:
         return False
 
@@ -135,28 +121,15 @@ def forgotten_drafts(folder: str, names: Iterable[str]) -> Iterator[Path]:
                 yield path
 
 
-def have_on_disk(paths: Iterable[Path], *, quick_s: float = _QUICK_S) -> None:
-    """Flush files, and the entries of folders, to the disk (fsync); several at a time, where one takes over *quick_s*.
+def have_on_disk(paths: Iterable[Path]) -> None:
+    """Flush files, and the entries of folders, to the disk (fsync), several at a time.
 
     Best all at once, when everything is written: the file system then writes out most of them with the first few.
     Raises `OSError` for one that could not be flushed.
     """
-    waiting = list(paths)
-    first, others = waiting[:_SYNCS_AT_ONCE], waiting[_SYNCS_AT_ONCE:]
-    began_s = time.perf_counter()
-    _sync_all(first)
-    took_s = time.perf_counter() - began_s
-    if others and took_s > len(first) * quick_s:
-        parts = [others[start : start + _SYNCS_IN_A_ROW] for start in range(0, len(others), _SYNCS_IN_A_ROW)]
-        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as threads:
-            list(threads.map(_sync_all, parts))
-    else:
-        _sync_all(others)
-
-
-def _sync_all(paths: Iterable[Path]) -> None:
-    for path in paths:
-        sync(path)
+    with ThreadPoolExecutor(_SYNCS_AT_ONCE) as threads:
+        for _ in threads.map(sync, paths):
+            pass
 
 
 def sync(path: Path) -> None:

@@ -7,12 +7,10 @@ loses single records and never the rest. Used to fill the store, by the agent, a
 
 from __future__ import annotations
 
-import errno
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -28,11 +26,8 @@ _SUM = b',"c":'  # behind it the sum of all that is before it
 _CHUNK_BYTES = 4 << 20
 _END_BYTES = 64 << 10
 _LONGEST_LINE = 64 << 20  # bytes: the longest that a program has written had some MiB
-_DEEPEST = 64  # brackets in a line, above which its nesting is looked at; a writer stops at 16 levels
 _FARTHEST_S = 3e10  # a thousand years: two such times make one that calendars can write
 _MOST_ATTEMPTS = 2**31
-_OBJECT = b'{"'
-_DECODE = json.JSONDecoder().decode
 _FLOATS = {float}
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -121,104 +116,50 @@ def parse_chunk(data: bytes, *, offset: int, journal: str | None = None) -> Chun
     return Chunk(header=header, records=records, lines=len(lines), bad_lines=bad_lines, end=offset + end)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A part of a journal's file: *data* begins with a line, at byte *at*, and may end inside of one.
-
-    `at` lies behind the byte that was asked for where a line with a hole in it was passed over: a crash of its node
-    made it, and nothing in it can be read.
-    """
-
-    at: int
-    data: bytes
-
-    @property
-    def is_news(self) -> bool:
-        """Whether there is a whole line."""
-        return b"\n" in self.data
-
-
-def read_piece(path: Path | str, offset: int, limit: int) -> Piece:
-    """Read up to *limit* bytes from *offset*, or as many more as it takes to reach the end of a line.
+def read_piece(path: Path | str, offset: int, limit: int) -> bytes:
+    """Return up to *limit* bytes from *offset*, or as many more as it takes to reach the end of a line.
 
     So a line that is longer than *limit* is still read whole, up to 64 MiB: behind a longer one nothing is read any
-    more (`unread`). Holes of a sparse file are passed over without being read, with the line that they are in. The last
-    line may be incomplete, since its writer may be at work; no data mean that nothing lies behind *offset*. Raises
-    `HpcmlError` where *path* cannot be read.
+    more (`unread`). The last line may be incomplete, since its writer may be at work. Raises `HpcmlError` where *path*
+    cannot be read.
     """
     try:
-        return _read(path, offset, limit)
+        descriptor, size = open_descriptor(path)
+        try:  # a large buffer costs more than a short file
+            data = os.pread(descriptor, max(0, min(limit, size - offset)), offset)
+            while b"\n" not in data and len(data) < _LONGEST_LINE:
+                more = os.pread(descriptor, max(limit, 1 << 16, len(data)), offset + len(data))
+                if not more:
+                    break
+                data += more
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise HpcmlError(f"{path} cannot be read: {error.strerror}") from error
+    is_too_long = len(data) >= _LONGEST_LINE and b"\n" not in data[:_LONGEST_LINE]
+    return b"" if is_too_long else data
 
 
-def _read(path: Path | str, offset: int, limit: int) -> Piece:
-    descriptor, size = open_descriptor(path)
-    try:  # a large buffer costs more than a short file
-        at, data = offset, os.pread(descriptor, max(0, min(limit, size - offset)), offset)
-        while b"\n" not in data and len(data) < _LONGEST_LINE:
-            end = at + len(data)
-            begin = _data_behind(descriptor, end)
-            if begin is None:
-                break
-            if begin == end:
-                data += os.pread(descriptor, max(limit, 1 << 16, len(data)), end)
-                continue
-            line_end = _end_of_line(descriptor, begin)  # a hole: what stands in its line is no record
-            if line_end is None:
-                return Piece(at=offset, data=b"")
-            at, data = line_end, os.pread(descriptor, limit, line_end)
-        is_too_long = len(data) >= _LONGEST_LINE and b"\n" not in data[:_LONGEST_LINE]
-        return Piece(at=at, data=b"" if is_too_long else data)
-    finally:
-        os.close(descriptor)
-
-
-def _data_behind(descriptor: int, offset: int) -> int | None:
-    """Return where, at or behind *offset*, there is something else than a hole; None where nothing is."""
-    if offset >= os.fstat(descriptor).st_size:
-        return None
-    try:
-        return os.lseek(descriptor, offset, os.SEEK_DATA)
-    except OSError as error:
-        return None if error.errno == errno.ENXIO else offset  # a hole to the end; a file system without holes
-
-
-def _end_of_line(descriptor: int, begin: int) -> int | None:
-    """Return where the line ends that byte *begin* is in, holes and all; None where it does not within 64 MiB."""
-    read, at = 0, begin
-    while read < _LONGEST_LINE:
-        data = os.pread(descriptor, 1 << 16, at)
-        if (place := data.find(b"\n")) >= 0:
-            return at + place + 1
-        read += len(data)
-        further = _data_behind(descriptor, at + len(data))
-        if further is None:
-            return None
-        at = further
-    return None
-
-
-def unread(path: Path | str, piece: Piece) -> str | None:
+def unread(path: Path | str, offset: int) -> str | None:
     """Return in one line that *path* ends in something that is no line and never will be; None where it does not.
 
-    *piece* is what `read_piece` found there: without a whole line. It must still be there.
+    At *offset*, `read_piece` found no whole line there. It must still be there.
     """
-    left = os.stat(path).st_size - piece.at  # noqa: PTH116 - path may be a text
-    if piece.is_news or left <= _LONGEST_LINE:
+    left = os.stat(path).st_size - offset  # noqa: PTH116 - path may be a text
+    if left <= _LONGEST_LINE:
         return None
-    return f"{path}: its last {left / 1e6:,.0f} MB hold no line and are not read (a hole, or what no journal writes)"
+    return f"{path}: its last {left / 1e6:,.0f} MB hold no line and are not read (what no journal writes)"
 
 
-def pieces(path: Path) -> Iterator[Piece]:
-    """Yield the journal *path* from its beginning in pieces of some MiB, each of whole lines and the begin of one more.
+def pieces(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the journal *path* by places and pieces of some MiB, of whole lines and the begin of one more.
 
     Raises `HpcmlError` where it cannot be read.
     """
     at = 0
-    while (piece := read_piece(path, at, _CHUNK_BYTES)).is_news:
-        yield piece
-        at = piece.at + piece.data.rindex(b"\n") + 1
+    while b"\n" in (data := read_piece(path, at, _CHUNK_BYTES)):
+        yield at, data
+        at += data.rindex(b"\n") + 1
 
 
 def is_cut_short(path: Path) -> bool:
@@ -227,11 +168,11 @@ def is_cut_short(path: Path) -> bool:
     Its last 64 KiB are looked at. Raises `HpcmlError` where it cannot be read.
     """
     beginning = read_piece(path, 0, 1)
-    header = parse_chunk(beginning.data, offset=0).header if beginning.at == 0 else None
+    header = parse_chunk(beginning, offset=0).header
     if header is None or not header.closes:
         return False
-    end = read_piece(path, max(0, path.stat().st_size - _END_BYTES), _END_BYTES)
-    return not any(events([parse_chunk(end.data, offset=end.at)], CLOSED))
+    offset = max(0, path.stat().st_size - _END_BYTES)
+    return not any(events([parse_chunk(read_piece(path, offset, _END_BYTES), offset=offset)], CLOSED))
 
 
 def read_journal(path: Path | str) -> Chunk:
@@ -239,14 +180,14 @@ def read_journal(path: Path | str) -> Chunk:
     found, lines, bad_lines, at = None, 0, 0, 0
     records: list[Metrics | Event] = []
     while True:
-        piece = read_piece(path, at, _CHUNK_BYTES)
-        chunk = parse_piece(piece, offset=at, journal=found.journal if found else None)
-        if at == 0 and len(piece.data) < _CHUNK_BYTES:
+        data = read_piece(path, at, _CHUNK_BYTES)
+        chunk = parse_chunk(data, offset=at, journal=found.journal if found else None)
+        if at == 0 and len(data) < _CHUNK_BYTES:
             return chunk  # nearly always
         found = found or chunk.header
         records += chunk.records
         lines, bad_lines = lines + chunk.lines, bad_lines + chunk.bad_lines
-        if chunk.end == at or len(piece.data) < _CHUNK_BYTES:
+        if chunk.end == at or len(data) < _CHUNK_BYTES:
             return Chunk(header=found, records=records, lines=lines, bad_lines=bad_lines, end=chunk.end)
         at = chunk.end
 
@@ -265,17 +206,6 @@ def read_on(path: Path | str, before: Chunk | None) -> Chunk:
         if size == before.end:
             return before
     return read_journal(path)
-
-
-def parse_piece(piece: Piece, *, offset: int, journal: str | None = None) -> Chunk:
-    """Decode the complete lines of *piece*, which was read for byte *offset*; see `parse_chunk`.
-
-    A line with a hole in it that was passed over counts as a bad one.
-    """
-    chunk = parse_chunk(piece.data, offset=piece.at, journal=journal)
-    if piece.at == offset:
-        return chunk
-    return replace(chunk, lines=chunk.lines + 1, bad_lines=chunk.bad_lines + 1)
 
 
 def events(chunks: Sequence[Chunk], name: str) -> Iterator[Event]:
@@ -302,7 +232,7 @@ def _metrics(raw: Mapping[str, Any], step: int, seq: int) -> Metrics:
 
 def _parse_line(line: bytes) -> Header | Metrics | Event | None:
     try:
-        raw = _decoded(line) if line.count(b"{") + line.count(b"[") < _DEEPEST else parse_json(line)
+        raw = parse_json(line)
         if _is_damaged(line, raw):
             return None
         if "hpcml" in raw:
@@ -315,12 +245,6 @@ def _parse_line(line: bytes) -> Header | Metrics | Event | None:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None  # not only torn: 1e999 is no step, and a line may be nothing but brackets
     return None
-
-
-def _decoded(line: bytes) -> Any:  # noqa: ANN401 - whatever the line says
-    if line.startswith(_OBJECT):  # UTF-8 then, for which `loads` looks at length
-        return _DECODE(line.decode("utf-8", "surrogatepass"))
-    return json.loads(line)
 
 
 def _header(raw: dict[str, Any]) -> Header | None:

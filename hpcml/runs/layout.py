@@ -79,6 +79,16 @@ class RunDir:
         return self.path / "git.diff"
 
     @property
+    def call(self) -> Path:
+        """The call of a function, pickled by submitit; absent where the program is no function."""
+        return self.path / "call.pkl"
+
+    @property
+    def result(self) -> Path:
+        """What the function returned, or its traceback, pickled as submitit does; absent before its end."""
+        return self.path / "result.pkl"
+
+    @property
     def image_record(self) -> Path:
         """What was recorded of the run's image: its definition, base and packages; it stays when the image goes."""
         return self.path / "image.json"

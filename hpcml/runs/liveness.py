@@ -10,18 +10,10 @@ where the process was, seen from here         answer
 ============================================  ==================================================================
 a host of another name                        unknown
 the same PID namespace                        alive or dead: its id and start time are looked up
-a PID namespace below ours                    alive where it is found (``NSpid`` of proc(5)); if ours is the
-                                              machine's first, which sees every process, else dead
 any other PID namespace of this boot          unknown
 another boot of a host of this name           dead if it began before this machine was started; unknown if it began
                                               later, for then that is another machine with the same name
 ============================================  ==================================================================
-
-Locks do not say when their process began: those of another boot are dead only where both were seen
-from the machine's first namespace, as a host's name is the machine's there.
-
-Where there is no /proc (not Linux), no start time can be compared: a process of this host whose id is not in use is
-dead, and every other one is unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +21,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -41,7 +32,6 @@ LOCK_SILENCE_S = 300.0
 SUBMISSION_SILENCE_S = 3600.0  # each batch touches its file
 _PROC = Path("/proc")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h: the same number on every machine
 _SHORT = 8  # digits of a boot id: enough to tell the boots of one machine, or machines of one name, from each other
 _MOST_PID = 2**31
 _LATEST_S = 1e12
@@ -140,32 +130,16 @@ def liveness_of(process: ProcessIdentity, ours: ProcessIdentity | None = None) -
     ours = ours or ProcessIdentity.of_this_process()
     if plain(process.host) != plain(ours.host):
         return Liveness.UNKNOWN
-    if not ours.boot_id:
-        return _without_proc(process)
     if process.boot_id and not _is_same_boot(process.boot_id, ours.boot_id):
-        is_dead = _ended_with_its_boot(process, ours)
-    else:
-        shows_ours = _shows_our_namespace()
-        if _pid_here(process, ours, shows_ours=shows_ours) is not None:
-            return Liveness.ALIVE
-        is_dead = (
-            (process.pid_namespace == ours.pid_namespace and shows_ours)
-            or (not process.boot_id and _is_before_this_boot(process))
-            or _shows_every_process(ours, shows_ours=shows_ours)
-        )
-    return Liveness.DEAD if is_dead else Liveness.UNKNOWN
+        return Liveness.DEAD if _is_before_this_boot(process) else Liveness.UNKNOWN
+    if process.pid_namespace not in ("", ours.pid_namespace) or not _shows_our_namespace():
+        return Liveness.UNKNOWN
+    return Liveness.ALIVE if _has_its_start(process) else Liveness.DEAD
 
 
 def pid_here(process: ProcessIdentity) -> int | None:
-    """Return the id by which this process can signal *process*; None where it is dead or not visible from here.
-
-    In a container, a process of the host or of a container below has another id than it sees itself.
-    """
-    ours = ProcessIdentity.of_this_process()
-    is_of_here = plain(process.host) == plain(ours.host) and (
-        not process.boot_id or _is_same_boot(process.boot_id, ours.boot_id)
-    )
-    return _pid_here(process, ours, shows_ours=True) if is_of_here and _shows_our_namespace() else None
+    """Return the id by which this process can signal *process*; None where it is dead or not visible from here."""
+    return process.pid if liveness_of(process) is Liveness.ALIVE else None
 
 
 def is_of_our_namespace(process: ProcessIdentity) -> bool:
@@ -203,44 +177,13 @@ def _identify(name: str, pid: int) -> ProcessIdentity:
     )
 
 
-def _ended_with_its_boot(process: ProcessIdentity, ours: ProcessIdentity) -> bool:
-    if process.created_at is None:
-        return process.pid_namespace == ours.pid_namespace == _FIRST_NAMESPACE
-    return _is_before_this_boot(process)
-
-
 def _is_before_this_boot(process: ProcessIdentity) -> bool:
     return process.created_at is not None and process.created_at < _booted_at() - _BOOT_TOLERANCE_S
 
 
-def _without_proc(process: ProcessIdentity) -> Liveness:
-    try:
-        os.kill(process.pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return Liveness.DEAD
-    except OSError:  # another user's
-        pass
-    return Liveness.UNKNOWN
-
-
-def _pid_here(process: ProcessIdentity, ours: ProcessIdentity, *, shows_ours: bool) -> int | None:
-    """Return the number in /proc of a living process, in our PID namespace or in one below it."""
-    may_be_ours = process.pid_namespace in ("", ours.pid_namespace)
-    if may_be_ours and shows_ours and _is_start_of(process, str(process.pid)):
-        return process.pid
-    if process.pid_namespace == ours.pid_namespace and shows_ours:
-        return None
-    if process.start_ticks is None and process.created_at is None:
-        return None  # an id alone says nothing about another namespace
-    for name in os.listdir(_PROC):  # noqa: PTH208 - a node has thousands: names will do
-        if name.isdecimal() and _innermost_pid(name) == process.pid and _is_start_of(process, name):
-            return int(name)
-    return None
-
-
-def _is_start_of(process: ProcessIdentity, name: str) -> bool:
-    """Tell whether the process *name* of /proc lives and began when *process* did; nothing but its id may be known."""
-    ticks = _start_of(name)
+def _has_its_start(process: ProcessIdentity) -> bool:
+    """Tell whether the process of this id lives and began when *process* did; nothing but its id may be known."""
+    ticks = _start_of(str(process.pid))
     if ticks is None:
         return False
     if process.start_ticks is not None:
@@ -260,19 +203,6 @@ def _shows_our_namespace() -> bool:
         return os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115 - a `Path` takes longer than the question
     except OSError:
         return False
-
-
-def _shows_every_process(ours: ProcessIdentity, *, shows_ours: bool) -> bool:
-    is_first = ours.pid_namespace == _FIRST_NAMESPACE and shows_ours
-    return is_first and _start_of("1") is not None and _innermost_pid("self") is not None  # not with hidepid, proc(5)
-
-
-def _innermost_pid(name: str) -> int | None:
-    """Return which id a process has in its own PID namespace; None where it has ended, or Linux is older than 4.1."""
-    with suppress(OSError, ValueError):
-        status = (_PROC / name / "status").read_text(encoding="ascii", errors="replace")
-        return next((int(line.split()[-1]) for line in status.splitlines() if line.startswith("NSpid:")), None)
-    return None
 
 
 def _namespace() -> str:

@@ -1,11 +1,10 @@
 """A lock without flock: one holder among all processes on all hosts that share a file system.
 
-The lock is a folder that is moved into place with its owner's file inside: `rename` of a folder onto one that is not
-empty fails on every file system, so that one of several processes wins. The owner updates the file's time as a
-heartbeat. An owner counts as dead if its process is gone from this host, or if its heartbeat has been silent for
-minutes on another host. Only one of the processes that conclude this may remove the lock, and the owner checks that it
-still holds the lock before it makes any result visible. Used for building images, for exports, and for the published
-copy of the SQLite store.
+The lock is a file that its owner creates exclusively, which is atomic on NFS, too, and whose time it updates as a
+heartbeat. An owner counts as dead if its process is gone from this host, or if its heartbeat has stood still for
+minutes. Only one of the processes that conclude this may remove the lock, and the owner checks that it still holds the
+lock before it makes any result visible. Used for building images, for exports, and for the published copy of the SQLite
+store.
 
 A folder of locks is as open as the folder that it lies in, whatever the umask: in a home it is its owner's alone, and
 where others may build images or replace a store, they may take locks. A lock itself only its owner may write.
@@ -13,68 +12,42 @@ where others may build images or replace a store, they may take locks. A lock it
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import secrets
-import shutil
 import stat
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.runs.files import read_json
 from hpcml.runs.liveness import LOCK_SILENCE_S, Liveness, ProcessIdentity, liveness_of
-from hpcml.runs.private import FOLDER
+from hpcml.runs.private import FOLDER, open_file
 
-_OWNER = "owner.json"
-_FORGOTTEN_S = 3600
-_GONE = ".gone-"  # what nobody holds any more and somebody is removing
-_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 _HANDED_ON = 0o3777  # of the mode of the folder above, with the group and the sticky bit that it hands on
-_ENTERED = 0o755
 _READABLE = 0o644
+_CLEARED_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """The process that holds a lock, as the lock's file says."""
 
-    host: str
-    boot_id: str
-    pid_namespace: str
-    pid: int
-    start: int  # in clock ticks since boot: tells a process from a later one with its number
+    process: ProcessIdentity
     token: str
 
     @classmethod
     def ourselves(cls) -> Owner:
         """Return this process, with a new random token."""
-        process = ProcessIdentity.of_this_process()
-        return cls(
-            host=process.host,
-            boot_id=process.boot_id,
-            pid_namespace=process.pid_namespace,
-            pid=process.pid,
-            start=process.start_ticks or 0,
-            token=secrets.token_hex(8),
-        )
+        return cls(process=ProcessIdentity.of_this_process(), token=secrets.token_hex(8))
 
     @property
     def liveness(self) -> Liveness:
         """Whether the owner's process is alive, as far as that can be seen from here."""
-        return liveness_of(
-            ProcessIdentity(
-                host=self.host,
-                boot_id=self.boot_id,
-                pid_namespace=self.pid_namespace,
-                pid=self.pid,
-                start_ticks=self.start or None,
-            )
-        )
+        return liveness_of(self.process)
 
     @property
     def is_gone(self) -> bool:
@@ -82,7 +55,10 @@ class Owner:
         return self.liveness is Liveness.DEAD
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
+        return f"process {self.process.pid} on {self.process.host}" if self.token else "another process"
+
+
+_UNNAMED = Owner(process=ProcessIdentity(host="", pid=0), token="")  # its file is still empty, or was cut by a crash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,20 +86,24 @@ class Lock:
         """Write a heartbeat."""
         if self.is_ours:
             with suppress(OSError):  # said again in some seconds
-                os.utime(self._path / _OWNER)
+                os.utime(self._path)
 
     def release(self) -> None:
         """Remove the lock, if it is still ours."""
         if self.is_ours:
-            _discard(self._path)
+            self._path.unlink(missing_ok=True)
 
 
 def read_owner(path: Path) -> Owner | None:
-    """Return the holder of the lock at *path*; None where there is no lock, or its file is damaged."""
+    """Return the holder of the lock at *path*; None where there is no lock."""
     try:
-        return Owner(**read_json(path / _OWNER))
-    except (OSError, ValueError, TypeError):
+        told = read_json(path)
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError):
+        return _UNNAMED
+    process = ProcessIdentity.from_details(told) if isinstance(told, dict) else None
+    return _UNNAMED if process is None else Owner(process=process, token=str(told.get("token")))
 
 
 def owners(folder: Path) -> dict[str, Owner]:
@@ -139,26 +119,20 @@ def clear_dead(folder: Path) -> None:
     for name, owner in owners(folder).items():
         if owner.is_gone:
             _clear(folder, name, owner)
-    for path in folder.glob(".*"):  # of a process that died while it took or cleared a lock
-        if path.name.startswith(_GONE) or time.time() - _mtime(path) > _FORGOTTEN_S:
-            _discard(path)
 
 
-def try_lock(folder: Path, name: str, *, patience: Patience | None = None) -> Lock | Owner:
+def try_lock(folder: Path, name: str) -> Lock | Owner:
     """Take the lock if it is free or its owner is certainly dead, and return it; else return the present owner.
 
     Raises `OSError` where *folder* cannot be written.
     """
-    owner = Owner.ourselves()
+    owner, mode = Owner.ourselves(), _mode_of_locks(folder) & _READABLE
     while True:
-        if _take(folder, name, owner):
+        with suppress(FileExistsError):
+            _create(folder / name, owner, mode)
             return Lock(folder, name, owner)
         holder = read_owner(folder / name)
-        if holder is None:
-            if _has_no_owner_for_long(folder / name, patience or Patience()):
-                _discard(folder / name)
-            continue  # released in this moment
-        if not (holder.is_gone and _clear(folder, name, holder)):
+        if holder is not None and not (holder.is_gone and _clear(folder, name, holder)):
             return holder
 
 
@@ -173,24 +147,18 @@ def wait_for(folder: Path, name: str, *, patience: Patience | None = None) -> It
             print(f"waiting for {found}")
     """
     patience = patience or Patience()
-    seen: tuple[str, float] | None = None
+    seen: tuple[str, float | None] | None = None
     seen_at = time.monotonic()
     while True:
-        found = try_lock(folder, name, patience=patience)
-        if isinstance(found, Lock):
-            yield found
-            return
-        now = (found.token, _age_of(folder, name))
-        beat = (found.token, _mtime(folder / name / _OWNER))
-        if beat != seen:
-            seen, seen_at = beat, time.monotonic()
-        # Clocks of hosts differ: besides its age, the heartbeat has to be seen standing still.
-        stands_still = time.monotonic() - seen_at > 2.5 * patience.heartbeat_s
-        is_silent = stands_still and now[1] > patience.silence_s
-        if is_silent and found.liveness is Liveness.UNKNOWN and _clear(folder, name, found):
-            continue
+        found = try_lock(folder, name)
         yield found
-        time.sleep(patience.poll_s)
+        if isinstance(found, Lock):
+            return
+        if (beat := (found.token, _mtime(folder / name))) != seen:
+            seen, seen_at = beat, time.monotonic()  # by our clock alone: those of hosts differ
+        is_silent = time.monotonic() - seen_at > patience.silence_s
+        if not (is_silent and found.liveness is Liveness.UNKNOWN and _clear(folder, name, found)):
+            time.sleep(patience.poll_s)
 
 
 @contextmanager
@@ -213,21 +181,15 @@ def kept_alive(lock: Lock, patience: Patience | None = None) -> Iterator[Lock]:
         lock.release()
 
 
-def _take(folder: Path, name: str, owner: Owner) -> bool:
-    ready = folder / f".{name}-{owner.token}"
-    try:
-        mode = _mode_of_locks(folder)
-        ready.mkdir(mode=FOLDER)
-        (ready / _OWNER).write_text(json.dumps(asdict(owner)), encoding="utf-8")
-        (ready / _OWNER).chmod(mode & _READABLE)
-        ready.chmod(mode & _ENTERED)
-        ready.rename(folder / name)
-    except OSError as error:
-        shutil.rmtree(ready, ignore_errors=True)
-        if error.errno in _TAKEN:
-            return False
-        raise
-    return True
+def _create(path: Path, owner: Owner, mode: int) -> None:
+    with open_file(path, "x", encoding="utf-8") as file:
+        try:
+            file.write(json.dumps({**owner.process.as_details(), "token": owner.token}))
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+        except OSError:  # on a full disk it would be a lock of nobody
+            path.unlink()
+            raise
 
 
 def _mode_of_locks(folder: Path) -> int:
@@ -245,49 +207,25 @@ def _mode_of_locks(folder: Path) -> int:
 
 def _clear(folder: Path, name: str, dead: Owner) -> bool:
     """Remove the lock of *dead*; False if somebody else is doing that."""
-    mark = folder / f".clearing-{dead.token}"
+    mark = folder / f".clearing-{name}-{dead.token}"
     try:
         mark.mkdir()
     except FileExistsError:
-        if time.time() - _mtime(mark) > 60:  # who began that is dead, too
+        if time.time() - (_mtime(mark) or time.time()) > _CLEARED_WITHIN_S:  # who began that is dead, too
             with suppress(OSError):
                 mark.rmdir()
         return False
     try:
-        if read_owner(folder / name) == dead:  # nobody but us may remove it now, and nobody can take it before
-            _discard(folder / name)
-            return True
-        return False
+        is_there = read_owner(folder / name) == dead
+        if is_there:  # nobody but us may remove it now, and nobody can take it before
+            (folder / name).unlink(missing_ok=True)
+        return is_there
     finally:
         mark.rmdir()
 
 
-def _discard(path: Path) -> None:
-    """Remove a lock so that it is gone at once and whole."""
-    away = path.parent / f"{_GONE}{secrets.token_hex(8)}"
-    with suppress(FileNotFoundError):
-        path.rename(away)
-    shutil.rmtree(away, ignore_errors=True)
-
-
-def _has_no_owner_for_long(path: Path, patience: Patience) -> bool:
-    """Whether a lock is damaged: an owner is written before the lock appears, and a lock goes whole."""
-    time.sleep(0.05)
-    return path.is_dir() and read_owner(path) is None and time.time() - _mtime(path) > patience.silence_s
-
-
-def _age_of(folder: Path, name: str) -> float:
-    """Return for how long the owner has said nothing, by the clock of the file system and not by ours."""
-    probe = folder / f".clock-{secrets.token_hex(8)}"
-    try:
-        probe.touch()
-        return _mtime(probe) - _mtime(folder / name / _OWNER)
-    finally:
-        probe.unlink(missing_ok=True)
-
-
-def _mtime(path: Path) -> float:
+def _mtime(path: Path) -> float | None:
     try:
         return path.stat().st_mtime
     except OSError:
-        return time.time()
+        return None

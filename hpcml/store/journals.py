@@ -98,11 +98,10 @@ def find_header(path: Path | str, uid: str) -> Header | str:
     file without a usable header is left out rather than guessed at. Looked at are the first 4 MiB. Raises `HpcmlError`
     where the file cannot be read. docs/journal.md describes the format.
     """
-    beginning = read_piece(path, 0, 1)
-    first = _header_in(beginning.data.partition(b"\n")[0]) if beginning.at == 0 else None
+    first = _header_in(read_piece(path, 0, 1).partition(b"\n")[0])
     if first is not None and first.run == uid:
         return first
-    for line in read_piece(path, 0, _HEADER_WITHIN).data.split(b"\n")[:-1]:
+    for line in read_piece(path, 0, _HEADER_WITHIN).split(b"\n")[:-1]:
         later = _header_in(line) if b'"hpcml"' in line else None
         if later is not None and later.run == uid:
             return later

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcml.runs.journal import Header, parse_piece, read_piece, unread
+from hpcml.runs.journal import Header, parse_chunk, read_piece, unread
 from hpcml.runs.layout import RunDir
 from hpcml.store.curves import EMPTY, Columns, Precedence, Tally, extend, measured, merge
 from hpcml.store.facts import ANNOTATING, FOLDED, Happening, JournalStart, RunFacts, fold, fold_notes, fold_tags
@@ -209,9 +209,8 @@ def _read_on(run_dir: RunDir, described: Description, files: Mapping[str, FileRe
 
 def _begin(path: Path, file: FileRead, uid: str) -> bool:
     """Read the header of *file*; return whether there is one, or else say why the file is left out."""
-    piece = read_piece(path, 0, 1)
-    if not piece.is_news:  # its first line is being written
-        file.problem = unread(path, piece) or ""
+    if b"\n" not in read_piece(path, 0, 1):  # its first line is being written
+        file.problem = unread(path, 0) or ""
         return False
     header = find_header(path, uid)
     if isinstance(header, str):
@@ -225,11 +224,11 @@ def _chunks(path: Path, file: FileRead) -> Iterable[Sequence[Any]]:
     """Yield the records of *path* behind what was read of it, and note down how far that is now."""
     file.problem = ""
     while file.read < file.size:
-        piece = read_piece(path, file.read, _PIECE_BYTES)
-        if not piece.is_news:
-            file.problem = unread(path, piece) or ""
+        data = read_piece(path, file.read, _PIECE_BYTES)
+        if b"\n" not in data:
+            file.problem = unread(path, file.read) or ""
             return
-        chunk = parse_piece(piece, offset=file.read, journal=file.uid)
+        chunk = parse_chunk(data, offset=file.read, journal=file.uid)
         file.read, file.bad_lines = chunk.end, file.bad_lines + chunk.bad_lines
         yield chunk.records
 

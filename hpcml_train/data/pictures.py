@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Mapping, Tuple
 
 import numpy as np
@@ -73,10 +73,10 @@ def read_npz(path: str, holdout: float) -> Tuple[Pictures, Pictures]:
         return pairs[0], pairs[1]
     if {"x", "y"} <= set(arrays):
         whole = _as_pictures(path, arrays["x"], arrays["y"], "")
-        kept, held_out = hold_out(whole.labels, holdout)
+        kept, held_out = split(whole, holdout)
         if not len(held_out):
             raise DatasetError(f"{path}: data.holdout={holdout:g} holds out none of {len(whole)} pictures")
-        return _select(whole, kept), _select(whole, held_out)
+        return kept, held_out
     raise DatasetError(f"{path} has {', '.join(sorted(arrays)) or 'nothing'} instead of x and y")
 
 
@@ -94,13 +94,13 @@ def hold_out(labels: Array, holdout: float) -> Tuple[Array, Array]:
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-def _select(pictures: Pictures, indices: Array) -> Pictures:
-    return Pictures(
-        images=pictures.images[indices],
-        labels=pictures.labels[indices],
-        classes=pictures.classes,
-        largest=pictures.largest,
+def split(pictures: Pictures, holdout: float) -> Tuple[Pictures, Pictures]:
+    """Return *pictures* without and with the share *holdout* of each class, whatever the seed."""
+    kept, held_out = (
+        replace(pictures, images=pictures.images[indices], labels=pictures.labels[indices])
+        for indices in hold_out(pictures.labels, holdout)
     )
+    return kept, held_out
 
 
 def _load_npz(path: str) -> Mapping[str, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
@@ -93,7 +94,7 @@ def apply(framework: str, asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, 
         raise ValueError(f"framework={framework!r}: apply_precision knows {', '.join(FRAMEWORKS)}")
     if importlib.util.find_spec(framework) is None:
         raise ModuleNotFoundError(f"apply_precision needs {framework}, which is not installed here", name=framework)
-    arithmetic, facts, proof = _ADAPTORS[framework](asked)
+    arithmetic, facts, proof = _apply(framework, asked)
     effective = name_precision(proof["products"], proof["parameters"])
     return arithmetic, facts, {**proof, "effective": effective, "mismatch": asked.precision not in (OWN, effective)}
 
@@ -108,51 +109,20 @@ def mismatch_words(proof: Mapping[str, Any]) -> str:
     )
 
 
-def _apply_torch(asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
-    from hpcml_train.torch.arithmetic import Arithmetic, choose_device
-    from hpcml_train.torch.probe import describe_framework, measure_precision
+def _apply(framework: str, asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
+    """Return the framework's Arithmetic, and what `describe_framework` and `measure_precision` say of it."""
+    if framework == "numpy":
+        from hpcml_train.precision import numpy_arithmetic
 
-    arithmetic = Arithmetic(
+        plain = numpy_arithmetic.Arithmetic(asked.precision, numerics=asked.numerics, device=asked.device)
+        return plain, numpy_arithmetic.describe_framework(), numpy_arithmetic.measure_precision(plain)
+    made = importlib.import_module(f"hpcml_train.{framework}.arithmetic")
+    probe = importlib.import_module(f"hpcml_train.{framework}.probe")
+    arithmetic = made.Arithmetic(
         asked.precision,
         numerics=asked.numerics,
-        device=choose_device(asked.device, asked.local_rank),
-        rounding=asked.rounding,
+        device=made.choose_device(asked.device, asked.local_rank),
         loss_scaling=asked.loss_scaling,
+        **({"rounding": asked.rounding} if framework == "torch" else {}),  # of what is emulated
     )
-    return arithmetic, describe_framework(arithmetic), measure_precision(arithmetic)
-
-
-def _apply_tensorflow(asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
-    from hpcml_train.tensorflow.arithmetic import Arithmetic, choose_device
-    from hpcml_train.tensorflow.probe import describe_framework, measure_precision
-
-    arithmetic = Arithmetic(
-        asked.precision,
-        numerics=asked.numerics,
-        device=choose_device(asked.device, asked.local_rank),
-        loss_scaling=asked.loss_scaling,
-    )
-    return arithmetic, describe_framework(arithmetic), measure_precision(arithmetic)
-
-
-def _apply_jax(asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
-    from hpcml_train.jax.arithmetic import Arithmetic, choose_device
-    from hpcml_train.jax.probe import describe_framework, measure_precision
-
-    arithmetic = Arithmetic(
-        asked.precision,
-        numerics=asked.numerics,
-        device=choose_device(asked.device, asked.local_rank),
-        loss_scaling=asked.loss_scaling,
-    )
-    return arithmetic, describe_framework(arithmetic), measure_precision(arithmetic)
-
-
-def _apply_numpy(asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
-    from hpcml_train.precision.numpy_arithmetic import Arithmetic, describe_framework, measure_precision
-
-    arithmetic = Arithmetic(asked.precision, numerics=asked.numerics, device=asked.device)
-    return arithmetic, describe_framework(), measure_precision(arithmetic)
-
-
-_ADAPTORS = {"torch": _apply_torch, "tensorflow": _apply_tensorflow, "jax": _apply_jax, "numpy": _apply_numpy}
+    return arithmetic, probe.describe_framework(arithmetic), probe.measure_precision(arithmetic)

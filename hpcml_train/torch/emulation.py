@@ -85,7 +85,7 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         with counted_as(name, call.flops, is_emulated=self.is_emulated):
             if self._scheme is None:
                 return multiplication.multiply_in_fp32(call)
-            multiplication.refuse_layouts(call, self._scheme)
+            multiplication.refuse_layouts(call)
             return self._compute(call, self._scheme)
 
     def _compute(self, call: Call, rounding: Scheme) -> Any:  # noqa: ANN401

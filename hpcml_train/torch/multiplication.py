@@ -11,7 +11,6 @@ from hpcml_train.torch import operations
 from hpcml_train.torch.operations import CONVOLUTION_BACKWARD, CONVOLUTIONS, Operation, Product
 from hpcml_train.torch.schemes import Scheme
 
-_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 _IN_PLACE = "_"
 
 
@@ -104,7 +103,7 @@ _BARE: Mapping[str, str] = {
 def multiply(call: Call, scheme: Scheme, are_gradients: Sequence[bool]) -> Any:  # noqa: ANN401
     """Return the sum of the products of the parts of both factors, and what the program adds to it."""
     first, second = (
-        _parts_of(x, scheme, is_gradient=is_gradient)
+        scheme.parts(x, is_gradient=is_gradient)
         for x, is_gradient in zip(call.factors, are_gradients)  # noqa: B905 - Python 3.8
     )
     (i, j), *smaller = scheme.pairs
@@ -168,38 +167,11 @@ def multiply_in_fp32(call: Call) -> Any:  # noqa: ANN401
     return result.to(dtype)
 
 
-def refuse_layouts(call: Call, scheme: Scheme) -> None:
-    """Raise `NotImplementedError` where a factor is stored in a way in which it cannot be rounded."""
+def refuse_layouts(call: Call) -> None:
+    """Raise `NotImplementedError` where a factor is sparse, or stored in another way in which it cannot be rounded."""
     for x in call.factors:
-        is_plain = x.layout is torch.strided and not x.is_nested
-        if not is_plain and (x.layout not in _SPARSE or len(scheme.pairs) > 1):
+        if x.layout is not torch.strided or x.is_nested:
             raise NotImplementedError(f"aten.{call.name} of a tensor in {x.layout}: this arithmetic rounds dense ones")
-
-
-def _parts_of(x: torch.Tensor, scheme: Scheme, *, is_gradient: bool) -> List[torch.Tensor]:
-    if x.layout is torch.strided:
-        return scheme.parts(x, is_gradient=is_gradient)
-    return [_with_values(x, scheme.parts(_values(x), is_gradient=is_gradient)[0])]
-
-
-def _values(x: torch.Tensor) -> torch.Tensor:
-    # values() is refused for a matrix that names a place twice
-    return x._values() if x.layout is torch.sparse_coo else x.values()  # noqa: SLF001
-
-
-def _with_values(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return *x*, a sparse matrix, with other values in the same places."""
-    if x.layout is torch.sparse_coo:
-        return torch.sparse_coo_tensor(
-            x._indices(),  # noqa: SLF001
-            values,
-            x.shape,
-            is_coalesced=x.is_coalesced(),
-            check_invariants=False,
-        )
-    rows = x.layout is torch.sparse_csr
-    outer, inner = (x.crow_indices(), x.col_indices()) if rows else (x.ccol_indices(), x.row_indices())
-    return torch.sparse_compressed_tensor(outer, inner, values, x.shape, layout=x.layout, check_invariants=False)
 
 
 def is_convolution_backward(call: Call) -> bool:

@@ -61,7 +61,7 @@ PRODUCTS: Mapping[str, Product] = {
     "convolution": _CONVOLUTION,
     "_convolution": _CONVOLUTION,
     CONVOLUTION_BACKWARD: Product((0, 1, 2)),
-    # of sparse matrices, whose values are rounded
+    # of sparse matrices, which an observer counts and an emulation refuses
     "_sparse_addmm": _ADDED,
     "sparse_sampled_addmm": _ADDED,
     "sspaddmm": _ADDED,

@@ -40,9 +40,6 @@ class ScaledProducts(Emulation):  # type: ignore[no-untyped-call, unused-ignore]
 
     def _compute(self, call: Call, rounding: Scheme) -> Any:  # noqa: ANN401
         if isinstance(rounding, TensorScaled) and call.name in _SHAPES:
-            a, b = call.factors
-            if a.layout is not torch.strided or b.layout is not torch.strided:
-                raise NotImplementedError(f"aten.{call.name} of a sparse tensor has no FP8 in torch")
             return _finish(call, _multiply(call, rounding, self._which_are_gradients(call)))
         raise NotImplementedError(
             f"aten.{call.name} has no FP8 in torch: {self._name} is native in models without convolutions"

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hpcml_train.data import digits
+from hpcml_train.data.pictures import Pictures
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
 from hpcml_train.tensorflow.arithmetic import Arithmetic
@@ -32,7 +33,7 @@ class Classification(Recipe):
         self._build = MODELS[task.choose("model", MODELS)]
         self._layout = Layout.of(task)
         self._compute_dtype = tf.keras.mixed_precision.dtype_policy().compute_dtype
-        training, validation = _read(task)
+        training, validation = digits.read(task)
         self._training, self._labels = self._layout.placed(_pixels(training, task)), _labels(training)
         self._validation, self._answers = self._layout.placed(_pixels(validation, task)), _labels(validation)
         self.samples = len(self._labels)
@@ -104,28 +105,20 @@ def mnist_mlp(shape: tuple[int, ...], _: str) -> tf.keras.Model:
 MODELS = {"mnist_cnn": mnist_cnn, "mnist_mlp": mnist_mlp}
 
 
-def _read(task: Task) -> tuple[digits.Images, digits.Images]:
-    if task.choose("data", ("digits", "mnist")) == "digits":
-        return digits.split(digits.read_digits(), task.holdout)
-    if task.data_path is None:
-        raise RecipeError("data=mnist needs data.path: a folder with its IDX files, or mnist.npz")
-    return digits.read_mnist(task.data_path)
+def _labels(pictures: Pictures) -> Array:
+    return pictures.labels.astype(np.int32)
 
 
-def _labels(images: digits.Images) -> Array:
-    return np.frombuffer(images.labels, dtype=np.uint8).astype(np.int32)
-
-
-def _pixels(images: digits.Images, task: Task) -> Array:
+def _pixels(pictures: Pictures, task: Task) -> Array:
     """Return 28x28 pixels between 0 and 1 of each image, the channel last."""
-    raw = np.frombuffer(images.pixels, dtype=np.uint8).reshape(len(images), images.height, images.width, 1)
-    pixels = raw.astype(np.float32) / np.float32(images.largest)
+    pixels = pictures.images.astype(np.float32) / np.float32(pictures.largest)
     if task.data != "mnist":
         pixels = resize(pixels, _DIGITS_SIDE)
         pixels = np.pad(pixels, [(0, 0), *[((PIXELS - _DIGITS_SIDE) // 2,) * 2] * 2, (0, 0)])
-    if pixels.shape[1:3] != (PIXELS, PIXELS) or int(_labels(images).max()) >= CLASSES:
+    height, width = pictures.images.shape[1:3]
+    if pixels.shape[1:3] != (PIXELS, PIXELS) or int(_labels(pictures).max()) >= CLASSES:
         raise RecipeError(
-            f"data={task.data} has images of {images.height}x{images.width} pixels and labels up to "
-            f"{int(_labels(images).max())}: the models expect {PIXELS}x{PIXELS} and {CLASSES - 1}"
+            f"data={task.data} has images of {height}x{width} pixels and labels up to "
+            f"{int(_labels(pictures).max())}: the models expect {PIXELS}x{PIXELS} and {CLASSES - 1}"
         )
     return pixels

@@ -11,6 +11,7 @@ from models import CLASSES, MODELS, PIXELS
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_train.data import digits
+from hpcml_train.data.pictures import Pictures
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
@@ -41,7 +42,7 @@ class Digits(Classification):
         name = task.choose("model", MODELS)
         task.choose("layout", ("nchw", "nhwc"))
         self._cast = arithmetic.cast
-        self._training, self._validation = (_place(images, arithmetic, task) for images in _read(task))
+        self._training, self._validation = (_place(pictures, arithmetic, task) for pictures in digits.read(task))
         self.samples, self.held_out = len(self._training), len(self._validation)
         self.model = MODELS[name]()
 
@@ -59,25 +60,18 @@ class Digits(Classification):
 train = partial(train_recipe, make=Digits)
 
 
-def _read(task: Task) -> tuple[digits.Images, digits.Images]:
-    if task.choose("data", ("digits", "mnist")) == "digits":
-        return digits.split(digits.read_digits(), task.holdout)
-    if task.data_path is None:
-        raise RecipeError("data=mnist needs data.path: a folder with its IDX files, or mnist.npz")
-    return digits.read_mnist(task.data_path)
-
-
-def _place(images: digits.Images, arithmetic: Arithmetic, task: Task) -> Samples:
-    """Put all *images* on the device: 28x28 pixels between 0 and 1."""
-    raw = torch.frombuffer(bytearray(images.pixels), dtype=torch.uint8)
-    pixels = raw.view(len(images), 1, images.height, images.width).float() / images.largest
+def _place(pictures: Pictures, arithmetic: Arithmetic, task: Task) -> Samples:
+    """Put all *pictures* on the device: 28x28 pixels between 0 and 1."""
+    labels = torch.from_numpy(pictures.labels)
+    # not permuted: of one channel `contiguous` keeps NHWC's strides, by which torch chooses its kernels
+    pixels = torch.from_numpy(pictures.images).squeeze(3).unsqueeze(1).float() / pictures.largest
     if task.data != "mnist":
         pixels = F.interpolate(pixels, size=(_DIGITS_SIDE, _DIGITS_SIDE), mode="bilinear", align_corners=False)
         pixels = F.pad(pixels, [(PIXELS - _DIGITS_SIDE) // 2] * 4)
-    labels = torch.frombuffer(bytearray(images.labels), dtype=torch.uint8).long()
+    height, width = pictures.images.shape[1:3]
     if pixels.shape[-2:] != (PIXELS, PIXELS) or int(labels.max()) >= CLASSES:
         raise RecipeError(
-            f"data={task.data} has images of {images.height}x{images.width} pixels and labels up to {int(labels.max())}"
+            f"data={task.data} has images of {height}x{width} pixels and labels up to {int(labels.max())}"
             f": the models expect {PIXELS}x{PIXELS} and {CLASSES - 1}"
         )
     if task.layout == "nhwc":

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
 from hpcml_train.data import digits
+from hpcml_train.data.pictures import Pictures
 from hpcml_train.task import Task
 
 
@@ -37,7 +38,7 @@ def digits_cnn() -> nn.Module:
 
 def read(task: Task) -> tuple[Digits, Digits]:
     """Return the digits to train on, and those held out."""
-    kept, held_out = (_as_tensors(part) for part in digits.split(digits.read_digits(), task.holdout))
+    kept, held_out = (_as_tensors(part) for part in digits.read(task))
     return kept, held_out
 
 
@@ -55,7 +56,7 @@ def train(task: Task, digits: Digits) -> nn.Module:
     return model.eval()
 
 
-def _as_tensors(images: digits.Images) -> Digits:
-    raw = torch.frombuffer(bytearray(images.pixels), dtype=torch.uint8)
-    pixels = raw.view(len(images), 1, images.height, images.width).float() / images.largest
-    return Digits(images=pixels, labels=torch.frombuffer(bytearray(images.labels), dtype=torch.uint8).long())
+def _as_tensors(pictures: Pictures) -> Digits:
+    # not permuted: of one channel `contiguous` keeps NHWC's strides, by which torch chooses its kernels
+    pixels = torch.from_numpy(pictures.images).squeeze(3).unsqueeze(1).float() / pictures.largest
+    return Digits(images=pixels, labels=torch.from_numpy(pictures.labels))

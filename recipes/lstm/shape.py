@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -21,8 +19,3 @@ class Shape:
     prompt: str = ""
     generate: int = 0
     temperature: float = 0.0
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Shape:
-        """Return what *options* say, and the defaults for the rest."""
-        return cls(**options)

@@ -25,7 +25,7 @@ class Continuation(Recipe):
     """Sequences, continued by one token."""
 
     def __init__(self, task: Task, _: Arithmetic) -> None:
-        self._shape, self._seed = Shape.of(task.options), task.seed
+        self._shape, self._seed = Shape(**task.options), task.seed
         self._sequences = choose_sequences(task, self._shape)
         check_prompt(self._shape.prompt, self._shape.generate, reads_text=task.data != "fibonacci")
         self.samples = len(self._sequences)

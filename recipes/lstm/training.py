@@ -30,7 +30,7 @@ class Continuation(NextToken):
     """Sequences, continued by one token."""
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
-        shape = Shape.of(task.options)
+        shape = Shape(**task.options)
         self._shape, self._seed = shape, task.seed
         self._sequences = choose_sequences(task, shape, arithmetic.device)
         check_prompt(shape.prompt, shape.generate, reads_text=task.data != "fibonacci")

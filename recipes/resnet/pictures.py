@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 
-from hpcml_train.data import digits
 from hpcml_train.data.folders import PictureFiles, find_pictures, read_picture
 from hpcml_train.data.pictures import Pictures, read_cifar10, read_npz
-from hpcml_train.errors import RecipeError
+from hpcml_train.errors import DatasetError, RecipeError
 from hpcml_train.task import Task
 
 DATA = ("synthetic", "cifar10", "npz", "image_folder")
@@ -77,7 +76,7 @@ def _draw(side: int, classes: int, device: torch.device) -> Source:
 
 
 def _fetch_none(_: torch.Tensor) -> Pair:
-    raise digits.DatasetError("data=synthetic has nothing to validate on")
+    raise DatasetError("data=synthetic has nothing to validate on")
 
 
 def _from_arrays(pictures: Pictures, side: int, device: torch.device) -> Source:

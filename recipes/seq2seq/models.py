@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,11 +19,6 @@ class Shape:
     sequences: int = 8192
     validation_sequences: int = 512
     attention: str = "bahdanau"
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Shape:
-        """Return what *options* say, and the defaults for the rest."""
-        return cls(**options)
 
 
 class Attention(nn.Module):

@@ -27,7 +27,7 @@ class Reversal(NextToken):
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
         task.choose("data", ("reversals",))
-        shape = Shape.of(task.options)
+        shape = Shape(**task.options)
         count = shape.sequences + shape.validation_sequences
         if shape.symbols**shape.length < 2 * count:
             raise RecipeError(

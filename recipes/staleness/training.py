@@ -12,6 +12,7 @@ from torch import nn
 
 from hpcml_client import Checkpoints, Client
 from hpcml_train.data import digits
+from hpcml_train.data.pictures import Pictures
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
 from hpcml_train.torch.arithmetic import Arithmetic
@@ -34,9 +35,7 @@ class StaleDigits(Classification):
         _refuse_impossible(task, self._workers)
         task.choose("data", ("digits",))
         self._cast = arithmetic.cast
-        training, self._validation = (
-            _place(images, arithmetic) for images in digits.split(digits.read_digits(), task.holdout)
-        )
+        training, self._validation = (_place(pictures, arithmetic) for pictures in digits.read(task))
         self._pixels, self._labels = training
         self.samples, self.held_out = len(self._labels), len(self._validation[1])
         network = nn.Sequential(
@@ -91,8 +90,6 @@ def _refuse_impossible(task: Task, workers: int) -> None:
         raise RecipeError("training.compile=true is not supported with simulated workers: set it to false")
 
 
-def _place(images: digits.Images, arithmetic: Arithmetic) -> Pair:
-    raw = torch.frombuffer(bytearray(images.pixels), dtype=torch.uint8)
-    pixels = raw.view(len(images), images.height * images.width).float() / images.largest
-    labels = torch.frombuffer(bytearray(images.labels), dtype=torch.uint8).long()
-    return pixels.to(arithmetic.device), labels.to(arithmetic.device)
+def _place(pictures: Pictures, arithmetic: Arithmetic) -> Pair:
+    pixels = torch.from_numpy(pictures.images).flatten(1).float() / pictures.largest
+    return pixels.to(arithmetic.device), torch.from_numpy(pictures.labels).to(arithmetic.device)

@@ -24,7 +24,7 @@ class LanguageModelling(Recipe):
     """Bytes of a text, guessed from those before them or around them."""
 
     def __init__(self, task: Task, _: Arithmetic) -> None:
-        self._shape = shape = Shape.of(task.options)
+        self._shape = shape = Shape(**task.options)
         self._batches = Batches(task, shape)
         self._examine = jax.jit(self._judge)
         self.samples = len(self._batches)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hpcml_train.continuing import check_prompt
 from hpcml_train.errors import RecipeError
@@ -42,8 +40,3 @@ class Shape:
         if self.generate and self.kind != "decoder":
             raise RecipeError(f"model.options.generate={self.generate}: only model.options.kind=decoder writes on")
         check_prompt(self.prompt, self.generate, reads_text=True)
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Shape:
-        """Return what *options* say, and the defaults for the rest."""
-        return cls(**options)

@@ -36,7 +36,7 @@ class LanguageModelling(NextToken):
         strategy = task.choose(
             "strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel")
         )
-        self._shape = shape = Shape.of(task.options)
+        self._shape = shape = Shape(**task.options)
         self._seed = task.seed
         if shape.kind == "encoder_decoder" and strategy in ("pipeline", "model_parallel"):
             raise RecipeError(

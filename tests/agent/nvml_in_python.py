@@ -55,8 +55,6 @@ _DEFAULTS: dict[str, str] = {
     "tensor_percent": "37",
     "dram_percent": "52",
     "nvlinks": "18",
-    "nvlink_to": "-1",
-    "ancestor": "50",
     "sms": "16",
 }
 
@@ -324,23 +322,6 @@ def _link_is_up(_: FakeLibrary, device: Device, link: Word, target: Word) -> int
     return INVALID if _value(link) >= 18 else _set(target, value=_value(link) < device.integer("nvlinks"))
 
 
-def _link_end(library: FakeLibrary, device: Device, _link: Word, target: Word) -> int:
-    to = device.integer("nvlink_to")
-    target._obj.busId = b"00000000:05:00.0" if to < 0 else library.boards[to].words["pci"].encode()
-    return OK
-
-
-def _peers(library: FakeLibrary, device: Device, other: Word, _kind: Word, target: Word) -> int:
-    both = (device, library.device(other))
-    is_linked = all(one is not None and one.integer("nvlinks") and one.integer("nvlink_to") < 0 for one in both)
-    return _set(target, value=0 if is_linked else 5)
-
-
-def _ancestor(library: FakeLibrary, device: Device, other: Word, target: Word) -> int:
-    both = (device, library.device(other))
-    return _set(target, value=max(one.integer("ancestor") for one in both if one is not None))
-
-
 def _value(number: Word) -> int:
     return int(getattr(number, "value", number))
 
@@ -371,9 +352,6 @@ _FUNCTIONS: dict[str, Callable[..., int | None]] = {
     "nvmlDeviceGetComputeRunningProcesses_v3": _processes,
     "nvmlDeviceGetFieldValues": _fields,
     "nvmlDeviceGetNvLinkState": _link_is_up,
-    "nvmlDeviceGetNvLinkRemotePciInfo_v2": _link_end,
-    "nvmlDeviceGetP2PStatus": _peers,
-    "nvmlDeviceGetTopologyCommonAncestor": _ancestor,
     "nvmlGpmQueryDeviceSupport": lambda _, device, target: _set(target, isSupportedDevice=device.integer("gpm")),
     "nvmlGpmSampleAlloc": lambda _, _target: OK,
     "nvmlGpmSampleGet": _sample,

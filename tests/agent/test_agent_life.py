@@ -157,16 +157,17 @@ def test_the_agent_of_another_node_leaves_the_requeue_to_the_first(make_run: Mak
     assert told(run_dir, "submitted") == []
 
 
-@pytest.mark.parametrize(("steps", "attempts"), [("7 7 7", 3), ("7 8 8 8", 4), ("7 7 8 8", 5), ("", 5)])
+@pytest.mark.parametrize(("steps", "attempts"), [("7 7 7", 3), ("7 8 8 8", 4), ("7 7 8 8", 5), ("7 - - 8", 3), ("", 5)])
 def test_a_run_that_comes_no_further_is_queued_again_no_more(
     make_run: MakeRun, requeue: Requeue, steps: str, attempts: int
 ) -> None:
     code = f"""
 import os, hpcml_client
-run, steps = hpcml_client.connect(), {[int(step) for step in steps.split()]}
+run, steps = hpcml_client.connect(), {[None if step == "-" else int(step) for step in steps.split()]}
 attempt = int(os.environ["HPCML_ATTEMPT"])
-if steps:
-    run.event("checkpoint", path="/x/c", step=steps[min(attempt, len(steps) - 1)])
+step = steps[min(attempt, len(steps) - 1)] if steps else None
+if step is not None:
+    run.event("checkpoint", path="/x/c", step=step)
 os._exit(75 if attempt < 4 else 0)
 """
     run_dir = make_run(code, "schedule.max_requeues=9")
@@ -180,49 +181,9 @@ os._exit(75 if attempt < 4 else 0)
     end = told(run_dir, "attempt_ended")[-1]
     if attempts < 5:
         assert end["state"] == "TIMEOUT"
-        reason = f"it comes no further: no checkpoint behind step {steps[-1]} since attempt {attempts - 3}"
+        last = max(int(step) for step in steps.split()[:attempts] if step != "-")
+        reason = f"it comes no further: no checkpoint behind step {last} since attempt {attempts - 3}"
         assert reason in end["reason"]
-
-
-@pytest.mark.parametrize(
-    ("reports", "attempts", "reason"),
-    [
-        (["{} step=5", "{} step=5", "{} step=4"], 3, "no metric behind step 5 since attempt 0"),
-        (["{} step=5", "{} step=6", "{} step=7", "{} step=8"], 5, None),
-        (["{}"], 5, None),  # counted from 0 in each attempt: it says nothing
-        (["CHECKPOINT step=7", "{} step=8", "pass"], 3, "no checkpoint behind step 7 since attempt 0"),
-    ],
-    ids=["anew each time", "further", "counted", "saved no more"],
-)
-def test_what_a_program_reports_shows_whether_it_comes_further(
-    make_run: MakeRun, requeue: Requeue, reports: list[str], attempts: int, reason: str | None
-) -> None:
-    told_as = {"{}": "run.metrics({'loss': 0.5})", "pass": "pass"}
-
-    def call(report: str) -> str:
-        what, _, step = report.partition(" ")
-        if what == "CHECKPOINT":
-            return f"run.event('checkpoint', path='/x/c', {step})"
-        return f"run.metrics({{'loss': 0.5}}, {step})" if step else told_as[what]
-
-    lines = "\n".join(f"if attempt == {at}: {call(report)}" for at, report in enumerate(reports))
-    code = f"""
-import os, hpcml_client
-run = hpcml_client.connect()
-attempt = min(int(os.environ["HPCML_ATTEMPT"]), {len(reports) - 1})
-{lines}
-os._exit(75 if int(os.environ["HPCML_ATTEMPT"]) < 4 else 0)
-"""
-    run_dir = make_run(code, "schedule.max_requeues=9")
-    command = requeue('echo \'{"scheduler": "pbs", "job_id": "12.srv"}\'')
-
-    statuses = []
-    while not statuses or statuses[-1] == 75:
-        statuses.append(agent(str(run_dir.path), HPCML_REQUEUE=command).returncode)
-
-    assert len(statuses) == attempts
-    if reason is not None:
-        assert f"it comes no further: {reason};" in told(run_dir, "attempt_ended")[-1]["reason"]
 
 
 @pytest.mark.parametrize(("reported", "words"), [(True, "; its last checkpoint is 7"), (False, "")])

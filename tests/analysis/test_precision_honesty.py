@@ -234,16 +234,6 @@ def test_arms_that_agree_to_the_last_bit_raise_the_question_whether_they_differ(
     assert any("really compute different things" in flag for flag in texts(row))
 
 
-def test_arms_that_agree_and_were_seen_to_compute_otherwise_are_asked_about_their_metric() -> None:
-    seen = {"precision_evidence": "observed"}
-    row = compare(arm("fp32", VALUES, facts=seen) + arm("tf32", VALUES, facts=seen), {}).cells[0].rows[1]
-
-    assert (
-        "all values are those of fp32, bit for bit: the programs were seen to compute in fp32 and in tf32; does the "
-        "metric tell so little apart?" in texts(row)
-    )
-
-
 @pytest.mark.parametrize(("value", "is_asked"), [(4.275, True), (1.0, False), (0.0, False), (100.0, False)])
 def test_seeds_that_change_nothing_raise_the_question_whether_they_reach_the_program(
     value: float, *, is_asked: bool

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from recorded_runs import run as recorded
 
-from hpcml.analysis.ranking import rank
+from hpcml.analysis.ranking import Ranking, rank
 from hpcml.analysis.run_diff import contrast
 from hpcml.errors import ComparisonError
-from hpcml.model.query_results import Ranking
 from hpcml.model.records import MetricSummary, RunRecord, Usage
 from hpcml.model.state import State
 

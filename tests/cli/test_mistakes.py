@@ -30,10 +30,7 @@ SETTINGS = {
     "precision=nvfp4": "Could not find 'precision/nvfp4': precision is one of",
     "schedule.until=verdict": "unknown key schedule.until: hpcml run --help lists the keys",
     "precision=": "precision is one of 3xtf32, amp, amp_bf16",
-    "container=docker://pytorch/pytorch:2.9.0": (
-        "write +container=docker container.image=pytorch/pytorch container.tag=2.9.0; container is one of "
-    ),
-    "+container=/images/torch.sif": "write +container=sif container.path=/images/torch.sif; container is one of ",
+    "container=docker://pytorch/pytorch:2.9.0": "Could not find 'container/docker://pytorch/pytorch:2.9.0'",
     "precision=fp32,tf32": "add -m",
     "seed=99999999999999999999": "seed=99999999999999999999 is out of range: whole numbers lie between -2^63 and 2^63",
     "seed=4294967296": "must lie in 0..2^32-1",
@@ -42,15 +39,15 @@ SETTINGS = {
     "training=abc": "training is a section: set one of its keys, training.steps",
     "data.path=${trainin.steps}": "data.path: Interpolation key 'trainin.steps' not found",
     "experiment=a:b": "use letters, digits",
-    "'experiment=\"'": "a quote is not closed",
-    "-m seed=1,,2": "empty part",
+    "'experiment=\"'": "a text with such signs in two kinds of quotes: 'experiment=",
+    "-m seed=1,,2": "values of a sweep are written seed=a,b",
     "-m precision=fp32 precision=tf32": (  # which a shell makes of precision={fp32,tf32}
         "precision=fp32 precision=tf32: of these the last would count, and a shell makes them of {...}: "
         "the values of a sweep stand without braces: precision=fp32,tf32"
     ),
-    "-m 'seed={0,1}'": "the values of a sweep stand without brackets: -m seed=0,1",
+    "-m 'seed={0,1}'": "values of a sweep are written seed=a,b",
     "seed= 1": "'1' is no override: no blank stands behind a =: write seed=1",
-    "seed=[1": "is missing",
+    "seed=[1": "a text with such signs in two kinds of quotes",
     "'a b=1'": "write key=value",
     "fp32": "write key=value",
     "--mutlirun seed=1": "--mutlirun is no option of hpcml run",

@@ -177,7 +177,7 @@ def test_runs_that_really_ran_are_reported_with_their_command(hpcml_environ: dic
     "words", [["--store", "postgresql://me:secret@db/runs"], ["--store=postgresql://me:secret@db/r"]]
 )
 def test_a_password_does_not_get_into_the_command_that_makes_the_report_again(words: list[str]) -> None:
-    from hpcml.cli.report import _command_line  # noqa: PLC0415
+    from hpcml.cli.compare import _command_line  # noqa: PLC0415
 
     told = _command_line(["/opt/bin/hpcml", *words, "report", "--where", "seed=1"])
 

@@ -99,19 +99,6 @@ def test_a_sweep_runs_every_point_and_json_names_them(hpcml: Hpcml) -> None:
     assert {run["state"] for run in hpcml.runs()} == {"COMPLETED"}
 
 
-def test_a_study_that_has_ended_says_what_to_type_next(hpcml: Hpcml) -> None:
-    words = ("run", "+experiment=smoke", "experiment=tried")
-
-    ended = hpcml(*words, program("pass"))
-    failed = hpcml(*words, program("raise SystemExit(3)"))
-    as_json = hpcml(*words, program("pass"), "--json")
-
-    assert ended.stdout.splitlines()[-2:] == ["2 of 2 runs completed", "then: hpcml runs --experiment tried"]
-    assert (failed.returncode, "then:" in failed.stdout) == (1, False)
-    assert len(json.loads(as_json.stdout)) == 2
-    wait_until_ended(hpcml, 6)
-
-
 def wait_until_ended(hpcml: Hpcml, count: int, timeout_s: float = 300) -> None:
     end = time.monotonic() + timeout_s
     while sum(run["state"] not in ("PENDING", "RUNNING") for run in hpcml.runs()) < count:

@@ -12,7 +12,6 @@ import pytest
 
 from hpcml.runs.atomic import draft_of
 from hpcml.runs.layout import RunDir
-from hpcml.runs.liveness import ProcessIdentity, boot_id
 from tests.cli.command_line import Hpcml, said_in_one_line
 from tests.store.building import Journal, make_run_dir
 
@@ -175,12 +174,11 @@ def test_sync_removes_what_killed_writers_left(hpcml: Hpcml, runs: Path) -> None
     run_dir = a_run(runs)
     (hpcml.home / "submissions" / "open").mkdir(parents=True)
     places = [run_dir.path / "run.json", hpcml.home / "config.yaml", hpcml.home / "submissions" / "open" / "x.json"]
-    dead = ProcessIdentity(host=socket.gethostname(), boot_id=boot_id(), pid=2**22 + 1)
-    left = [path.with_name(f".{path.name}.0123abcd-{dead.place}-{dead.pid}") for path in places]
+    left = [draft_of(path) for path in places]
     ours = draft_of(run_dir.path / "run.json")
     for path in (*left, ours):
         path.touch()
-    for path in left:  # where its table of processes cannot be seen from here, an hour has to pass
+    for path in left:  # a day ago
         os.utime(path, (0, 0))
 
     done = hpcml("sync")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import chdir
 from pathlib import Path
 
-from hpcml.commands.machine import Machine
+from hpcml.commands.submit.backends import Machine
 from hpcml.commands.submit.check import plan_all
 from hpcml.commands.submit.plan import Planned
 from hpcml.config.compose import compose_from_cli

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcml.agent.telemetry.gpus import Gpu
-from hpcml.commands.machine import Machine
+from hpcml.commands.submit.backends import Machine
 from hpcml.commands.submit.check import plan_all
 from hpcml.commands.submit.plan import Planned
 from hpcml.config.compose import Composed, compose_from_cli

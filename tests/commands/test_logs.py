@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcml.commands import logs
+from hpcml.commands.after_run import named_numbers
 from hpcml.commands.logs import LogRequest, find_logs, follow, no_log, read
-from hpcml.commands.unread_metrics import named_numbers
 from hpcml.runs.layout import RunDir
 from tests.commands.journals import tell
 from tests.report.report_values import run as a_run

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.machine import Machine
+from hpcml.commands.submit.backends import Machine
 from hpcml.commands.submit.check import plan_all
 from hpcml.commands.submit.packs import in_turn, packs_of, warnings
 from hpcml.commands.submit.plan import Planned

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.agent.telemetry.gpus import Gpu
-from hpcml.commands.machine import Machine
+from hpcml.commands.submit.backends import Machine
 from hpcml.commands.submit.check import is_importable, plan_all
 from hpcml.commands.submit.plan import Planned
 from hpcml.config.compose import compose_from_cli

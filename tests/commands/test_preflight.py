@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.machine import Machine
 from hpcml.commands.submit.advice import all_warnings, preview_submission, warnings
-from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.backends import Backends, Machine
 from hpcml.commands.submit.check import plan_all
 from hpcml.commands.submit.plan import Planned
 from hpcml.commands.submit.run import RunReporter, submit_points

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.added_folders import adopt
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.rm import Copy, delete_tree, find_unused, finish_removals, plan_removal, remove, remove_unused
 from hpcml.commands.selection import Selection
 from hpcml.commands.submit.submission import Phase, RecordedBatch, Submission, open_submission, this_host
+from hpcml.commands.sync import adopt
 from hpcml.commands.tag import tag
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster, SchedulerName

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.agent.metrics.printed import StdoutScanner
-from hpcml.commands.unread_metrics import named_numbers
+from hpcml.commands.after_run import named_numbers
 from hpcml.model.metric_sources import MetricRule
 
 KERAS = """Epoch 1/2

@@ -7,8 +7,8 @@ import pytest
 from planning import planned_for
 
 from hpcml.commands.estimate import estimate_as_recorded, estimate_runs
-from hpcml.commands.machine import Machine
 from hpcml.commands.submit import advice
+from hpcml.commands.submit.backends import Machine
 from hpcml.paths import Places
 from tests.store.building import T0, Journal, make_run_dir
 

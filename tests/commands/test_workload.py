@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.machine import look_around
+from hpcml.commands.submit.backends import look_around
 from hpcml.commands.submit.check import plan_all
 from hpcml.commands.submit.plan import Software, build_plan, with_times
 from hpcml.config.compose import compose_from_cli

@@ -294,8 +294,6 @@ def test_a_flag_that_takes_a_value_keeps_it(tmp_path: Path) -> None:
         (["-m", "precision=fp32,tf32", "precision=bf16"], "both set precision"),
         (["~seed"], "~seed: every run has seed"),
         (["~training.steps"], "write training.steps=VALUE"),
-        (["name=r-{seed}"], "write ${seed}, in single quotes"),
-        (["name=r-{precision}"], "write ${precision.name}, in single quotes"),
     ],
 )
 def test_what_hydra_takes_in_silence_and_nobody_can_mean_is_refused(

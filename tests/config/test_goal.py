@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcml.commands.machine import look_around
+from hpcml.commands.submit.backends import look_around
 from hpcml.commands.submit.check import plan_all
 from hpcml.config.compose import compose_from_cli
 from hpcml.config.program import Program

@@ -74,7 +74,6 @@ def test_texts_in_quotes_are_what_stands_in_them(tmp_path: Path, typed: str, nam
     [
         ("data.path=/x/a,b é/im", """write 'data.path="/x/a,b é/im"' for one"""),
         ('data.path="/x","/y"', """write 'data.path="/x,/y"' for one"""),
-        ("+container=/x/a,b.sif", """for an image's file write +container=sif 'container.path="/x/a,b.sif"'"""),
     ],
 )
 def test_one_value_with_a_comma_is_advised_in_quotes_that_can_be_typed(word: str, says: str, tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ import pytest
 
 from hpcml.agent.telemetry.gpus import Gpu
 from hpcml.cli.main import cli
-from hpcml.commands.machine import Machine
-from hpcml.commands.new import new_study
+from hpcml.commands.submit.backends import Machine
 from hpcml.commands.submit.check import plan_all
-from hpcml.config.choices import what_then
 from hpcml.config.compose import compose_from_cli
 from hpcml.errors import ConfigError
 from hpcml.paths import resource_dir
@@ -63,34 +61,6 @@ def test_its_first_lines_say_commands_that_exist(path: Path) -> None:
         assert command is not None, name
         known = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= known
-
-
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_it_says_what_to_type_when_it_has_ended(path: Path, tmp_path: Path) -> None:
-    commands = what_then(compose_from_cli([f"+experiment={path.stem}"], project=tmp_path))
-
-    assert commands
-    for command in commands:
-        assert re.fullmatch(rf"hpcml (compare|report|scaling|runs) --experiment {path.stem}( --?\S+| \S+)*", command)
-
-
-def test_what_to_type_names_the_experiment_that_was_run(tmp_path: Path) -> None:
-    points = compose_from_cli(["+experiment=batch_size_study", "experiment=mine", "seed=0"], project=tmp_path)
-
-    assert what_then(points) == [
-        "hpcml compare --experiment mine --by training.batch_size --reference 64",
-        "hpcml report --experiment mine --by training.batch_size --reference 64",
-    ]
-
-
-def test_a_study_of_ones_own_says_it_too_and_other_runs_say_nothing(tmp_path: Path) -> None:
-    new_study("own", tmp_path)
-
-    assert what_then(compose_from_cli(["study=own"], project=tmp_path)) == [
-        "hpcml compare --experiment own",
-        "hpcml report --experiment own",
-    ]
-    assert what_then(compose_from_cli(["-m", "seed=0,1", "experiment=smoke"], project=tmp_path)) == []
 
 
 def test_words_on_the_command_line_win_over_the_study(tmp_path: Path) -> None:

@@ -38,6 +38,15 @@ def test_the_example_of_submitting_runs_as_it_stands(tmp_path: Path, hpcml_envir
     assert any(line.startswith("| tf32 ") for line in comparison)
 
 
+def test_the_example_of_functions_runs_as_it_stands(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
+    done = execute("functions.py", tmp_path, hpcml_environ)
+
+    results, *comparison = done.stdout.splitlines()
+    assert results == "[0.9, 0.91, 0.5, 0.51]", done.stderr
+    assert comparison[0].startswith("4 runs by lr"), comparison
+    assert any(line.startswith("| 0.5 ") for line in comparison)
+
+
 def test_the_example_of_the_python_api_runs_as_it_stands(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
     if "CI" not in os.environ:
         pytest.importorskip("pandas", reason="the example makes a frame")

@@ -13,6 +13,7 @@ from hpcml.errors import ConfigError, ImageError
 from hpcml.images.cache import Cache, locate, remove_tree, sha256_of
 from hpcml.images.key import key_of
 from hpcml.model.image import ImageRecord
+from hpcml.runs.atomic import draft_of
 from hpcml.runs.liveness import ProcessIdentity
 from hpcml.runs.lock import Lock, try_lock
 
@@ -180,21 +181,15 @@ def test_the_home_is_never_taken_silently(environ: dict[str, str], site: str | N
 
 def test_what_a_process_had_for_a_moment_when_it_was_killed_is_cleaned_up(tmp_path: Path) -> None:
     cache, record = filled(tmp_path)
-    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    host, pid = ProcessIdentity.of_this_process().place, int(dead.stdout)
-    forgotten = [
-        f".{record.key}.json.0123abcd-{host}-{pid}",
-        f".{record.key}.def.0123abcd-{host}-{pid}",
-        f".probe.0123abcd-{host}-{pid}",
-    ]
-    others = [f".probe.0123abcd-{host}-{os.getpid()}", ".probe.0123abcd-elsewhere@1@1-1", ".of-the-user"]
-    for name in (*forgotten, *others):
-        (tmp_path / name).touch()
-    old = f".{record.key}.json.0123abcd-elsewhere@1@1-2"
-    (tmp_path / old).touch()
-    os.utime(tmp_path / old, (1, 1))
+    names = [f"{record.key}.json", f"{record.key}.def", "probe"]
+    forgotten = [draft_of(tmp_path / name) for name in names]
+    others = [draft_of(tmp_path / "probe"), tmp_path / ".mine"]
+    for path in (*forgotten, *others):
+        path.touch()
+    for path in (*forgotten, others[-1]):
+        os.utime(path, (1, 1))
 
-    assert sorted(path.name for path in cache.leftovers()) == sorted([*forgotten, old])
+    assert sorted(cache.leftovers()) == sorted(forgotten)
 
 
 def test_a_link_that_is_called_as_a_dead_build_is_left_over_and_nothing_behind_it(tmp_path: Path) -> None:

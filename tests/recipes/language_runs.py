@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import yaml
-from image_runs import Recorded, _free_port, finish, read_rank0
+from image_runs import Recorded, read_rank0
 
 from hpcml.model.choices import Numerics
 from hpcml.model.precision import CPU, PrecisionName, decide_numerics
@@ -97,16 +97,6 @@ def train_all(recipe: str, jobs: Sequence[Job]) -> list[bool | str]:
     assert done.returncode == 0, done.stderr
     said: list[bool | str] = json.loads(done.stdout.splitlines()[-1])
     return said
-
-
-def train_together(recipe: str, job: Job, count: int) -> None:
-    """Do *job* in *count* processes."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HPCML_", "SLURM_"))}
-    env = {**kept, **job.environ(), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    env |= {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-    program, ranks = RECIPES / recipe / "train.py", [str(rank) for rank in range(count)]
-    environs = [{**env, "RANK": rank, "LOCAL_RANK": rank} for rank in ranks]
-    finish([warm_frameworks.start(program, framework="torch", environ=environ) for environ in environs])
 
 
 def load(recipe: str, module: str) -> ModuleType:

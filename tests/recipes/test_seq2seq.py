@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 import torch
 from image_runs import Recorded
-from language_runs import Job, load, options_of, train_all, train_together
+from language_runs import Job, load, options_of, train_all
 
 from tests.cli.command_line import Hpcml
 
@@ -23,7 +23,7 @@ DATA = {"name": "reversals"}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("seq2seq")
     learning = {"steps": 250, "batch_size": 32, "learning_rate": 1e-2, "eval_every": 250}
-    jobs = [Job(run_dir=folder / "whole", options=SMALL, data=DATA, precision="fp64")]
+    jobs = []
     for name in ("bahdanau", "none"):
         options = {**SMALL, "attention": name}
         jobs.append(Job(run_dir=folder / f"learned_{name}", options=options, data=DATA, training=learning))
@@ -49,16 +49,6 @@ def test_with_attention_it_learns_to_say_sequences_backwards_and_better_than_wit
     assert with_it.series("val_loss")[-1] < without.series("val_loss")[-1]
     assert with_it.series("whole_sequences")[-1] <= with_it.series("val_accuracy")[-1]
     assert with_it.series("perplexity")[-1] == pytest.approx(math.exp(with_it.series("val_loss")[-1]))
-
-
-def test_two_processes_train_as_one_does(folder: Path) -> None:
-    job = Job(run_dir=folder / "shared", options=SMALL, data=DATA, precision="fp64", strategy="ddp")
-
-    train_together("seq2seq", job, 2)
-
-    whole, shared = recorded(folder, "whole"), job.recorded()
-    assert shared.series("loss") == pytest.approx(whole.series("loss"), rel=1e-12)
-    assert shared.series("val_loss") == pytest.approx(whole.series("val_loss"), rel=1e-12)
 
 
 def test_attention_is_bahdanaus() -> None:

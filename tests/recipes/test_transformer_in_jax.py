@@ -48,9 +48,9 @@ for run_dir in sys.argv[2:]:
         task = Task.from_config(run.config)
         arithmetic = run.apply_precision("torch")
         recipe = training.LanguageModelling(task, arithmetic)
-        first = jax_models.first_weights(training.Shape.of(task.options), task.seed)
+        first = jax_models.first_weights(training.Shape(**task.options), task.seed)
         model, orders = recipe.model.double(), sample_orders(recipe.samples, task)
-        drawn = batches.Batches(task, training.Shape.of(task.options))  # windows in the order of JAX, hidden as there
+        drawn = batches.Batches(task, training.Shape(**task.options))  # windows in the order of JAX, hidden as there
         def as_torch(batch):
             return tuple(torch.tensor(part).long() for part in batch)
         recipe.validation = lambda: map(as_torch, drawn.validation())

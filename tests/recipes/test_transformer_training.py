@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from image_runs import Recorded
-from language_runs import DRAWS, SAYS, SQUARES, Job, assert_it_continues, train_all, train_together
+from language_runs import DRAWS, SAYS, SQUARES, Job, assert_it_continues, train_all
 
 from tests.cli.command_line import Hpcml
 
@@ -25,8 +25,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.txt").write_text(SQUARES)
     text = {"name": "text", "path": str(folder / "text.txt")}
     jobs = [Job(run_dir=folder / kind, options={**SMALL, "kind": kind}, data=text) for kind in KINDS]
-    whole = {**SMALL, "kind": "encoder", "dropout": 0.0}
-    jobs.append(Job(run_dir=folder / "whole", options=whole, data=text, precision="fp64"))
     says = {**SMALL, "layers": 2, "context": 24, "dropout": 0.0}
     knows = {"steps": 200, "batch_size": 16, "learning_rate": 5e-3, "eval_every": 200}
     jobs.append(Job(run_dir=folder / "said", options={**says, **SAYS}, data=text, training=knows))
@@ -53,18 +51,6 @@ def test_what_is_reported_says_what_was_trained_on_what(folder: Path, kind: str)
     assert work["model_flops"] > 0
     # nothing is learned in four steps: about as good as guessing among all tokens
     assert found.series("loss")[0] == pytest.approx(math.log(257), rel=0.05)
-
-
-def test_blocks_sharded_over_two_processes_train_as_the_whole(folder: Path) -> None:
-    options = {**SMALL, "kind": "encoder", "dropout": 0.0}
-    text = {"name": "text", "path": str(folder / "text.txt")}
-    job = Job(run_dir=folder / "sharded", options=options, data=text, precision="fp64", strategy="fsdp")
-
-    train_together("transformer", job, 2)
-
-    whole, sharded = recorded(folder, "whole"), job.recorded()
-    assert sharded.series("loss") == pytest.approx(whole.series("loss"), rel=1e-12)
-    assert sharded.series("val_loss") == pytest.approx(whole.series("val_loss"), rel=1e-12)
 
 
 def test_a_trained_decoder_continues_a_text(folder: Path) -> None:

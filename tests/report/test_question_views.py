@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 from report_values import EVIL, run, summary
 
-from hpcml.model.query_results import Curves, Ranked, Ranking, RunDiff, RunDiffEntry
+from hpcml.analysis.ranking import Ranked, Ranking
+from hpcml.analysis.run_diff import RunDiff, RunDiffEntry
+from hpcml.model.query_results import Curves
 from hpcml.model.records import Point
 from hpcml.report import best, diff
 from hpcml.report import curves as curve_views

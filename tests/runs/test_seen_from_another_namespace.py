@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -117,22 +116,6 @@ def test_a_live_submission_is_left_to_its_owner(hpcml: Hpcml) -> None:
     assert list(folder.iterdir()) == [opened.path]
 
 
-def test_a_submission_of_a_namespace_below_is_left_to_its_owner_and_finished_after_its_death(hpcml: Hpcml) -> None:
-    folder = hpcml.home / "submissions" / "open"
-    code = (
-        "import time; from pathlib import Path; from hpcml.commands.submit.submission import *; "
-        "record = Submission(submission='s', host=this_host(), batches=[]); "
-        f"open_submission(Path({str(folder)!r}), record, Phase.PLANNING); time.sleep(600)"
-    )
-    with subprocess.Popen([*inside(), sys.executable, "-c", code]) as owner:
-        until(lambda: folder.is_dir() and any(path.suffix == ".json" for path in folder.iterdir()))
-        assert hpcml("sync").returncode == 0
-        assert len(list(folder.iterdir())) == 1
-        owner.kill()
-    if ProcessIdentity.of_this_process().pid_namespace == "pid:[4026531836]":  # else nobody can tell
-        until(lambda: hpcml("sync").returncode == 0 and list(folder.iterdir()) == [])
-
-
 def test_the_lock_of_a_live_process_is_not_taken(tmp_path: Path) -> None:
     lock = try_lock(tmp_path, "x")
     assert isinstance(lock, Lock)
@@ -145,18 +128,3 @@ def test_the_lock_of_a_live_process_is_not_taken(tmp_path: Path) -> None:
 
     assert done.stdout.split() == ["Owner"]
     assert lock.is_ours
-
-
-def test_a_run_in_a_namespace_below_is_running_until_it_ends_with_it(hpcml: Hpcml) -> None:
-    command = f"{shlex.join([*HPCML, 'run', 'workload.command=sleep 600', '--detach'])} && sleep 600"
-    with subprocess.Popen([*inside(), "sh", "-c", command], env=hpcml.environ, cwd=hpcml.cwd) as container:
-        until(lambda: states(hpcml("runs", "--json")) == ["RUNNING"])
-        (run,) = hpcml.runs()
-        assert hpcml("sync").returncode == 0
-        assert events(Path(run["path"]), "lost") == []
-        container.kill()
-    (agent,) = agents(Path(run["path"]))
-    until(lambda: liveness_of(agent) is not Liveness.ALIVE)
-
-    sees_all = ProcessIdentity.of_this_process().pid_namespace == "pid:[4026531836]"
-    assert states(hpcml("runs", "--json")) == ["LOST" if sees_all else "RUNNING"]

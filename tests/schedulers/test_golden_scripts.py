@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpcml.commands.machine import Machine
+from hpcml.commands.submit.backends import Machine
 from hpcml.commands.submit.check import plan_all
 from hpcml.config.compose import compose_from_cli
 from hpcml.paths import resource_dir

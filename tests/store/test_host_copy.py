@@ -27,6 +27,7 @@ from hpcml.store.sqlite.file import open_read_only
 from hpcml.store.sqlite.host_copy import open_published
 from hpcml.store.sqlite.location import placement_of
 from tests import warm
+from tests.cluster.disk.building import build_failing_disk
 from tests.store.building import contents, make_run_dir
 from tests.store.test_ingest import UID, a_finished_run, fresh
 from tests.store.test_many_ingesters import make_journals, write_some
@@ -38,23 +39,28 @@ INGESTER = """
 import sys
 from pathlib import Path
 from hpcml.store.ingest import ingest_all
+from hpcml.store.query import find_runs
 from tests.store.test_host_copy import published
 place, scratch, runs = map(Path, sys.argv[1:])
 print("ready", flush=True)
 for _ in sys.stdin:
     store = published(place, scratch)
-    print(ingest_all(store, runs), flush=True)
+    report = ingest_all(store, runs)
+    uids = [run.uid for run in find_runs(store)]
     store.close()
+    print(*uids, report, flush=True)
 """
 
 
-def start(host: str, place: Path, scratch: Path, runs: Path) -> Process:
-    """Start an ingester on a host of this name."""
+def start(host: str, place: Path, scratch: Path, runs: Path, **environ: str) -> Process:
+    """Start an ingester on a host of this name, with processes and mounts of its own; "": on this one."""
     words, cwd = (str(place), str(scratch), str(runs)), Path(__file__).parents[2]
     process: Process
     if host:
-        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host, sys.executable, "-c", INGESTER]
-        process = subprocess.Popen([*named, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cwd)
+        alone = ["unshare", "--uts", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
+        named = [*alone, "sh", "-c", 'hostname "$0" && exec "$@"', host, sys.executable, "-c", INGESTER, *words]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen(named, **pipes, text=True, cwd=cwd, env={**os.environ, **environ})
     else:
         process = warm.start(INGESTER, *words, cwd=cwd, stderr=None)
     assert process.stdout is not None
@@ -66,6 +72,12 @@ def go(process: Process) -> None:
     assert process.stdin is not None
     process.stdin.write("go\n")
     process.stdin.flush()
+
+
+def line_of(process: Process) -> str:
+    """Return what it says next."""
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 def published(path: Path, scratch: Path) -> Database:
@@ -243,6 +255,62 @@ def test_two_hosts_of_which_one_dies_again_and_again_lose_nothing(tmp_path: Path
     assert steady.returncode == 0
     assert told.count("IngestReport") == 6
     assert read_in(place, tmp_path / "login3", runs) == fresh(tmp_path, runs)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> dict[str, str]:
+    """A file system on which it takes long to replace the snapshot in the test's folder."""
+    library = build_failing_disk(tmp_path)
+    return {"LD_PRELOAD": str(library), "SLOW_RENAME": str(tmp_path / "store.db")}
+
+
+@as_root
+def test_two_hosts_lose_nothing_where_replacing_the_snapshot_takes_long(
+    tmp_path: Path, runs: Path, slow: dict[str, str]
+) -> None:
+    rng = random.Random(14)  # noqa: S311
+    place = tmp_path / "store.db"
+    published(place, tmp_path / "login1").close()
+    journals = make_journals(runs)
+    late = start("login1", place, tmp_path / "login1", runs, **slow, SLOW_BEFORE_MS="400", SLOW_AFTER_MS="100")
+    later = start("login2", place, tmp_path / "login2", runs, **slow, SLOW_BEFORE_MS="200", SLOW_AFTER_MS="300")
+    for trial in range(4):
+        write_some(journals, trial * 60, rng)
+        go(late)
+        go(later)
+        for host in (late, later):
+            assert "IngestReport" in line_of(host)
+        assert integrity(place) == "ok"
+    for host in (late, later):
+        host.communicate(timeout=300)
+        assert host.returncode == 0
+
+    assert read_in(place, tmp_path / "login1", runs) == fresh(tmp_path, runs)
+    assert of_snapshot(place) == fresh(tmp_path, runs)
+
+
+@as_root
+def test_what_another_host_forgot_while_this_one_published_stays_forgotten(
+    tmp_path: Path, runs: Path, slow: dict[str, str]
+) -> None:
+    place = tmp_path / "store.db"
+    a_finished_run(runs)
+    read_in(place, tmp_path / "login2", runs)
+    before = place.stat().st_ino
+    make_run_dir(runs, OTHER)
+    late = start("login1", place, tmp_path / "login1", runs, **slow, SLOW_AFTER_MS="3000")
+    go(late)
+    while place.stat().st_ino == before:  # then its snapshot is there, and it does not know that yet
+        time.sleep(0.01)
+    shutil.rmtree(runs / "default" / UID)
+    with closing(published(place, tmp_path / "login2")) as store:
+        forget_runs(store, [UID])
+
+    line_of(late)
+    go(late)
+
+    assert line_of(late).split()[0] == OTHER
+    late.communicate(timeout=300)
 
 
 @as_root

@@ -12,9 +12,6 @@ _PACKAGE = Path(hpcml_train.__file__).parent
 _SCRIPT = """
 import sys
 assert sys.version_info[:2] == (3, 8), sys.version
-from hpcml_train.data import digits
-images = digits.Images(pixels=bytes(16), labels=bytes(4), height=2, width=2, largest=16)
-assert [len(part) for part in digits.split(images, 0.25)] == [3, 1]
 from hpcml_train import loop, start
 from hpcml_train.task import Task
 task = Task.from_config({"run": {"training": {"accumulate": 2}}})

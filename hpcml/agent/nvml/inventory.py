@@ -1,14 +1,9 @@
-"""The GPUs that NVML shows, with their MIG instances, unchanging properties, and connections to each other.
-
-Connections are named as in ``nvidia-smi topo -m`` (NV4, PIX, SYS ...).
-"""
+"""The GPUs that NVML shows, with their MIG instances and unchanging properties."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pynvml
@@ -83,6 +78,7 @@ def _at(index: int, driver: str, cuda: str | None) -> Gpu:
             ask("pcie_generation", pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
             ask("pcie_width", pynvml.nvmlDeviceGetMaxPcieLinkWidth),
         ),
+        nvlinks=ask("nvlinks", _active_links),
         compute_mode=_COMPUTE_MODES.get(ask("compute_mode", pynvml.nvmlDeviceGetComputeMode)),
         persistence=_switch(ask("persistence", pynvml.nvmlDeviceGetPersistenceMode)),
         ecc=_switch(ecc),
@@ -140,80 +136,12 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-# nvmlGpuTopologyLevel_t
-_PATHS: Mapping[int, str] = {0: "board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Board:
-    """A GPU as an end of connections; MIG instances are connected as their board is."""
-
-    uuid: str
-    pci: str | None
-    handle: object
-    links: Sequence[str]  # of each NVLink that is up, the PCI address at its other end; "" where that is not said
-
-
-def topology_facts(gpus: Sequence[Gpu], refused: dict[str, str]) -> dict[str, Any]:
-    """Return the facts "gpu_nvlinks" (the least number of active NVLinks of a board) and "gpu_topology".
-
-    The topology is one word where all pairs are connected alike, else a word per pair: ``0-1 NV4, 0-2 SYS``. What NVML
-    refuses is put into *refused*.
-    """
-    boards: dict[str, _Board] = {}
-    for gpu in gpus:
-        if (gpu.board or gpu.uuid) not in boards:
-            board = attempt(lambda gpu=gpu: _board(gpu, refused), "topology", refused)  # type: ignore[misc]
-            if board is None:
-                return {}
-            boards[board.uuid] = board
-    if not boards:
-        return {}
-    facts: dict[str, Any] = {"gpu_nvlinks": min(len(board.links) for board in boards.values())}
-    pairs = {}
-    for (number, one), (other_number, other) in combinations(enumerate(boards.values()), 2):
-        path = attempt(lambda one=one, other=other: _path(one, other), "topology", refused)  # type: ignore[misc]
-        if path is None:
-            return facts
-        pairs[f"{number}-{other_number}"] = path
-    if len(set(pairs.values())) == 1:
-        facts["gpu_topology"] = next(iter(pairs.values()))
-    elif pairs:
-        facts["gpu_topology"] = ", ".join(f"{at} {path}" for at, path in pairs.items())
-    return facts
-
-
-def _board(gpu: Gpu, refused: dict[str, str]) -> _Board:
-    uuid = gpu.board or gpu.uuid
-    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-    links = []
+def _active_links(handle: object) -> int:
+    """Return how many NVLinks of a GPU are up."""
+    count = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
-            if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
-                continue
+            count += bool(pynvml.nvmlDeviceGetNvLinkState(handle, link))
         except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
             break  # it has none, or no more
-        remote = attempt(
-            lambda link=link: pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link),  # type: ignore[misc]
-            "nvlink",
-            refused,
-        )
-        links.append("" if remote is None else _text(remote.busId))
-    return _Board(uuid=uuid, pci=gpu.pci, handle=handle, links=links)
-
-
-def _path(one: _Board, other: _Board) -> str:
-    """Return how two boards are connected, in the words of ``nvidia-smi topo -m``.
-
-    NV and a number are NVLinks between the two; else it is the nearest common ancestor on PCIe: PIX (one switch), PXB
-    (several), PHB (the host bridge), NODE (the NUMA node), SYS (between NUMA nodes).
-    """
-    direct = Counter(one.links)[other.pci] if other.pci else 0
-    if direct:
-        return f"NV{direct}"
-    if one.links and other.links:  # through switches, which all links lead to
-        status = pynvml.nvmlDeviceGetP2PStatus(one.handle, other.handle, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
-        if status == pynvml.NVML_P2P_STATUS_OK:
-            return f"NV{min(len(one.links), len(other.links))}"
-    level = int(pynvml.nvmlDeviceGetTopologyCommonAncestor(one.handle, other.handle))
-    return _PATHS.get(level, f"level {level}")
+    return count

@@ -42,6 +42,7 @@ class Gpu:
     applications_sm_mhz: int | None = None  # what programs get if power and heat allow; below the highest on some sites
     applications_mem_mhz: int | None = None
     pcie: str | None = None  # the fastest link that GPU and machine make together; idle ones are slower
+    nvlinks: int | None = None  # that are up; of the board, for an instance
     compute_mode: str | None = None
     persistence: bool | None = None
     ecc: bool | None = None
@@ -84,6 +85,7 @@ def gpu_facts(gpus: Sequence[Gpu]) -> dict[str, Any]:
         "gpu_applications_sm_mhz": _least(gpu.applications_sm_mhz for gpu in gpus),
         "gpu_applications_mem_mhz": _least(gpu.applications_mem_mhz for gpu in gpus),
         "gpu_pcie": _joined(gpu.pcie for gpu in gpus),
+        "gpu_nvlinks": _least(gpu.nvlinks for gpu in gpus),
         "gpu_sm_count": _least(gpu.sm_count for gpu in gpus),
         "gpu_compute_mode": _joined(gpu.compute_mode for gpu in gpus),
         "gpu_persistence": _joined(_on(gpu.persistence) for gpu in gpus),

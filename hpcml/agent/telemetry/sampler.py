@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcml.agent.memory_kills import job_around
-from hpcml.agent.nvml.inventory import shown_gpus, topology_facts
+from hpcml.agent.nvml.inventory import shown_gpus
 from hpcml.agent.nvml.session import attempt, started
 from hpcml.agent.telemetry.gpus import FoundGpus, find_gpus, gpu_facts
 from hpcml.agent.telemetry.host import HostReader, find_job_group
@@ -127,8 +127,6 @@ def sample(orders: Orders) -> int:
     with nullcontext() if orders.without_gpus else started(os.environ) as obstacle:
         found, refused = _gpus(orders, obstacle)
         facts = {**gpu_facts(found.gpus if found.is_known else ()), "gpu_mapping": found.source}
-        if found.is_known and not obstacle:
-            facts |= topology_facts(found.gpus, refused)
         if found.reason:
             facts["gpu_mapping_reason"] = found.reason
         facts = facts if found.gpus or found.reason else {}

@@ -15,14 +15,11 @@ from hpcml.analysis.flags import Flag, FlagCode, FlagLevel, flag
 from hpcml.analysis.frame import Arm, is_own_doing
 from hpcml.analysis.nodes import node_flags
 from hpcml.model.divergence import diverged, with_nonfinite_loss
-from hpcml.model.metric_goal import is_duration_or_rate, is_share
 from hpcml.model.metric_sources import READ_AFTERWARDS
 from hpcml.model.own_program import CHANGED_OUTSIDE
 from hpcml.model.precision import (
     EVIDENCE,
-    OBSERVED,
     OBSERVED_TO,
-    PROBED,
     STEPS,
     PrecisionName,
     contradicts,
@@ -30,11 +27,11 @@ from hpcml.model.precision import (
 )
 from hpcml.model.records import RunRecord
 from hpcml.spelling import nearest
+from hpcml_client.observed import PROBED
 
 _BOUNDS = {0.0, 1.0, 100.0}  # of accuracies and errors: what seeds that differ reach all the same
 _SEEN_TO = 0.5  # of the steps: windows come at twice the distance, so that what was watched on was seen to here
 _NEAREST = 3  # names of metrics, in a line that people read
-_PERCENT, _MILLI, _ALIKE = 100, 1000, 1.15  # the mean of one arm is that of the other, but for 15 % and the unit
 
 
 def cell_flags(cell: CellArms, differences: Differences, reference: str) -> Iterator[Flag]:
@@ -146,49 +143,22 @@ def _seed_flags(arm: Arm, reference: Arm | None, matched: Matched | None, cell: 
 
 
 def _value_flags(arm: Arm, reference: Arm | None, matched: Matched | None, cell: CellArms) -> Iterator[Flag]:
-    """Yield the flags about the values themselves: alike where they should differ, in another unit, read late."""
+    """Yield the flags about the values themselves: alike where they should differ, read late."""
     metric, facts = cell.yardstick.metric, [run.facts for run in arm.ok]
     if matched is not None and reference is not None and matched.is_identical:
-        question = _why_alike(arm, reference)
+        question = "did the two arms really compute different things?"
         yield flag(FlagCode.SAME_VALUES, which=f"all values are those of {reference.level}", question=question)
     values = set(arm.values.values())
     if len(arm.values) > 1 and len(values) == 1 and not values <= _BOUNDS:
         question = "does the program take its seed?" if cell.seed is None else "was it measured anew?"
         which = f"the same value in all {len(arm.values)} {cell.unit}"
         yield flag(FlagCode.SAME_VALUES, which=which, question=question)
-    if reference is not None and (unit := _other_unit(arm, reference, metric)):
-        yield flag(FlagCode.RECORDS, what=unit)
     if changed := [fact[CHANGED_OUTSIDE] for fact in facts if fact.get(CHANGED_OUTSIDE)]:
         what = f"{changed[0]} changed while {len(changed)} of {len(facts)} runs went on, which share it"
         yield flag(FlagCode.RECORDS, what=what)
     if late := sum(f"{READ_AFTERWARDS}{metric}" in fact for fact in facts):
         what = f"{metric} of {late} of {len(facts)} runs was read afterwards (hpcml read): when it came is not known"
         yield flag(FlagCode.RECORDS, "note", what=what)
-
-
-def _why_alike(arm: Arm, reference: Arm) -> str:
-    both = (reference, arm)
-    were_observed = all(run.facts.get(EVIDENCE) == OBSERVED for each in both for run in each.ok)
-    if were_observed and arm.effective != reference.effective:
-        seen = " and in ".join(", ".join(each.effective) for each in both)
-        return f"the programs were seen to compute in {seen}; does the metric tell so little apart?"
-    return "did the two arms really compute different things?"
-
-
-def _other_unit(arm: Arm, reference: Arm, metric: str) -> str | None:
-    """Return what asks whether two arms tell of like values in other units; None where they do not seem to."""
-    if not (arm.values and reference.values):
-        return None
-    smaller, larger = sorted(([*each.values.values()] for each in (arm, reference)), key=max)
-    if min(smaller) <= 0:
-        return None
-    fold = stats.average(larger) / stats.average(smaller)
-    are_shares = is_share(metric) and max(smaller) <= 1 < min(larger) and max(larger) <= _PERCENT
-    if are_shares and _PERCENT / _ALIKE <= fold <= _PERCENT * _ALIKE:
-        return f"a hundred times {reference.level}, or a hundredth: is one in per cent, and the other a share?"
-    if is_duration_or_rate(metric) and _MILLI / _ALIKE <= fold <= _MILLI * _ALIKE:
-        return f"a thousand times {reference.level}, or a thousandth: is one in another unit, as ms for s?"
-    return None
 
 
 def _precision_flags(arm: Arm, reference: Arm | None, cell: CellArms) -> Iterator[Flag]:

@@ -12,9 +12,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from hpcml.analysis.planning import Forecast
-from hpcml.commands.machine import Machine
 from hpcml.commands.submit import images, launch, packs, snapshot
-from hpcml.commands.submit.backends import Backends
+from hpcml.commands.submit.backends import Backends, Machine
 from hpcml.commands.submit.check import unknown_queue, with_jobs
 from hpcml.commands.submit.plan import Planned, absent_paths
 from hpcml.commands.submit.program import start_of

@@ -1,21 +1,44 @@
-"""The submitter of each cluster's scheduler, made on first use."""
+"""The machine that hpcml was typed on, and the submitter of each cluster's scheduler, made on first use."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hpcml.commands.machine import Machine, look_around
+from hpcml.agent import host
+from hpcml.agent.nvml.inventory import list_gpus
+from hpcml.agent.telemetry.gpus import visible_gpus
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.paths import Places
 from hpcml.schedulers.contract import Submitter
 from hpcml.schedulers.local.runtime import Pool
 from hpcml.schedulers.local.submitter import LocalSubmitter
 from hpcml.schedulers.registry import open_submitter
+
+if TYPE_CHECKING:
+    from hpcml.agent.telemetry.gpus import Gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The machine that hpcml was typed on; `cores` and `gpus` are those that this process may use."""
+
+    cores: int
+    gpus: Sequence[Gpu]
+
+
+def look_around(environ: Mapping[str, str]) -> Machine:
+    """Return the cores and GPUs that this process may use.
+
+    Cores are limited by affinity and cgroup, GPUs by CUDA_VISIBLE_DEVICES in *environ*; without NVML there are no GPUs.
+    """
+    visible = visible_gpus(list_gpus(environ), environ.get("CUDA_VISIBLE_DEVICES"), environ.get("CUDA_DEVICE_ORDER"))
+    return Machine(cores=host.usable_cores(), gpus=visible)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from hpcml.agent.telemetry.others import sampler_of
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.machine import Machine, look_around
 from hpcml.commands.selection import not_done_since
 from hpcml.commands.submit import packs
+from hpcml.commands.submit.backends import Machine, look_around
 from hpcml.commands.submit.containers import check_binds, check_framework, fitted, lacks_fuse
 from hpcml.commands.submit.plan import Planned, Software, absent_paths, build_plan
 from hpcml.commands.submit.program import check_startable, start_of
@@ -173,7 +173,7 @@ def _plan(point: Composed, machine: Machine, software: Software, is_here: Callab
         check_binds(plan, run)
     if run.container.kind is ContainerKind.build and run.workload.command is None:
         check_framework(run, Path(plan.argv[1]), software.cwd)
-    return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config)
+    return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config, call=point.call)
 
 
 def _refuse_what_the_site_cannot_express(run: Run) -> None:

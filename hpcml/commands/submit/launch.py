@@ -75,6 +75,7 @@ class _Prepared:
     job: Job
     packages: Path | None  # as in `KeptCode`
     diff: bytes
+    call: bytes | None
 
 
 def launch(
@@ -211,7 +212,7 @@ def _prepare(
             overrides=list(item.overrides),
         )
         job = _job(item, kept, run_dir, own_origin, spec_hash=item.run.spec_hash)
-        prepared.append(_Prepared(job=job, packages=kept.packages, diff=code.diff))
+        prepared.append(_Prepared(job=job, packages=kept.packages, diff=code.diff, call=item.call))
     return prepared
 
 
@@ -265,6 +266,9 @@ def _fill(prepared: _Prepared, script: str) -> None:
     if prepared.diff:
         with open_file(run_dir.git_diff, "xb") as file:
             file.write(prepared.diff)
+    if prepared.call is not None:
+        with open_file(run_dir.call, "xb") as file:
+            file.write(prepared.call)
     if code is not None:
         run_dir.code.symlink_to(code)
     if prepared.packages is not None:  # the agent leaves it as it is

@@ -54,6 +54,7 @@ class Planned:
     plan: Plan
     overrides: tuple[str, ...]
     user_config: tuple[str, ...]
+    call: bytes | None = None  # as composed
     repeat: int = 0  # which of schedule.repeats it is
     image: Image | None = None  # what it will be put into; None: nothing, or not looked for yet
 

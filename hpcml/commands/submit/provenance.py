@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import platform
-import re
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from hpcml import __version__
 from hpcml.model.secrets import masked
 from hpcml.runs.manifest import Provenance
 
-_NAME_OR_VERSION = re.compile(r"^(name|version):[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
 _DIFF_LIMIT_BYTES = 10 << 20
 _GIT_TIMEOUT_S = 60  # a file system that does not answer
 # Whatever the user's configuration says; the whole repository, wherever in it this is
@@ -118,16 +116,6 @@ def user_name() -> str:
 
 
 def _packages() -> dict[str, str]:
-    """Return the installed packages with their versions, as `importlib.metadata` says them.
-
-    Of each METADATA only name and version are looked for, in front of the first empty line: parsing all of it as an
-    e-mail, as `Distribution.name` does, takes half a second where hundreds are installed.
-    """
-    found = {}
-    for distribution in metadata.distributions():
-        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-        pairs = _NAME_OR_VERSION.findall(text.partition("\n\n")[0])
-        fields = {key.lower(): value for key, value in reversed(pairs)}
-        if fields.get("name"):
-            found[fields["name"]] = fields.get("version", "")
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+    """Return the installed packages with their versions, in the order of their names."""
+    found = {about["Name"]: about["Version"] for about in (each.metadata for each in metadata.distributions())}
+    return {name: found[name] or "" for name in sorted(filter(None, found), key=str.lower)}

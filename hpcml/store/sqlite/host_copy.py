@@ -122,8 +122,9 @@ class HostCopy:
                 with replacing(self.published, durable=True) as draft:
                     shutil.copyfile(whole, draft)
                     draft.chmod(rights)
+                    identity = _identity_of(draft)  # and not of what lies there later, which may be another machine's
             sync(self.published.parent)
-            self._note()
+            write_text(self.folder / "note", identity)
         except OSError as error:
             raise StoreError(f"the store {self.published} cannot be written: {error.strerror}") from error
 
@@ -131,7 +132,7 @@ class HostCopy:
         for side in ("", *_SIDES):
             Path(f"{self.file}{side}").unlink(missing_ok=True)
         (self.folder / "note").unlink(missing_ok=True)
-        identity = self._identity()
+        identity = _identity_of(self.published)
         if self.published.exists():
             for side in ("", "-wal"):  # that of a store that was used directly until now
                 with suppress(FileNotFoundError):
@@ -141,20 +142,18 @@ class HostCopy:
 
     def _is_current(self) -> bool:
         try:
-            return (self.folder / "note").read_text(encoding="utf-8") == self._identity()
+            return (self.folder / "note").read_text(encoding="utf-8") == _identity_of(self.published)
         except FileNotFoundError:
             return False
 
-    def _note(self) -> None:
-        write_text(self.folder / "note", self._identity())
 
-    def _identity(self) -> str:
-        """Return what tells this snapshot from others, until the next start of the machine."""
-        try:
-            seen = self.published.stat()
-        except FileNotFoundError:
-            return f"nothing {boot_id()}"
-        return f"{seen.st_ino} {seen.st_size} {seen.st_mtime_ns} {boot_id()}"
+def _identity_of(snapshot: Path) -> str:
+    """Return what tells *snapshot* from others, until the next start of the machine; it keeps that when renamed."""
+    try:
+        seen = snapshot.stat()
+    except FileNotFoundError:
+        return f"nothing {boot_id()}"
+    return f"{seen.st_ino} {seen.st_size} {seen.st_mtime_ns} {boot_id()}"
 
 
 def _private_folder(base: Path, place: str, room: int) -> Path | None:

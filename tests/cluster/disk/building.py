@@ -1,4 +1,4 @@
-"""A file system that fails in one place: a library for LD_PRELOAD, compiled."""
+"""A file system that fails, or is slow, in one place: a library for LD_PRELOAD, compiled."""
 
 from __future__ import annotations
 

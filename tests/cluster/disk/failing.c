@@ -1,6 +1,7 @@
 /* A file system that fails in one place: opendir(3) of $FAILS_OPENDIR, open(2) of $FAILS_OPEN and stat(2) of $FAILS_STAT
    with EIO, write(2) and pwrite(2) to what lies below $FAILS_WRITE with EDQUOT, as long as the file $FAILS_WHILE is there,
-   or else for ever. For LD_PRELOAD. */
+   or else for ever; and rename(2) to $SLOW_RENAME takes that many ms before ($SLOW_BEFORE_MS) and after ($SLOW_AFTER_MS)
+   it has happened. For LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -75,4 +76,23 @@ ssize_t pwrite64(int file, const void *content, size_t length, off64_t at)
 {
     ssize_t (*real)(int, const void *, size_t, off64_t) = dlsym(RTLD_NEXT, "pwrite64");
     return is_over_quota(file) ? -1 : real(file, content, length, at);
+}
+
+static void wait_for(const char *variable)
+{
+    const char *ms = getenv(variable);
+    if (ms)
+        usleep(1000 * (useconds_t)atoi(ms));
+}
+
+int rename(const char *from, const char *to)
+{
+    int (*real)(const char *, const char *) = dlsym(RTLD_NEXT, "rename");
+    const char *slow = getenv("SLOW_RENAME");
+    if (!slow || strcmp(slow, to) != 0)
+        return real(from, to);
+    wait_for("SLOW_BEFORE_MS");
+    int done = real(from, to);
+    wait_for("SLOW_AFTER_MS");
+    return done;
 }

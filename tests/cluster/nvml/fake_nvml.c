@@ -28,7 +28,7 @@ typedef struct Device {
     int instances, index, minor, mig_mode, gi, ci, sms, cores, major, minor_cc;
     int energy, average, instant, counters, gpm, util;
     int compute_mode, persistence, ecc, process, xid;
-    int reasons, nvlinks, nvlink_to, ancestor; /* a mask of why clocks are lowered, -1: refused; the GPU at the other end */
+    int reasons, nvlinks; /* a mask of why clocks are lowered, -1: refused */
     char name[96], uuid[96], pci[32];
     double mean_w, swing_w, period_s, power_limit_w, default_limit_w;
     double lost_after_s, reset_after_s, xid_after_s, memory_mib, used_mib, reserved_mib;
@@ -128,7 +128,7 @@ static void default_gpu(Device *d, int index) {
     memset(d, 0, sizeof *d);
     d->index = d->minor = index;
     d->major = 9, d->energy = d->average = d->instant = d->counters = d->gpm = d->util = 1;
-    d->persistence = 1, d->ecc = 1, d->cores = 132 * 128, d->nvlinks = 18, d->nvlink_to = -1, d->ancestor = 50;
+    d->persistence = 1, d->ecc = 1, d->cores = 132 * 128, d->nvlinks = 18;
     snprintf(d->name, sizeof d->name, "NVIDIA H100 80GB HBM3");
     snprintf(d->uuid, sizeof d->uuid, "GPU-%08x-1111-2222-3333-444444444444", 0xfa4e0000u + (U32)index);
     snprintf(d->pci, sizeof d->pci, "00000000:%02X:00.0", 0x1a + index);
@@ -150,7 +150,7 @@ static void set_key(Device *d, const char *key, const char *value) {
     WHOLE_NUMBER(cores); WHOLE_NUMBER(energy); WHOLE_NUMBER(average); WHOLE_NUMBER(instant);
     WHOLE_NUMBER(counters); WHOLE_NUMBER(gpm); WHOLE_NUMBER(util); WHOLE_NUMBER(compute_mode); WHOLE_NUMBER(persistence);
     WHOLE_NUMBER(ecc); WHOLE_NUMBER(process); WHOLE_NUMBER(xid); WHOLE_NUMBER(ecc_corrected); WHOLE_NUMBER(ecc_uncorrected);
-    WHOLE_NUMBER(reasons); WHOLE_NUMBER(nvlinks); WHOLE_NUMBER(nvlink_to); WHOLE_NUMBER(ancestor);
+    WHOLE_NUMBER(reasons); WHOLE_NUMBER(nvlinks);
     if (!strcmp(key, "cc")) sscanf(value, "%d.%d", &d->major, &d->minor_cc);
 }
 
@@ -256,23 +256,6 @@ Ret nvmlDeviceGetNvLinkState(Device *d, U32 link, U32 *is_up) {
     NEED(d->nvlinks);
     if (link >= 18) return INVALID;
     *is_up = (int)link < d->nvlinks;
-    return OK;
-}
-Ret nvmlDeviceGetNvLinkRemotePciInfo_v2(Device *d, U32 link, Pci *pci) {
-    ENTER(d);
-    (void)link;
-    memset(pci, 0, sizeof *pci);
-    snprintf(pci->bus_id, sizeof pci->bus_id, "%s", d->nvlink_to < 0 ? "00000000:05:00.0" : boards[d->nvlink_to].pci);
-    return OK;
-}
-Ret nvmlDeviceGetP2PStatus(Device *d, Device *other, U32 kind, U32 *status) {
-    ENTER(d);
-    *status = kind == 2 && d->nvlinks && other->nvlinks && d->nvlink_to < 0 && other->nvlink_to < 0 ? 0 : 5;
-    return OK;
-}
-Ret nvmlDeviceGetTopologyCommonAncestor(Device *d, Device *other, U32 *level) {
-    ENTER(d);
-    *level = (U32)(d->ancestor < other->ancestor ? other->ancestor : d->ancestor);
     return OK;
 }
 

@@ -142,7 +142,7 @@ def test_a_job_builds_the_image_of_later_runs(hpcml: Hpcml, registry: Registry) 
     refused = hpcml.run(*words(registry), "container.build=never", "workload.command=true").stderr.decode()
     command = shlex.split(refused.partition("asked for: hpcml ")[2])
     conf = hpcml.account.sources / "tests" / "schedulers" / "slurm" / "conf"
-    hpcml.submit("--", "hpcml", command[0], "--config-dir", str(conf), *command[1:])
+    hpcml.submit("--", str(hpcml.account.python), "-m", "hpcml", command[0], "--config-dir", str(conf), *command[1:])
     (built,) = hpcml.runs_once_ended()
     assert built["state"] == "COMPLETED", hpcml("logs", built["uid"]).stdout
 

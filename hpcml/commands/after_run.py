@@ -1,4 +1,4 @@
-"""What is advised where a program reported no metric: a table that it wrote, or numbers that it printed with a name."""
+"""What is said after runs: of numbers that were printed and not read, and of a file that a copy lacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import printed_lines
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate, most_telling
 from hpcml.model.metric_sources import number_behind
-from hpcml.runs.working_directory import written_files
+from hpcml.runs.working_directory import was_there, written_files
 
 _MOST = 3  # numbers that are named
 _LONGEST = 400  # characters of a line, the last ones
@@ -123,3 +123,22 @@ def _names_in(table: Path) -> list[str]:
     first = next((line for line in head.splitlines() if line.strip() and not line.startswith("#{")), "")
     cells = [cell.strip(" \"'") for cell in re.split(r"[,;\t]", first.lstrip("# "))]
     return cells if all(re.match(r"[^\W\d]", cell) for cell in cells) else []
+
+
+_WORDS = "No such file or directory"
+_MISSED = re.compile(rf"{_WORDS}: '([^'\n]+)'|([^\s:'\"]+)['\"]?: {_WORDS}")
+
+
+def not_copied(item: Launched) -> str | None:
+    """Return in words the file of the user's that the run of *item* said last that it did not find; None for none."""
+    staging, cwd, run_dir = item.manifest.plan.staging, item.manifest.plan.cwd, item.run_dir
+    if staging is None or staging.original is None:
+        return None
+    with suppress(OSError, ValueError, HpcmlError):  # it is advice: what cannot be read gives none
+        if found := _MISSED.findall(last_printed(run_dir)):
+            path = Path(os.path.normpath(Path(cwd) / (found[-1][0] or found[-1][1])))
+            theirs = os.path.normpath(Path(staging.original) / os.path.relpath(path, run_dir.work / staging.project))
+            is_ours = path.is_relative_to(run_dir.work)
+            if is_ours and os.path.lexists(theirs) and not was_there(run_dir, os.path.relpath(path, run_dir.work)):
+                return f"{theirs}, which is no part of the copy that a run starts in: give its absolute path"
+    return None
