@@ -41,7 +41,7 @@ from hpcml.runs.atomic import create_text
 from hpcml.runs.cancellation import unmark
 from hpcml.runs.files import open_regular, parse_json
 from hpcml.runs.layout import RunDir, home_of
-from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
+from hpcml.runs.liveness import AGENT_SILENCE_S, Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import FILE, make_folder, read
 from hpcml.runs.state import RESTARTS_UNHEARD, EventName, RunEvent, RunFold, read_fold
 from hpcml_client.journal import JournalWriter
@@ -56,7 +56,7 @@ class Pace:
     """Times of the fence in seconds: between heartbeats, of a silence that means death, and between looks."""
 
     beat_s: float = 20.0
-    silence_s: float = 70.0  # three beats, and what a network file system takes to show one
+    silence_s: float = AGENT_SILENCE_S
     look_s: float = 0.5
 
 

@@ -3,7 +3,7 @@
 A process that others may ask about writes down its `ProcessIdentity`. A process id is meaningful only in one table of
 processes: that of one PID namespace, in one boot of one machine (pid_namespaces(7)). `liveness_of` says `DEAD` only
 where that table can be seen from here, or cannot exist any more; else it says `UNKNOWN`, and its callers leave things
-as they are, or wait until the owner's heartbeat has been silent for long enough.
+as they are, or wait until the owner's heartbeat has been silent for as long as is said below.
 
 ============================================  ==================================================================
 where the process was, seen from here         answer
@@ -25,6 +25,11 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+# After how many seconds of silence who cannot be seen counts as dead, by what it touches as long as it lives.
+AGENT_SILENCE_S = 70.0  # three heartbeats, and what a network file system takes to show one
+FORGOTTEN_SILENCE_S = 120.0  # the journals of a run whose job its scheduler has forgotten: another one may run it
+LOCK_SILENCE_S = 300.0
+SUBMISSION_SILENCE_S = 3600.0  # each batch touches its file
 _PROC = Path("/proc")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SHORT = 8  # digits of a boot id: enough to tell the boots of one machine, or machines of one name, from each other

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcml.runs.files import read_json
-from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
+from hpcml.runs.liveness import LOCK_SILENCE_S, Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import FOLDER, open_file
 
 _HANDED_ON = 0o3777  # of the mode of the folder above, with the group and the sticky bit that it hands on
@@ -66,7 +66,7 @@ class Patience:
     """Times of locks: the owner's heartbeat, the silence after which it counts as dead, the interval of polling."""
 
     heartbeat_s: float = 10.0
-    silence_s: float = 300.0
+    silence_s: float = LOCK_SILENCE_S
     poll_s: float = 1.0
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.ends.judge import QUIET_S
 from hpcml.commands.selection import Selection
 from hpcml.commands.status import SchedulersAsked, look, standing_of, standings
 from hpcml.commands.submit.backends import Backends
@@ -24,7 +23,7 @@ from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import mark_cancelled
 from hpcml.runs.layout import RunDir
-from hpcml.runs.liveness import ProcessIdentity
+from hpcml.runs.liveness import FORGOTTEN_SILENCE_S, ProcessIdentity
 from hpcml.runs.private import make_home
 from hpcml.store.query import find_runs
 from hpcml.store.scheduler_polls import keep_words
@@ -93,7 +92,7 @@ def test_a_run_that_its_agent_is_putting_back_is_not_judged(places: Places) -> N
     with opened(places) as store:
         assert collect(store, places, ended()).runs[0].state is State.PENDING
 
-        long_ago = time.time() - QUIET_S
+        long_ago = time.time() - FORGOTTEN_SILENCE_S
         for journal in run_dir.journal_files():
             os.utime(journal, (long_ago, long_ago))
         assert collect(store, places, ended()).runs[0].state is State.FAILED
@@ -181,7 +180,7 @@ def test_what_was_said_of_a_job_that_is_forgotten_counts_no_more(places: Places)
     with opened(places) as store:
         collect(store, places)
         keep_words(places.home, {run_dir.uid: WAITS}, at=time.time())
-        long_ago = time.time() - QUIET_S
+        long_ago = time.time() - FORGOTTEN_SILENCE_S
         for journal in run_dir.journal_files():
             os.utime(journal, (long_ago, long_ago))
         (run,) = collect(store, places, lambda _: {run_dir.uid: None}).runs  # its id is another job's

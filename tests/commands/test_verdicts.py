@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from hpcml.commands.ends.judge import ACCOUNTED_WITHIN_S, QUIET_S, Circumstances, MissingEvent, by_scheduler
+from hpcml.commands.ends.judge import ACCOUNTED_WITHIN_S, Circumstances, MissingEvent, by_scheduler
 from hpcml.model.failure_causes import Cause
 from hpcml.model.records import JobUsage, Known, RunRecord
 from hpcml.model.state import State
+from hpcml.runs.liveness import FORGOTTEN_SILENCE_S
 
 WAITS = RunRecord(
     uid="20261121-080000-22222222",
@@ -88,7 +89,7 @@ def test_an_element_that_has_begun_was_not_cancelled_before_it_began_whatever_th
     about = replace(STARTED, was_final_before=True)
 
     waited = by_scheduler(WAITS, lacking, about)
-    began = by_scheduler(RUNS, lacking, replace(about, quiet_s=QUIET_S))
+    began = by_scheduler(RUNS, lacking, replace(about, quiet_s=FORGOTTEN_SILENCE_S))
 
     assert ended(waited)[0] == "CANCELLED"
     assert by_scheduler(RUNS, lacking, replace(about, quiet_s=1.0)) is None
@@ -205,9 +206,9 @@ def test_an_interrupted_run_whose_job_is_forgotten_was_cancelled() -> None:
 
 @pytest.mark.parametrize("record", [WAITS, RUNS])
 def test_a_forgotten_job_whose_journals_are_quiet_is_lost(record: RunRecord) -> None:
-    assert by_scheduler(record, None, Circumstances(quiet_s=QUIET_S - 1)) is None
+    assert by_scheduler(record, None, Circumstances(quiet_s=FORGOTTEN_SILENCE_S - 1)) is None
 
-    verdict = by_scheduler(record, None, Circumstances(quiet_s=QUIET_S + 1))
+    verdict = by_scheduler(record, None, Circumstances(quiet_s=FORGOTTEN_SILENCE_S + 1))
 
     assert verdict is not None
     assert (verdict.name, verdict.attempt) == ("lost", 0)

@@ -12,9 +12,9 @@ from typing import Any
 from hpcml.model.failure_causes import Cause
 from hpcml.model.records import Known, RunRecord, spell_job
 from hpcml.model.state import State
+from hpcml.runs.liveness import FORGOTTEN_SILENCE_S
 from hpcml.runs.state import EventName
 
-QUIET_S = 120.0  # a job that is not in the queue of *this* scheduler may run under another one: its journals would grow
 ACCOUNTED_WITHIN_S = 3600.0  # the end of a job, by an accounting that was behind
 _MAY_RUN_AGAIN = frozenset({State.NODE_FAIL, State.PREEMPTED, State.CANCELLED})
 FORGOTTEN = Known(state=State.LOST, raw="forgotten", is_live=False)  # kept as the word of who was asked in vain
@@ -121,7 +121,7 @@ def _unknown(record: RunRecord, about: Circumstances, forgotten: str) -> Missing
         return _missing(record, EventName.ENDED_BY_SCHEDULER, {**details, "cause": Cause.CANCELLED.value})
     if about.is_cancelled:
         return _missing(record, EventName.CANCELLED, {"reason": "cancelled"})
-    if about.quiet_s < QUIET_S:
+    if about.quiet_s < FORGOTTEN_SILENCE_S:
         return None
     return _missing(record, EventName.LOST, {"reason": f"{forgotten} and it recorded no outcome"})
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hpcml.commands.ends.judge import QUIET_S, Circumstances, MissingEvent, by_scheduler
+from hpcml.commands.ends.judge import Circumstances, MissingEvent, by_scheduler
 from hpcml.commands.follow import Glimpse, Watcher
 from hpcml.commands.logs import why_not_started
 from hpcml.model.failure_causes import Cause
@@ -19,7 +19,7 @@ from hpcml.runs import dependency
 from hpcml.runs.cancellation import is_cancelled
 from hpcml.runs.dependency import Outlook
 from hpcml.runs.layout import RunDir, is_by_user
-from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of
+from hpcml.runs.liveness import FORGOTTEN_SILENCE_S, Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.state import EventName, RunEvent, RunFold, read_fold
 from hpcml.schedulers.local.jobs import is_queued
 
@@ -103,7 +103,7 @@ def _still_stands(record: RunRecord, run_dir: RunDir) -> bool:
         return False
     if (job := told.job) is not None and job.job_id != record.job_id:
         return False
-    return not _is_being_requeued(told) or _quiet_s(run_dir) >= QUIET_S
+    return not _is_being_requeued(told) or _quiet_s(run_dir) >= FORGOTTEN_SILENCE_S
 
 
 def _says(seen: RunFold | Glimpse, record: RunRecord) -> bool:

@@ -23,12 +23,11 @@ from hpcml.paths import Places
 from hpcml.runs.atomic import create_text, sync
 from hpcml.runs.files import parse_json
 from hpcml.runs.layout import home_of
-from hpcml.runs.liveness import Liveness, ProcessIdentity, liveness_of, plain
+from hpcml.runs.liveness import SUBMISSION_SILENCE_S, Liveness, ProcessIdentity, liveness_of, plain
 from hpcml.runs.lock import Lock, Patience, kept_alive, wait_for
 from hpcml.runs.private import make_folder, read
 
 _NOBODY = ("-", 0, 0)
-_SILENCE_S = 3600.0  # of a process that cannot be seen, on another host for example: each batch touches the file
 _LOCK = "deciding"
 _PATIENCE = Patience(poll_s=0.3)
 
@@ -151,7 +150,7 @@ class _Name:
             case Liveness.DEAD:
                 return True
         try:
-            return now - path.stat().st_mtime > _SILENCE_S
+            return now - path.stat().st_mtime > SUBMISSION_SILENCE_S
         except FileNotFoundError:
             return False  # finished at this moment
 
