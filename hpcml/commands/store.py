@@ -12,7 +12,7 @@ from hpcml.paths import Places
 from hpcml.report.store import StoreCheck
 from hpcml.runs.layout import find_run_dirs
 from hpcml.store import admin
-from hpcml.store.journals import sizes_in
+from hpcml.store.journals import files_in
 from hpcml.store.manifest_rows import describe
 
 
@@ -45,7 +45,7 @@ def _unreadable(places: Places) -> Iterator[str]:
         for run_dir in find_run_dirs(root):
             try:
                 describe(run_dir, homes)
-                sizes_in(str(run_dir.journals))
+                files_in(str(run_dir.journals))
             except HpcmlError as error:
                 yield str(error)
 

@@ -61,17 +61,12 @@ def changed_ns(path: str) -> int:
         return 0
 
 
-def sizes_in(folder: str) -> dict[str, int]:
-    """Return the bytes of each journal in *folder*, sorted by name; {} where the folder is absent.
+def files_in(folder: str) -> dict[str, os.stat_result]:
+    """Return the status of each journal in *folder*, sorted by name; {} where the folder is absent.
 
     Files of other endings, and what is no regular file, are passed over. Raises `HpcmlError` where the folder is there
     and cannot be read. *folder* is a text, since making a `Path` of each entry would take most of the time.
     """
-    return {name: status.st_size for name, status in files_in(folder).items()}
-
-
-def files_in(folder: str) -> dict[str, os.stat_result]:
-    """Return the status of each file that `sizes_in` returns."""
     try:
         with os.scandir(folder) as entries:
             found = [(entry.name, _status_of(entry)) for entry in entries if entry.name.endswith(".jsonl")]

@@ -1,4 +1,4 @@
-"""Queries for runs, curves, events and experiments; what commands and the Python API read from the store.
+"""Queries for runs, curves and events; what commands and the Python API read from the store.
 
 All functions take an open `Database`, use one snapshot each, and change nothing. Records are loaded by
 `hpcml.store.loading`; `hpcml.store.keys` says what a key of a condition may be.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -34,19 +33,6 @@ _SHOWN = 5  # candidates in an error's one line
 _OPTIONS = frozenset({"experiment", "submission", "state"})  # by which runs are selected, beside --where
 _WRITTEN = frozenset({".html", ".md", ".tex", ".json", ".csv", ".parquet"})  # by report and export
 _SHORTEST_END = 4  # of a uid: a slip of the finger must not mean a run, since this is also how runs are cancelled
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """The number of runs with one experiment name, by state.
-
-    `last_submitted_at` is ISO 8601; None where no run of it has a time of submission.
-    """
-
-    name: str
-    runs: int
-    states: Mapping[State, int]  # only those that occur
-    last_submitted_at: str | None
 
 
 def find_runs(
@@ -259,17 +245,6 @@ def runs_by_spec(store: Database, hashes: Collection[str]) -> dict[str, list[tup
     return found
 
 
-def curve(store: Database, uid: str, metric: str) -> Curve:
-    """Return the run's curve of *metric* by step, times in seconds since its start; empty where it has none.
-
-    Raises `StoreError` for an unknown uid. One point for each step, merged over writers and attempts
-    (`hpcml.store.curves.merge`).
-    """
-    with store.reading() as connection:
-        _run_id(connection, uid)
-        return load_curves(connection, [uid], metric).get(uid, Curve())
-
-
 def curves(store: Database, uids: Sequence[str], metric: str, *, is_timed: bool = True) -> dict[str, Curve]:
     """Return the curves of *uids* in that order; a run that is unknown or has none has an empty one.
 
@@ -297,25 +272,6 @@ def events(store: Database, uid: str) -> list[StoredEvent]:
                 select(*columns).where(EVENT.c.run_id == run_id).order_by(*order)
             )
         ]
-
-
-def experiments(store: Database) -> list[Experiment]:
-    """Return all experiments, sorted by name.
-
-    Counted are all runs of the store, in whatever folder they lie.
-    """
-    columns = (RUN.c.experiment, RUN.c.state)
-    query = select(*columns, func.count(), func.max(RUN.c.submitted_at)).group_by(*columns).order_by(*columns)
-    counts: dict[str, Counter[State]] = {}
-    latest: dict[str, str | None] = {}
-    with store.reading() as connection:
-        for name, state, count, submitted_at in connection.execute(query):
-            counts.setdefault(name, Counter())[State(state)] = count
-            latest[name] = max(latest.get(name) or "", submitted_at or "") or None
-    return [
-        Experiment(name=name, runs=states.total(), states=dict(states), last_submitted_at=latest[name])
-        for name, states in counts.items()
-    ]
 
 
 def _run_id(connection: Connection, uid: str) -> tuple[int, int]:

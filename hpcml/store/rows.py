@@ -55,7 +55,7 @@ def known_runs(connection: Connection, uids: Collection[str], *, to_write: bool 
 
 def earlier_of(connection: Connection, known: StoredRun) -> Earlier:
     """Return what a reading of more of the run depends on."""
-    files = {name: FileRead.restored(file) for name, file in known.files.items() if name != MANIFEST}
+    files = {name: FileRead(**file) for name, file in known.files.items() if name != MANIFEST}
     columns = (EVENT.c.file, EVENT.c.ordinal, EVENT.c.t_ms, EVENT.c.name, EVENT.c.details)
     events = connection.execute(
         select(*columns).where(EVENT.c.run_id == known.run_id, EVENT.c.name.in_(sorted(TELLING)))

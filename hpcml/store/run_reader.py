@@ -49,11 +49,6 @@ class FileRead:
     carry: str = ""  # of telemetry: what the reading goes on from (`Buckets.carry`)
     problem: str = ""  # why the file, or its end, is left out
 
-    @classmethod
-    def restored(cls, stored: Mapping[str, Any]) -> FileRead:
-        """Return what `stored` gave."""
-        return cls(**stored)
-
     def stored(self) -> dict[str, Any]:
         """Return what differs from a file of which nothing was read."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
@@ -134,7 +129,7 @@ def read_growth(run_dir: RunDir, homes: dict[Path, str | None], known: StoredRun
     one they may not count.
     """
     seen = Seen.of(str(run_dir.path))
-    stored = {name: FileRead.restored(file) for name, file in known.files.items() if name != MANIFEST}
+    stored = {name: FileRead(**file) for name, file in known.files.items() if name != MANIFEST}
     if known.files.get(MANIFEST) != seen.stamp or known.path != storable(str(run_dir.path.absolute())):
         return None
     if stored.keys() != seen.sizes.keys() or not all(

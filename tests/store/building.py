@@ -13,6 +13,7 @@ from sqlalchemy import select
 from hpcml.model.choices import Goal, Numerics
 from hpcml.model.container import Container
 from hpcml.model.precision import PrecisionName
+from hpcml.model.records import Curve
 from hpcml.model.run import (
     Cluster,
     Data,
@@ -33,6 +34,7 @@ from hpcml.runs.manifest import Manifest, Provenance, write_manifest
 from hpcml.runs.plan import Plan
 from hpcml.runs.private import make_home
 from hpcml.store.database import Database
+from hpcml.store.query import curves
 from hpcml.store.schema import EVENT, METRIC, POINT, RUN, SAMPLE, SETTINGS
 
 T0 = 1_780_000_000.0  # 2026-05-28T20:26:40+00:00, when every run here was submitted
@@ -144,3 +146,8 @@ def contents(store: Database) -> dict[str, list[tuple[Any, ...]]]:
         runs = connection.execute(select(RUN.c.uid, RUN.c.settings))
         settings = [(uid, sorted(pair for at in ids for pair in contents[at].items())) for uid, ids in runs]
         return {**found, "settings": sorted(settings, key=repr)}
+
+
+def curve(store: Database, uid: str, metric: str) -> Curve:
+    """Return the run's curve of *metric*; empty where it has none."""
+    return curves(store, [uid], metric)[uid]

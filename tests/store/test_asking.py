@@ -10,10 +10,10 @@ from hpcml.model.query_results import SqlRows
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.loading import COLUMNS
-from hpcml.store.query import curve, find_runs
+from hpcml.store.query import find_runs
 from hpcml.store.sql import ask
 from hpcml.store.views import VIEWS
-from tests.store.building import T0, Journal, contents, make_run_dir
+from tests.store.building import T0, Journal, contents, curve, make_run_dir
 
 UID, OTHER = "20260528-202640-aaaaaa", "20260528-202640-bbbbbb"
 TEXTS = [

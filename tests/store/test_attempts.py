@@ -9,8 +9,8 @@ from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.opening import open_store
-from hpcml.store.query import curve, find_runs, get_run
-from tests.store.building import T0, Journal, contents, make_run_dir
+from hpcml.store.query import find_runs, get_run
+from tests.store.building import T0, Journal, contents, curve, make_run_dir
 from tests.store.test_ingest import UID, a_finished_run, fresh
 
 

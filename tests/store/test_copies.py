@@ -15,8 +15,8 @@ from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
-from hpcml.store.query import curve, get_run
-from tests.store.building import T0, Journal, contents, make_run_dir
+from hpcml.store.query import get_run
+from tests.store.building import T0, Journal, contents, curve, make_run_dir
 
 UID = "20260528-202640-aaaaaa"
 

@@ -20,11 +20,11 @@ from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all, ingest_run
 from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
-from hpcml.store.query import curve, events, find_runs, get_run
+from hpcml.store.query import events, find_runs, get_run
 from hpcml.store.sql import ask
 from hpcml.store.where import parse_condition
 from tests.effort import times
-from tests.store.building import T0, Journal, contents, make_run_dir
+from tests.store.building import T0, Journal, contents, curve, make_run_dir
 
 UID = "20260528-202640-aaaaaa"
 

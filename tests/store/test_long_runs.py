@@ -10,9 +10,9 @@ from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
-from hpcml.store.query import curve, get_run
+from hpcml.store.query import get_run
 from hpcml_client.journal import JournalWriter
-from tests.store.building import Journal, contents, make_run_dir
+from tests.store.building import Journal, contents, curve, make_run_dir
 from tests.store.test_ingest import fresh
 
 UID = "20260528-202640-aaaaaa"

@@ -14,9 +14,9 @@ from hpcml.store.ingest import ingest_all
 from hpcml.store.missing import damage, without_directory
 from hpcml.store.news import IngestReport
 from hpcml.store.opening import open_store
-from hpcml.store.query import curve, get_run
+from hpcml.store.query import get_run
 from tests.effort import times
-from tests.store.building import T0, Journal, contents, make_run_dir
+from tests.store.building import T0, Journal, contents, curve, make_run_dir
 
 UID = "20260528-202640-aaaaaa"
 

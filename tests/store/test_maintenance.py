@@ -11,8 +11,8 @@ from hpcml.store.admin import faults, torn_parts
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.opening import open_store, place_of
-from hpcml.store.query import curve
 from hpcml.store.views import VIEWS
+from tests.store.building import curve
 from tests.store.test_ingest import UID, a_finished_run
 
 

@@ -11,9 +11,9 @@ from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all, ingest_run
 from hpcml.store.news import IngestReport, find_news
-from hpcml.store.query import curve, get_run
+from hpcml.store.query import get_run
 from hpcml_client.journal import JournalWriter
-from tests.store.building import Journal, make_run_dir
+from tests.store.building import Journal, curve, make_run_dir
 
 UID = "20260528-202640-aaaaaa"
 

@@ -14,10 +14,10 @@ from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.news import IngestReport
-from hpcml.store.query import curve, events, find_runs, get_run
+from hpcml.store.query import events, find_runs, get_run
 from hpcml.store.sql import ask
 from hpcml_client.journal import JournalWriter
-from tests.store.building import T0, Journal, contents, make_run_dir
+from tests.store.building import T0, Journal, contents, curve, make_run_dir
 from tests.store.test_ingest import fresh
 
 UID = "20260528-202640-aaaaaa"

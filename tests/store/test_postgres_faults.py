@@ -20,11 +20,11 @@ from hpcml.runs.layout import RunDir
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all, ingest_run
 from hpcml.store.opening import open_store
-from hpcml.store.query import curve, events, find_runs, get_run
+from hpcml.store.query import events, find_runs, get_run
 from hpcml.store.rows import forget_run
 from tests.cluster.postgres.server import Server, missing, running
 from tests.effort import times
-from tests.store.building import Journal, contents, make_run_dir
+from tests.store.building import Journal, contents, curve, make_run_dir
 from tests.store.test_ingest import UID, a_finished_run, fresh
 from tests.store.test_many_ingesters import go, make_journals, start_ingester, write_some
 

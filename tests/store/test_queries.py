@@ -21,10 +21,8 @@ from hpcml.store.ingest import ingest_all
 from hpcml.store.keys import parts_of, unmet_words
 from hpcml.store.loading import load_runs
 from hpcml.store.query import (
-    curve,
     curves,
     events,
-    experiments,
     find_runs,
     get_run,
     open_runs,
@@ -32,9 +30,10 @@ from hpcml.store.query import (
     runs_meant,
 )
 from hpcml.store.schema import RUN
+from hpcml.store.telemetry import timelines
 from hpcml.store.where import parse_condition
 from tests.effort import times
-from tests.store.building import A_RUN, T0, Journal, make_run_dir
+from tests.store.building import A_RUN, T0, Journal, curve, make_run_dir
 
 
 def uid_of(letter: str) -> str:
@@ -209,7 +208,6 @@ def test_an_unknown_key_is_refused_with_what_is_near(five_runs: Database) -> Non
 
 def test_an_empty_store_finds_nothing_whatever_is_asked(store: Database) -> None:
     assert found(store, "val_accuracy>0.9", sort="loss") == ""
-    assert experiments(store) == []
 
 
 @pytest.mark.parametrize("reference", [uid_of("b"), "20260528-202641", "bbbbbb", "bbbb"])
@@ -368,19 +366,10 @@ def test_events_are_told_in_order_and_unknown_ones_kept(five_runs: Database, run
     assert told[1].details == {"nested": {"list": [1, None, "ä"]}}
 
 
-@pytest.mark.parametrize("ask", [events, lambda store, uid: curve(store, uid, "loss")])
+@pytest.mark.parametrize("ask", [events, timelines])
 def test_what_is_asked_of_an_unknown_run_is_refused(five_runs: Database, ask: Any) -> None:  # noqa: ANN401
     with pytest.raises(StoreError, match="no run has the uid 'absent'"):
         ask(five_runs, "absent")
-
-
-@pytest.mark.on_postgres
-def test_experiments_are_counted_by_state(five_runs: Database) -> None:
-    default, other = experiments(five_runs)
-
-    assert (default.name, default.runs, default.states) == ("default", 3, {State.COMPLETED: 3})
-    assert (other.name, other.runs, other.states) == ("other", 2, {State.FAILED: 1, State.PENDING: 1})
-    assert other.last_submitted_at == "2026-05-28T20:26:40+00:00"
 
 
 def test_many_runs_cost_few_queries(store: Database, runs: Path) -> None:
