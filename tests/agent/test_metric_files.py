@@ -688,9 +688,11 @@ def test_an_attempt_numbers_rows_on_from_the_checkpoint_of_the_one_before(
 is_first = not os.path.exists("metrics.csv")
 with open("metrics.csv", "a") as file:
     file.write("loss\\n" * is_first + "0.5\\n0.25\\n")
+print("acc 0.5\\nacc 0.25" if is_first else "acc 0.125", flush=True)
 sys.exit({leaves} if is_first else 0)"""
     run_dir = make_run(
         program,
+        "workload.metrics=[{name: acc}]",
         uid=uid,
         cwd=str(RunDir(tmp_path / "home" / "runs" / "default" / uid).work / "mine"),
         staging=Staging(code=str(tmp_path / "code"), project="mine"),
@@ -702,6 +704,8 @@ sys.exit({leaves} if is_first else 0)"""
     assert [end["exit_code"] for end in told(run_dir, "attempt_ended")] == [leaves, 0]
     records = [record for path in sorted(run_dir.journal_files()) for record in read_journal(path).records]
     assert [record.step for record in records if isinstance(record, Metrics) and "loss" in record.values] == steps
+    (trouble,) = told(run_dir, "metrics_trouble")
+    assert trouble["problem"].startswith("2 values of acc of attempt 0 are not counted: printed without a step")
 
 
 def test_the_reader_needs_no_library_of_the_programs() -> None:

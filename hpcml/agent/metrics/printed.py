@@ -17,6 +17,8 @@ from hpcml.agent.metrics.numbers import COLUMN, looks_like_number, number_of, nu
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_goal import is_loss
 from hpcml.model.metric_sources import IN_CALL, NONFINITE, PRINTED_LOSS, MetricRule
+from hpcml.runs.journal import Metrics, read_journal
+from hpcml.runs.layout import attempt_of
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
 
@@ -274,6 +276,21 @@ class FoundMetrics:
         for problem in problems_of(self.rules, self._scanners, elsewhere=elsewhere):
             self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
 
+    def _tell_of_earlier(self) -> None:
+        """Tell of values of attempts before, whose places those take that are numbered from 0 again in this one."""
+        earlier = Counter[tuple[int, str]]()
+        for path in self.files.journals.glob("*-agent*.jsonl") if self.is_again else ():
+            attempt = attempt_of(path.name)
+            counted = [one for one in read_journal(path).records if isinstance(one, Metrics) and one.is_counted]
+            if attempt is not None and attempt < self.files.attempt:
+                earlier.update((attempt, name) for one in counted for name in one.values if name in self.files.picked())
+        for (attempt, name), n in sorted(earlier.items()):
+            problem = (
+                f"{n} values of {name} of attempt {attempt} are not counted: printed without a step, values are "
+                "numbered from 0 in each attempt"
+            )
+            self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
+
     def _tell_of_losses(self) -> None:
         """Make a fact of it where the last value of a loss that was printed is no number, whoever reads it or not."""
         text = "\n".join(_end_of(path) for path in self.printed)
@@ -292,3 +309,4 @@ class FoundMetrics:
         if is_there:
             self._tell_of_rules()
             self._tell_of_losses()
+            self._tell_of_earlier()
