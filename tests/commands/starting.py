@@ -63,7 +63,7 @@ def refused_at_start(planned: Planned, modules: Modules) -> str | None:
         if run.model.recipe == "staleness":
             modules.staleness._refuse_impossible(task, task.options["workers"])
         if run.model.recipe == "transformer":
-            modules.shape.Shape.of(task.options)
+            modules.shape.Shape(**task.options)
     except RecipeError as error:
         return str(error)
     return None

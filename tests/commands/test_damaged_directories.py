@@ -265,7 +265,7 @@ def read_directly(home: Path) -> None:
         manifests = [run_dir.manifest, run_dir.retry_manifest(1)]
         asked: list[Callable[[], object]] = [lambda path=path: read_manifest(path) for path in manifests]  # type: ignore[misc]
         asked += [Watcher(run_dir).look, lambda: last_words(run_dir), lambda: log_tail(run_dir)]  # noqa: B023
-        asked += [lambda: history.requeues(run_dir), lambda: history.last_checkpoint(run_dir)]  # noqa: B023
+        asked += [lambda: history.last_checkpoint(run_dir)]  # noqa: B023
         asked += [lambda: read_fold(run_dir), lambda: dependency.look(f"afterok:{uid}", home / "runs")]  # noqa: B023
         folder = home / "submissions" / "20260528-202640-sub"
         asked += [lambda: is_queued(folder.parent, folder.name, 0), lambda: left_by_killed(folder.parent)]  # noqa: B023

@@ -8,6 +8,7 @@ import platform
 import socket
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
@@ -117,5 +118,9 @@ def user_name() -> str:
 
 def _packages() -> dict[str, str]:
     """Return the installed packages with their versions, in the order of their names."""
-    found = {about["Name"]: about["Version"] for about in (each.metadata for each in metadata.distributions())}
-    return {name: found[name] or "" for name in sorted(filter(None, found), key=str.lower)}
+    found: dict[str, str] = {}
+    for each in metadata.distributions():
+        with suppress(KeyError, OSError):  # newer importlib.metadata, of a package that is damaged
+            if name := each.metadata["Name"]:
+                found[name] = each.metadata["Version"] or ""
+    return {name: found[name] for name in sorted(found, key=str.lower)}
