@@ -72,7 +72,9 @@ def refused_at_start(planned: Planned, modules: Modules) -> str | None:
 def _arithmetic(planned: Planned) -> arithmetic.Arithmetic:
     precision, numerics = planned.run.precision, planned.plan.numerics
     scales = precision.loss_scaling and precision.name.name == "amp_fp16"
-    words = SimpleNamespace(precision=precision.name.name, numerics=numerics.name, loss_scaling=scales)
+    words = SimpleNamespace(
+        precision=precision.name.name, numerics=numerics.name, loss_scaling=scales, _row=precision.name.value
+    )
     words.replaces_products = arithmetic.Arithmetic.replaces_products.func(words)
     return cast("arithmetic.Arithmetic", words)
 
