@@ -14,6 +14,7 @@ import threading
 from typing import Any, Callable, ClassVar, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.nn.modules import module as modules
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -121,9 +122,10 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
 
     def __torch_dispatch__(self, func: Operation, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         kwargs = kwargs or {}
-        if any(kind not in (torch.Tensor, torch.nn.Parameter) for kind in types):
+        is_fake = any(kind is FakeTensor for kind in types)  # how DTensor asks for the shape of a result
+        if not is_fake and any(kind not in (torch.Tensor, torch.nn.Parameter) for kind in types):
             return NotImplemented  # a subclass computes by operations of plain tensors, which are seen then
-        if self.is_closed or self._is_paused:
+        if is_fake or self.is_closed or self._is_paused:
             return func(*args, **kwargs)
         if isinstance(func, torch._ops.HigherOrderOperator):  # noqa: SLF001
             self._add_unknown(str(func), None)
