@@ -138,7 +138,7 @@ def test_cancelling_a_job_that_has_ended_changes_nothing(slurm: Account, folder:
 
 def test_a_job_of_another_name_is_not_taken_for_ours(slurm: Account, folder: Path) -> None:
     done = slurm.run(["sbatch", "--parsable", "--wrap=true", "--output=/dev/null"], cwd=folder)
-    foreign = as_user.Ticket(scheduler="slurm", job_id=done.stdout.decode().strip())
+    foreign = as_user.Ticket(scheduler="slurm", job_id=done.stdout.decode().strip(), job_name="hpcml.ours")
     unknown = as_user.Ticket(scheduler="slurm", job_id="987654321")
 
     assert slurm.call(as_user.query, [foreign, unknown]).known == {}
