@@ -2,7 +2,7 @@
 
 One of our own is a module beside `slurm` and `pbs` with its `Scheduler`, its name in
 `hpcml.model.cluster.SchedulerName`, and one entry of `BACKENDS`; a package adds another by an entry point in the group
-``hpcml.schedulers`` that is a `Scheduler` (CONTRIBUTING.md). Nobody else asks which scheduler it is.
+``hpcml.schedulers`` that is a `Scheduler` (docs/plugins.md). Nobody else asks which scheduler it is.
 
 >>> sorted(name for name in BACKENDS)
 ['flux', 'local', 'lsf', 'pbs', 'slurm']

@@ -1,4 +1,4 @@
-"""The worked examples of CONTRIBUTING.md, put into a copy of hpcml and used there as a user would."""
+"""The worked examples of CONTRIBUTING.md and of the page on plug-ins, put into a copy of hpcml and used there as a user would."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pages import ROOT, files_of
 
 from tests.store.building import Journal, make_run_dir
 
-PAGE = "../CONTRIBUTING.md"
+PAGES = ("../CONTRIBUTING.md", "plugins.md")
 _CHANGE = re.compile(r"<!-- change: (\S+) -->\n```diff\n(.*?)\n```", re.DOTALL)
 _COPIED = ("hpcml", "hpcml_client", "hpcml_train", "conf", "recipes", "containers")
 _OF_A_RECIPE = "recipes/mine/"
@@ -51,7 +51,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("changed")
     for name in _COPIED:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, text in files_of(PAGE).items():
+    for name, text in [file for page in PAGES for file in files_of(page).items()]:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_text(text, encoding="utf-8")
     for name, change in changes():
@@ -137,14 +137,6 @@ def make_two_runs(environ: Mapping[str, str]) -> None:
         Journal(run_dir, writer="agent").event("attempt_ended", 10.0, state=state, exit_code=code, wall_s=10.0)
 
 
-def test_a_new_section_stands_in_a_report(changed: Path, hpcml_environ: dict[str, str], tmp_path: Path) -> None:
-    make_two_runs(hpcml_environ)
-
-    hpcml(changed, hpcml_environ, tmp_path, "report", "--md", "-o", "report.md")
-
-    assert "## Why runs failed" in (tmp_path / "report.md").read_text(encoding="utf-8")
-
-
 def test_a_packages_format_is_exported(lab: Path, hpcml_environ: dict[str, str], tmp_path: Path) -> None:
     make_two_runs(hpcml_environ)
 
@@ -186,7 +178,7 @@ def test_a_packages_scheduler_takes_runs_and_is_asked_for_them(
     programs.mkdir()
     jobs.mkdir()
     (tmp_path / "conf" / "cluster").mkdir(parents=True)
-    profile = files_of(PAGE)["conf/cluster/lab.yaml"]
+    profile = files_of("plugins.md")["conf/cluster/lab.yaml"]
     (tmp_path / "conf" / "cluster" / "lab.yaml").write_text(profile, encoding="utf-8")
     (programs / "tsp").write_text(TSP.format(python=sys.executable), encoding="utf-8")
     (programs / "tsp").chmod(0o755)
