@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
 import hpcml
+
+sys.path.insert(0, str(Path(__file__).parent))
+from generate import help_of_all
 
 project = "hpcml"
 author = "The hpcml authors"
@@ -23,3 +31,13 @@ myst_heading_anchors = 3
 autodoc_typehints = "none"  # docstrings say what types do not; the types themselves are many and not on these pages
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
+
+
+def setup(app: Sphinx) -> None:
+    """Add what the commands' ``--help`` prints to the page on the command line."""
+
+    def add_help(_: Sphinx, page: str, source: list[str]) -> None:
+        if page == "reference/cli":
+            source[0] += help_of_all()
+
+    app.connect("source-read", add_help)

@@ -22,13 +22,6 @@ from hpcml.model.precision import CAPABILITIES, PrecisionName, environment
 from hpcml_client.precisions import Precision
 
 DOCS = Path(__file__).resolve().parent
-_INTRODUCTION = """# The command line
-
-```{note}
-This page is what `--help` prints. `hpcml run --help` is Hydra's: it lists the options that can be chosen, then
-everything that can be set, with the values it has so far.
-```
-"""
 _SIXTEEN_BITS = "16-bit tensors, FP32 arithmetic inside each product"
 
 
@@ -47,10 +40,10 @@ def help_text(*command: str) -> str:
     return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
 
 
-def cli_page() -> str:
-    """Return reference/cli.md."""
-    parts = (f"## {' '.join(['hpcml', *words])}\n\n```text\n{help_text(*words)}\n```\n" for words in _commands())
-    return "\n".join([_INTRODUCTION, *parts])
+def help_of_all() -> str:
+    """Return a section for each command, with what its ``--help`` prints: conf.py adds them to reference/cli.md."""
+    parts = (f"\n## {' '.join(['hpcml', *words])}\n\n```text\n{help_text(*words)}\n```\n" for words in _commands())
+    return "".join(parts)
 
 
 def _commands() -> Iterator[tuple[str, ...]]:
@@ -133,7 +126,6 @@ def pages() -> dict[Path, str]:
     sections = "\n\n".join(map(published_section, published_tables()))
     return {
         DOCS / "precision.md": with_part(precision, "switches", switches_table()),
-        DOCS / "reference" / "cli.md": cli_page(),
         published: with_part(published.read_text(encoding="utf-8"), "tables", sections),
     }
 

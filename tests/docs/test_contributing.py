@@ -1,4 +1,4 @@
-"""The worked examples of CONTRIBUTING.md and of the page on plug-ins, put into a copy of hpcml and used there as a user would."""
+"""The worked examples of CONTRIBUTING.md and docs/plugins.md, used in a copy of hpcml as a user would."""
 
 from __future__ import annotations
 
