@@ -18,6 +18,7 @@ from hpcml.errors import HpcmlError
 
 _MOST_BYTES = 64 << 20  # of a file that is read whole: a run.json has a few KiB
 _BLOCK_BYTES = 1 << 16
+_DEEPEST = 100  # of nested JSON: what is deeper exhausts the stack of whoever looks through it
 
 
 def open_regular(path: Path | str) -> BinaryIO:
@@ -79,17 +80,26 @@ def read_whole(path: Path | str, *, most: int = _MOST_BYTES) -> bytes:
 def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever the file says
     """Return the JSON value in the regular file *path*.
 
-    Raises `OSError` where it cannot be read, and `ValueError` for what is no JSON, or nested too deeply.
+    Raises `OSError` where it cannot be read, and `ValueError` for what is no JSON, or nested deeper than 100 levels.
     """
     return parse_json(read_whole(path))
 
 
 def parse_json(text: bytes | str) -> Any:  # noqa: ANN401
-    """Return the JSON value that *text* is; raise `ValueError` for what is none, or nested too deeply."""
+    """Return the JSON value that *text* is; raise `ValueError` for what is none, or nested deeper than 100 levels."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(f"nested deeper than {_DEEPEST} levels") from None
+    brackets = (text.count("["), text.count("{")) if isinstance(text, str) else (text.count(b"["), text.count(b"{"))
+    if max(brackets) > _DEEPEST // 2 and _is_deeper(value, _DEEPEST):
+        raise ValueError(f"nested deeper than {_DEEPEST} levels")
+    return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:  # noqa: ANN401
+    parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_is_deeper(part, levels - 1) for part in parts)
 
 
 def read_raw(path: Path) -> dict[str, Any]:
