@@ -13,8 +13,6 @@ from typing import ClassVar
 
 from submitit.core import job_environment
 
-JOB_ID = "SUBMITIT_PBS_JOB_ID"  # submitit's id: 12 or 12_3
-
 
 class PbsJobEnvironment(job_environment.JobEnvironment):
     """A job of one process; on several nodes it runs on the first, and may reach the others by pbs_tmrsh.
@@ -24,7 +22,7 @@ class PbsJobEnvironment(job_environment.JobEnvironment):
     """
 
     _env: ClassVar[dict[str, str]] = {
-        "job_id": JOB_ID,
+        "job_id": "SUBMITIT_PBS_JOB_ID",  # 12 or 12_3
         "num_nodes": "SUBMITIT_PBS_NUM_NODES",
         "node": "SUBMITIT_PBS_NODE",
         "num_tasks": "SUBMITIT_PBS_NUM_TASKS",  # these are never set: one process

@@ -26,7 +26,6 @@ from hpcml.schedulers.contract import Answers, Known, Ticket
 from hpcml.schedulers.description import JobDraft
 from hpcml.schedulers.driver import Driver
 from hpcml.schedulers.pbs.scheduler import FIRST_LINES, PBS, submit
-from hpcml.schedulers.pbs.submitit_environment import JOB_ID
 from hpcml.schedulers.request import Request
 
 _DEFAULT_TIMEOUT_MIN = 5  # as with submitit's other executors
@@ -278,7 +277,7 @@ class PbsExecutor(core.PicklingExecutor):
                 *(f"export {name}={shlex.quote(value)}" for name, value in exports.items()),
                 "number=${PBS_JOBID%%.*}; number=${number%%[*}",
                 "id=$number${PBS_ARRAY_INDEX:+_$PBS_ARRAY_INDEX}",
-                f"export {JOB_ID}=$id",
+                "export SUBMITIT_PBS_JOB_ID=$id",
                 *FIRST_LINES,
                 "umask go-w",  # what is written here is unpickled
                 f"folder={_folder_in_bash(self.folder)}",
