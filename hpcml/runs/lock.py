@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcml.runs.atomic import creating
 from hpcml.runs.files import read_json
 from hpcml.runs.liveness import LOCK_SILENCE_S, Liveness, ProcessIdentity, liveness_of
 from hpcml.runs.private import FOLDER, open_file
@@ -182,14 +183,11 @@ def kept_alive(lock: Lock, patience: Patience | None = None) -> Iterator[Lock]:
 
 
 def _create(path: Path, owner: Owner, mode: int) -> None:
-    with open_file(path, "x", encoding="utf-8") as file:
-        try:
-            file.write(json.dumps({**owner.process.as_details(), "token": owner.token}))
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-        except OSError:  # on a full disk it would be a lock of nobody
-            path.unlink()
-            raise
+    """Make the lock, which appears whole: a crash, or a full disk, leaves no lock of nobody."""
+    with creating(path, durable=True) as draft, open_file(draft, "x", encoding="utf-8") as file:
+        file.write(json.dumps({**owner.process.as_details(), "token": owner.token}))
+        file.flush()
+        os.fchmod(file.fileno(), mode)
 
 
 def _mode_of_locks(folder: Path) -> int:

@@ -1,6 +1,6 @@
 """IBM Spectrum LSF: made from its documentation and from public code, never run with a real one.
 
-Sources: IBM's pages of bsub, bjobs, bhist, bkill and brequeue, and what public clients of LSF parse; for jsrun and
+Sources: IBM's pages of bsub, bjobs, bkill and brequeue, and what public clients of LSF parse; for jsrun and
 -nnodes OLCF's guide to Summit. LSF says more than was asked: banners of the site come first, and exit statuses mean
 little, so only records and sentences count. How a site differs from another is said by its profile, in
 `hpcml.model.cluster.Lsf`.
@@ -64,14 +64,8 @@ _REASONS = {
 }
 _KILLED_CODE = "137"  # by SIGKILL
 _ELEMENT = re.compile(r"\[(\d*)[^\]]*\](?:%\d+)?$")  # behind the name of an array
-_OF_HISTORY = re.compile(r"Job <(?P<number>\d+)(?:\[(?P<index>\d+)\])?>(?:.*?Job Name <(?P<name>[^>]*)>)?")
 _NONE_NAMED = re.compile("is not found|o matching job|No job found")
 _REASON = re.compile(r"TERM_[A-Z_]+")
-_END = re.compile(  # of bhist, behind the time: not in a script or a name, which stand in <>
-    r"^[^<\n]*: (?:(Done successfully)|Exited with exit code (\d+)|Exited by signal (\d+)|"
-    r"Completed <exit>(?:; *(TERM_[^.\n]*))?)",
-    re.MULTILINE,
-)
 _SIZE = re.compile(r"([\d.]+) *([kmgt]?)bytes?", re.IGNORECASE)
 _MIB = {"": 1 / 1024**2, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}
 
@@ -374,7 +368,7 @@ def known_of(job: Mapping[str, str]) -> Known | None:
     return ended(_text(job, "EXIT_CODE"), _text(job, "EXIT_REASON"), used=_used(job))
 
 
-def ended(code: str | None, reason: str | None, *, used: JobUsage | None = None, raw: str = "EXIT") -> Known:
+def ended(code: str | None, reason: str | None, *, used: JobUsage | None = None) -> Known:
     """Return what the end of a job without success means: by the reason of LSF, or else by the exit code."""
     why = _REASON.search(reason or "")
     state = _REASONS.get(why[0], State.FAILED) if why else State.FAILED
@@ -384,25 +378,7 @@ def ended(code: str | None, reason: str | None, *, used: JobUsage | None = None,
         reason = f"exit status {code}{by_signal}"
     if code is None and reason is None:
         state, reason = State.CANCELLED, "ended before it ran"
-    return Known(state=state, raw=raw, exit_code=code, reason=reason, used=used, was_killed=code == _KILLED_CODE)
-
-
-def past_rows(stdout: str) -> list[JobRow]:
-    """Read the end of ``bhist -l`` of one job, in the event logs after bjobs has forgotten it; none tells no end."""
-    text = re.sub(r"\n {10,}", "", stdout)  # long lines are folded
-    job, ends = _OF_HISTORY.search(text), _END.findall(text)
-    if job is None or not ends:
-        return []
-    code = next((first for _, first, _, _ in ends if first), None)
-    signal = next((second for _, _, second, _ in ends if second), None)
-    reason = next((third for _, _, _, third in ends if third), None)
-    if code is None and signal is not None:
-        code = str(128 + int(signal))
-    has_succeeded = bool(ends[-1][0])
-    known = Known(state=State.COMPLETED, raw="DONE", exit_code="0") if has_succeeded else ended(code, reason)
-    name = job["name"] or ""
-    index = job["index"] or (element[1] if (element := _ELEMENT.search(name)) else None)
-    return [JobRow(number=job["number"], index=int(index) if index else None, name=_ELEMENT.sub("", name), known=known)]
+    return Known(state=state, raw="EXIT", exit_code=code, reason=reason, used=used, was_killed=code == _KILLED_CODE)
 
 
 def parse_limit_s(text: str) -> int | None:
@@ -464,7 +440,7 @@ LSF = Scheduler(
     name="lsf",
     title="LSF",
     untried="made from IBM's documentation, and never run with a real LSF",
-    programs=("bsub", "bjobs", "bkill", "bhist"),
+    programs=("bsub", "bjobs", "bkill"),
     gpu_request=GPU_REQUEST,
     avoids_nodes=True,
     job=re.compile(r"\d+(\[\d*\])?"),
@@ -482,10 +458,6 @@ LSF = Scheduler(
     job_id=re.compile(r"([1-9]\d*)(?:\[\d*\])?"),  # 0 means all of a user's jobs
     queue=StatusCommand(
         argv=lambda ids: ["bjobs", "-a", "-json", "-o", _FIELDS, *ids], rows=rows, word=_number, unknown=_NOT_FOUND
-    ),
-    # it reads the event logs, which takes long
-    history=StatusCommand(
-        argv=lambda ids: ["bhist", "-l", "-n", "0", *ids], rows=past_rows, word=_spelled, per_call=1, most=25
     ),
     searches=[NameSearch(argv=lambda name, *_: ["bjobs", "-a", "-json", "-o", _FIELDS, "-J", name], found=found)],
     cancel=lambda ids: ["bkill", *ids],  # SIGINT, SIGTERM and SIGKILL, ten seconds apart (JOB_TERMINATE_INTERVAL)

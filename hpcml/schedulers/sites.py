@@ -1,21 +1,15 @@
-"""What a scheduler says of its site: its queues and nodes, by its own programs; for ``hpcml cluster new``.
-
-LSF: after IBM's documentation of their ``-o``; that bqueues may print JSON is the assumption of public clients. Flux:
-recorded on flux-core 0.88.0; ``flux queue list`` is not asked: it writes colours into a pipe.
-"""
+"""What Slurm or PBS says of its site: its queues and nodes, by its own programs; for ``hpcml cluster new``."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcml.model.cluster import SchedulerName
 from hpcml.schedulers.commands import Answer, NoAnswerError, said
-from hpcml.schedulers.lsf import parse_limit_s
 from hpcml.schedulers.pbs.scheduler import parse_time_s as pbs_time_s
 from hpcml.schedulers.slurm import parse_time_s as slurm_time_s
 
@@ -68,108 +62,6 @@ class Site:
     version: str | None = None
     own_name: str | None = None
     max_array_size: int | None = None
-
-
-_FLUX_RESOURCES = (
-    "flux",
-    "resource",
-    "list",
-    "-s",
-    "all",
-    "-o",
-    "{state} {nnodes} {ncores} {ngpus} {nodelist} {properties}",
-)
-_FLUX_QUEUES = ("flux", "queue", "status")
-_FLUX_VERSION = ("flux", "--version")
-_FLUX_DEFAULT = "default"  # of an instance without named queues
-
-
-def look_at_flux(ask: Callable[[Sequence[str]], Answer]) -> Site:
-    """Ask Flux by *ask*; raise `NoAnswerError` where it does not answer."""
-    resources, queues = said(_FLUX_RESOURCES, ask), said(_FLUX_QUEUES, ask)
-    version = ask(_FLUX_VERSION)
-    return flux_site(resources, queues, version.stdout if version.returncode == 0 else "")
-
-
-def flux_site(resources: str, queues: str, version: str) -> Site:
-    """Read the lines of ``flux resource list`` in the form above, ``flux queue status`` and ``flux --version``.
-
-    Nodes of one line are taken to be alike: Flux tells their sum. Its limits of time are not told.
-    """
-    kinds: list[tuple[set[str], NodeKind]] = []
-    for line in resources.splitlines():
-        match = re.fullmatch(r"\w+ (\d+) (\d+) (\d+) (\S+) ?(\S*)", line.strip())
-        if match is not None and (nodes := int(match[1])):
-            kind = NodeKind(count=nodes, cores=int(match[2]) // nodes, mem_mb=None, gpus=int(match[3]) // nodes)
-            kinds.append((set(match[5].split(",")) - {""}, kind))
-    closed: dict[str, str | None] = {}
-    for name, word, why in re.findall(
-        r"^(?:(\S+): )?(?:Job submission|Scheduling) is (\w+)(.*)$", queues, re.MULTILINE
-    ):
-        is_open = word in ("enabled", "started")
-        closed[name or _FLUX_DEFAULT] = closed.get(name or _FLUX_DEFAULT) or (
-            None if is_open else f"was {word}{why} when asked"
-        )
-    told = re.search(r"flux-core:\s*(\S+)", version)
-    return Site(
-        scheduler=SchedulerName.flux,
-        queues=tuple(_flux_queue(name, why, kinds) for name, why in closed.items()),
-        version=told[1] if told else None,
-    )
-
-
-def _flux_queue(name: str, closed: str | None, kinds: Sequence[tuple[set[str], NodeKind]]) -> QueueFacts:
-    """Return a queue with the nodes whose properties name it; where none do, with all."""
-    own = tuple(kind for properties, kind in kinds if name in properties) or tuple(kind for _, kind in kinds)
-    return QueueFacts(name=name, kinds=own, has_gpus=any(kind.gpus for kind in own), closed=closed)
-
-
-_LSF_QUEUES = ("bqueues", "-noheader", "-o", "queue_name status runlimit default_runlimit delimiter='^'")
-_LSF_HOSTS = ("bhosts", "-noheader", "-o", "host_name max ng delimiter='^'")
-_LSID = ("lsid",)
-
-
-def look_at_lsf(ask: Callable[[Sequence[str]], Answer]) -> Site:
-    """Ask LSF by *ask*; raise `NoAnswerError` where it does not answer. That lsid fails is tolerated."""
-    queues, hosts = said(_LSF_QUEUES, ask), said(_LSF_HOSTS, ask)
-    about = ask(_LSID)
-    return lsf_site(queues, hosts, about.stdout if about.returncode == 0 else "")
-
-
-def lsf_site(queues: str, hosts: str, about: str) -> Site:
-    """Read the lines of bqueues and bhosts in the form asked for above, and what lsid prints (may be empty).
-
-    Every queue may lead to every host: which it does, LSF's short forms do not tell. Lines of another form, banners,
-    are passed over. Cores are a host's slots.
-    """
-    kinds: Counter[tuple[int, int]] = Counter()
-    for cells in _lsf_cells(hosts, 3):
-        if cells[1].isdigit():
-            kinds[int(cells[1]), int(cells[2]) if cells[2].isdigit() else 0] += 1
-    nodes = tuple(NodeKind(count=count, cores=cores, mem_mb=None, gpus=gpus) for (cores, gpus), count in kinds.items())
-    version = re.search(r"LSF\D*(\d[\w.]*)", about)
-    name = re.search(r"^My cluster name is (\S+)", about, re.MULTILINE)
-    return Site(
-        scheduler=SchedulerName.lsf,
-        queues=tuple(
-            QueueFacts(
-                name=queue,
-                kinds=nodes,
-                has_gpus=None if any(kind.gpus for kind in nodes) else False,
-                max_walltime_s=parse_limit_s(limit),
-                default_walltime_s=parse_limit_s(default),
-                closed=None if status == "Open:Active" else f"was {status} when asked",
-            )
-            for queue, status, limit, default in _lsf_cells(queues, 4)
-        ),
-        version=version[1] if version else None,
-        own_name=name[1] if name else None,
-    )
-
-
-def _lsf_cells(text: str, count: int) -> list[list[str]]:
-    rows = [[cell.strip() for cell in line.split("^")] for line in text.splitlines()]
-    return [row for row in rows if len(row) == count]
 
 
 # -e: one line for each kind of node; without it nodes that differ are put together as "8+" (man sinfo).
@@ -340,6 +232,4 @@ def _pbs_mb(value: object) -> int | None:
 LOOKS: Mapping[str, tuple[Sequence[str], Callable[[Callable[[Sequence[str]], Answer]], Site]]] = {
     "slurm": (("sinfo",), look_at_slurm),
     "pbs": (("pbsnodes", "qstat"), look_at_pbs),
-    "lsf": (("bqueues", "bhosts", "lsid"), look_at_lsf),
-    "flux": (("flux",), look_at_flux),
 }

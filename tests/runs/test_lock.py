@@ -143,13 +143,16 @@ def test_of_many_at_once_one_is_inside_even_when_they_find_a_dead_one_s_lock(tmp
     assert list((tmp_path / "locks").iterdir()) == []
 
 
-def test_a_lock_whose_owner_was_cut_off_by_a_crash_is_waited_out(tmp_path: Path) -> None:
-    (tmp_path / "x").touch()
+def test_a_process_that_is_ended_while_it_takes_a_lock_leaves_none(tmp_path: Path) -> None:
+    code = (
+        "import resource; from pathlib import Path; from hpcml.runs.lock import try_lock\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8, 8))\n"
+        f"try_lock(Path({str(tmp_path)!r}), 'x')"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode < 0
 
-    first, *_, last = wait_for(tmp_path, "x", patience=QUICK)
-
-    assert isinstance(first, Owner)
-    assert isinstance(last, Lock)
+    assert isinstance(try_lock(tmp_path, "x"), Lock)
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:

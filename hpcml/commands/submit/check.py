@@ -270,10 +270,10 @@ def _local_cpus(run: Run, machine: Machine, device: Device) -> int:
 
 
 def asked_of(site: Cluster, ask: Callable[[Sequence[str]], Answer] = ask_of_site) -> Found | None:
-    """Return what the scheduler of *site* tells of it; None, with a warning, where it tells nothing."""
-    look = LOOKS.get(site.scheduler.name)
-    absent = [name for name, place in find_programs(site.scheduler.name).items() if place is None]
-    if look is None or absent:
+    """Return what Slurm or PBS tells of *site*; None, with a warning where it could, where nothing is told."""
+    if (look := LOOKS.get(site.scheduler.name)) is None:
+        return None
+    if absent := [name for name, place in find_programs(site.scheduler.name).items() if place is None]:
         log.warning("cluster=%s asks its scheduler for queues and limits; not here: %s", site.name, ", ".join(absent))
         return None
     try:

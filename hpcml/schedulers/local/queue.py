@@ -256,7 +256,6 @@ class _Queue:
             run_dir=job.run_dirs[0],
             cores=job.cores,
             gpus=gpus,
-            since_s=time.time(),
             begun={source: jobs.agent_logs(source) for source in left},
         )
         own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus), jobs.QUEUE_INDEX: str(index)}

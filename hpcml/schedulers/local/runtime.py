@@ -36,14 +36,13 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedJob:
-    """A job whose agent was started: what it has of the machine, and since when, in unix seconds."""
+    """A job whose agent was started, and what it has of the machine."""
 
     batch: str  # its file in the home
     index: int
     run_dir: str  # of the first of its runs
     cores: int
     gpus: list[str]
-    since_s: float
     begun: dict[str, list[str]]  # by manifest: the logs of agents that were there before
 
     @property
@@ -172,13 +171,13 @@ class RuntimeFolder:
         self._file(job).unlink(missing_ok=True)
 
     def started(self) -> list[StartedJob]:
-        """Return the jobs that were started and whose end the queue has not seen yet, those first that began first."""
+        """Return the jobs that were started and whose end the queue has not seen yet."""
         found = []
         with suppress(FileNotFoundError):
             for path in self._jobs.glob("[!.]*"):
                 with suppress(OSError, ValueError, ConfigError):
                     found.append(decode(StartedJob, read_json(path)))
-        return sorted(found, key=lambda job: job.since_s)
+        return found
 
     def lives(self, job: StartedJob) -> bool:
         """Tell whether the agent of *job*, or what it is about to be, has its file locked."""

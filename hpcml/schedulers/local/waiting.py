@@ -1,31 +1,27 @@
-"""What waits in the queue of this machine, and what for, in words: cores and GPUs, and the runs that hold them."""
+"""What waits in the queue of this machine, and what for, in words: cores, GPUs, or its turn."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from hpcml.errors import HpcmlError
 from hpcml.model.state import State
-from hpcml.runs.layout import home_of
 from hpcml.schedulers.contract import Known, Ticket
 from hpcml.schedulers.local import jobs
 from hpcml.schedulers.local.jobs import QueuedBatch, QueuedJob
 from hpcml.schedulers.local.runtime import Pool, RuntimeFolder, StartedJob, free_of
 
-_MOST_HOLDERS = 2  # that are named
-
 
 def why_waiting(submissions: Path, tickets: Collection[Ticket]) -> dict[Ticket, str]:
-    """Return for each of *tickets* whose job waits what it lacks, who holds that, and its place in order of arrival.
+    """Return for each of *tickets* whose job waits what it lacks, and its place in order of arrival.
 
     Left out are jobs that have started, that wait for another run, or that are alone and about to start. The place is
     among all jobs that wait on this machine. Files are read, and no program is called. A batch that cannot be read is
     passed over: whoever asks of it says why.
 
-        why_waiting(places.submissions, [ticket])  # {ticket: "2 cores, held by 20261123-... (4m); no. 2 of 3 ..."}
+        why_waiting(places.submissions, [ticket])  # {ticket: "2 cores; no. 2 of 3 that wait on this machine"}
     """
     wanted = {(ticket.job_id, ticket.array_index or 0): ticket for ticket in tickets}
     runtimes = {RuntimeFolder(Path(batch.runtime)) for _, batch in _batches(submissions)} if wanted else set()
@@ -36,7 +32,7 @@ def why_waiting(submissions: Path, tickets: Collection[Ticket]) -> dict[Ticket, 
         for place, (path, index, batch) in enumerate(waiting, start=1):
             ticket = wanted.get((jobs.token_of(path), index))
             if ticket is not None and path.parent.parent == submissions:
-                lacks = _lacks(batch.jobs[index], batch.pool, running, home=home_of(path))
+                lacks = _lacks(batch.jobs[index], batch.pool, running)
                 behind = f"no. {place} of {len(waiting)} that wait on this machine" if len(waiting) > 1 else None
                 if lacks is not None or place > 1:
                     found[ticket] = "; ".join(filter(None, [lacks or "its turn", behind]))
@@ -108,27 +104,8 @@ def _in_order(runtime: RuntimeFolder, running: Collection[tuple[Path, int]]) -> 
     return sorted(found, key=lambda one: (one[0].name, one[1]))
 
 
-def _lacks(job: QueuedJob, pool: Pool, running: Collection[StartedJob], *, home: Path) -> str | None:
-    """Return in a line what is missing for *job* and who holds it; None where enough is free.
-
-    Runs are named as seen from *home*: of other homes, with these.
-    """
+def _lacks(job: QueuedJob, pool: Pool, running: Collection[StartedJob]) -> str | None:
+    """Return in words what is missing for *job*; None where enough is free."""
     cores, gpus = free_of(pool, running)
     missing = {"core": job.cores - cores, "GPU": job.gpus - len(gpus)}
-    counts = [f"{n} {word if n == 1 else f'{word}s'}" for word, n in missing.items() if n > 0]
-    if not counts:
-        return None
-    holders = [one for one in running if (missing["core"] > 0 and one.cores) or (missing["GPU"] > 0 and one.gpus)]
-    named = [_holder(one, home) for one in holders[:_MOST_HOLDERS]]
-    if more := len(holders) - len(named):
-        named.append(f"{more} more")
-    held = f", held by {', '.join(named)}" if named else ""
-    return f"{' and '.join(counts)}{held}"
-
-
-def _holder(job: StartedJob, home: Path) -> str:
-    run_dir = Path(job.run_dir)
-    there = home_of(run_dir / "run.json")
-    elsewhere = "" if there == home else f"home {there}, "
-    minutes, seconds = divmod(max(0, round(time.time() - job.since_s)), 60)
-    return f"{run_dir.name} ({elsewhere}{f'{minutes}m' if minutes else f'{seconds}s'})"
+    return " and ".join(f"{n} {word if n == 1 else f'{word}s'}" for word, n in missing.items() if n > 0) or None

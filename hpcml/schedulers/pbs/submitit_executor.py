@@ -1,12 +1,11 @@
 """PBS for submitit: ``submitit.AutoExecutor(folder, cluster="pbs")``, for everybody who has hpcml installed.
 
-submitit finds the class by the entry point ``executor`` of the group ``submitit``. PBS knows no signal before walltime,
-no requeue by the user and no array of one; what stands in for them is here and in `submitit_environment`.
+submitit finds the class by the entry point ``executor`` of the group ``submitit``. PBS knows no signal before walltime
+and no requeue by the user, so functions are not carried on by another job: those of `hpcml.Executor` are.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -19,7 +18,6 @@ from typing import Any
 
 from submitit.core import core, logger, utils
 
-from hpcml.codec import encode
 from hpcml.errors import HpcmlError, NotPrivateError
 from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.pbs import PbsRequest
@@ -27,12 +25,10 @@ from hpcml.runs.private import FILE, check, make_folder, make_home, open_file, w
 from hpcml.schedulers.contract import Answers, Known, Ticket
 from hpcml.schedulers.description import JobDraft
 from hpcml.schedulers.driver import Driver
-from hpcml.schedulers.pbs import submitit_environment
 from hpcml.schedulers.pbs.scheduler import FIRST_LINES, PBS, submit
 from hpcml.schedulers.request import Request
 
 _DEFAULT_TIMEOUT_MIN = 5  # as with submitit's other executors
-_DEFAULT_SIGNAL_DELAY_S = 90
 _UNKNOWN_UNTIL_LOST = 3  # a server that was restarted may not know a job for a moment
 _PASSED_ON = ("PYTHONPATH", "LD_LIBRARY_PATH")  # `qsub -V` sends nothing, or crashes, depending on the version
 _DRIVER = Driver(scheduler=PBS, submissions=Path("none"))  # a function has a folder of submitit's
@@ -48,13 +44,7 @@ class PbsInfoWatcher(core.InfoWatcher):
 
     def __init__(self, delay_s: int = 30) -> None:
         super().__init__(delay_s)
-        self._folders: dict[str, Path] = {}
         self._unknown: dict[str, int] = {}
-
-    def register(self, job_id: str, folder: Path) -> None:
-        """Take note of a job and of where its chain is kept."""
-        self._folders[job_id] = folder
-        self.register_job(job_id)
 
     def clear(self) -> None:
         """Forget every answer."""
@@ -68,7 +58,7 @@ class PbsInfoWatcher(core.InfoWatcher):
         every `delay_s` seconds. A job that ended is not asked for again.
         """
         self._num_calls += 1
-        asked = {job_id: self._latest(job_id) for job_id in self._registered - self._finished}
+        asked = {job_id: _ticket(job_id) for job_id in self._registered - self._finished}
         try:
             answers = _DRIVER.query(list(asked.values()))
         except HpcmlError as error:
@@ -76,17 +66,10 @@ class PbsInfoWatcher(core.InfoWatcher):
         for problem in set(answers.unanswered.values()):
             logger.get_logger().warning(f"Call #{self.num_calls} - {problem}; states may be out of date.")
         for job_id, ticket in asked.items():
-            # It may have gone back into the queue between the two looks: then the answer is about its past.
-            if ticket not in answers.unanswered and self._latest(job_id) == ticket:
+            if ticket not in answers.unanswered:
                 self._take(job_id, answers.known.get(ticket))
         self._last_status_check = time.time()
         self._finished |= {job_id for job_id in asked if self.is_done(job_id, mode="cache")}
-
-    def _latest(self, job_id: str) -> Ticket:
-        chain = submitit_environment.read_chain(self._folders[job_id], job_id) if job_id in self._folders else []
-        number, _, index = (str(chain[-1]) if chain else job_id).partition("_")
-        job = f"{number}[]" if index else number
-        return Ticket(scheduler="pbs", job_id=job, array_index=int(index) if index else None)
 
     def _take(self, job_id: str, known: Known | None) -> None:
         if known is not None:
@@ -106,18 +89,11 @@ class PbsInfoWatcher(core.InfoWatcher):
 
 
 class PbsJob(core.Job[core.R]):
-    """A job, or one of an array, with all that carried it on after a timeout.
-
-    Its id is ``12`` or, in an array, ``12_3``, and stays the same when the job goes back into the queue under another
-    number of PBS.
-    """
+    """A job, or one of an array: its id is ``12`` or, in an array, ``12_3``."""
 
     _cancel_command = "qdel"
     # submitit wants one watcher for all jobs of a process: state that outlives executors. Tests put a new one here.
     watcher = PbsInfoWatcher(delay_s=30)
-
-    def _register_in_watcher(self) -> None:
-        self.watcher.register(self.job_id, self.paths.folder)
 
     def cancel(self, check: bool = True) -> None:  # noqa: FBT001, FBT002 - submitit's signature
         """Delete the job, leaving a mark first: PBS does not always tell a deleted job from one that failed.
@@ -127,7 +103,7 @@ class PbsJob(core.Job[core.R]):
         make_folder(self._cancel_mark.parent, parents=True)
         self._cancel_mark.touch(mode=FILE)
         try:
-            _DRIVER.cancel([self.watcher._latest(self.job_id)])  # noqa: SLF001 - of this file
+            _DRIVER.cancel([_ticket(self.job_id)])
         except HpcmlError:
             if check:
                 raise
@@ -149,8 +125,8 @@ class PbsExecutor(core.PicklingExecutor):
     """Submits functions to PBS Pro or OpenPBS; *python* is the interpreter on the nodes.
 
     Parameters beyond submitit's own, with the prefix ``pbs_`` in `AutoExecutor`: queue, account, array_parallelism,
-    setup (shell lines), signal_delay_s (warning before walltime), dependency, place, chunk (more of the select
-    statement, as "mpiprocs=4"), mail_user, mail_type, env (variables), additional_parameters (more options of qsub).
+    setup (shell lines), dependency, place, chunk (more of the select statement, as "mpiprocs=4"), mail_user, mail_type,
+    env (variables), additional_parameters (more options of qsub).
 
     >>> executor = submitit.AutoExecutor("logs", cluster="pbs")  # doctest: +SKIP
     >>> executor.update_parameters(timeout_min=30, gpus_per_node=1, pbs_queue="gpu")  # doctest: +SKIP
@@ -159,14 +135,8 @@ class PbsExecutor(core.PicklingExecutor):
 
     job_class = PbsJob
 
-    def __init__(
-        self,
-        folder: Path | str,
-        max_num_timeout: int = 3,
-        max_pickle_size_gb: float = 1.0,
-        python: str | None = None,
-    ) -> None:
-        super().__init__(folder, max_num_timeout=max_num_timeout, max_pickle_size_gb=max_pickle_size_gb)
+    def __init__(self, folder: Path | str, max_pickle_size_gb: float = 1.0, python: str | None = None) -> None:
+        super().__init__(folder, max_num_timeout=0, max_pickle_size_gb=max_pickle_size_gb)
         self.python = shlex.quote(sys.executable) if python is None else python
         self._throttling = 0.0  # PBS takes two hundred submissions a second
 
@@ -177,7 +147,7 @@ class PbsExecutor(core.PicklingExecutor):
 
     @classmethod
     def _valid_parameters(cls) -> set[str]:
-        own = "queue account array_parallelism setup signal_delay_s dependency place chunk mail_user mail_type env"
+        own = "queue account array_parallelism setup dependency place chunk mail_user mail_type env"
         return {*own.split(), "additional_parameters"}
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:  # noqa: ANN401 - submitit's, without types
@@ -292,15 +262,11 @@ class PbsExecutor(core.PicklingExecutor):
             array_size=array_size,
         )  # fmt: skip
 
-    def _make_submission_file_text(self, command: str, uid: str) -> str:
+    def _make_submission_file_text(self, command: str, uid: str) -> str:  # noqa: ARG002 - submitit's signature
         said = self.parameters
         exports = {
             "SUBMITIT_EXECUTOR": "pbs",
             "SUBMITIT_PBS_NUM_NODES": str(said.get("nodes", 1)),
-            submitit_environment.WALLTIME_S: str(round(self._timeout_min * 60)),
-            submitit_environment.SIGNAL_DELAY_S: str(said.get("signal_delay_s", _DEFAULT_SIGNAL_DELAY_S)),
-            submitit_environment.SCRIPT: str(self._script_path(uid)),
-            submitit_environment.DRAFT: json.dumps(encode(self._draft(uid, None)), default=str),
             **_passed_on(os.environ),
             **{name: str(value) for name, value in said.get("env", {}).items()},
         }
@@ -309,10 +275,9 @@ class PbsExecutor(core.PicklingExecutor):
             [
                 "#!/bin/bash",
                 *(f"export {name}={shlex.quote(value)}" for name, value in exports.items()),
-                f"export {submitit_environment.STARTED_S}=$(date +%s)",
                 "number=${PBS_JOBID%%.*}; number=${number%%[*}",
-                f"id=${{{submitit_environment.JOB_ID}:-$number${{PBS_ARRAY_INDEX:+_$PBS_ARRAY_INDEX}}}}",
-                f"export {submitit_environment.JOB_ID}=$id",
+                "id=$number${PBS_ARRAY_INDEX:+_$PBS_ARRAY_INDEX}",
+                "export SUBMITIT_PBS_JOB_ID=$id",
                 *FIRST_LINES,
                 "umask go-w",  # what is written here is unpickled
                 f"folder={_folder_in_bash(self.folder)}",
@@ -336,6 +301,11 @@ class PbsExecutor(core.PicklingExecutor):
 
 def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in _PASSED_ON if environ.get(name)}
+
+
+def _ticket(job_id: str) -> Ticket:
+    number, _, index = job_id.partition("_")
+    return Ticket(scheduler="pbs", job_id=f"{number}[]" if index else number, array_index=int(index) if index else None)
 
 
 def _number(full: str) -> int:

@@ -16,7 +16,7 @@ from tests.cluster.double.faults import Faults, write_faults
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 PROGRAMS = {
-    "lsf": ("bsub", "bjobs", "bkill", "bhist", "bmod", "brequeue", "bqueues", "bhosts", "lsid", "blaunch"),
+    "lsf": ("bsub", "bjobs", "bkill", "bmod", "brequeue", "blaunch"),
     "flux": ("flux",),
 }
 

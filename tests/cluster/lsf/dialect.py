@@ -140,20 +140,6 @@ class Dialect:
         err = "".join(f"Job <{one}> is not found\n" for one in missing)
         return said(json.dumps(whole, indent=2).replace("/", "\\/") + "\n", err, 255 if missing and shown else 0)
 
-    def bhist(self, argv: list[str], _question: dict[str, Any], faults: Faults) -> dict[str, Any]:
-        _, ids = _options([word for word in argv if word not in ("-n", "0")])
-        jobs = [job for one in ids for job in self._meant(one) if f"bhist {job.number}" not in faults.forgotten]
-        if not jobs:
-            return said(err="No matching job found\n", rc=255)
-        (job,) = jobs
-        lines = [f"Job <{job.number}>, Job Name <{_name(job)}>, User <alice>, Project <default>, Command <...>"]
-        if job.state == "ended" and job.why is None and job.code == 0:
-            lines.append("Mon May  6 22:58:03: Done successfully. The CPU time used is 1.2 seconds;")
-        elif job.state == "ended":
-            lines.append(f"Mon May  6 22:58:03: Exited with exit code {_code(job)}. The CPU time used is 1.2 seconds;")
-            lines.append(f"Mon May  6 22:58:03: Completed <exit>; {_reason(job)}")
-        return said("\n".join(lines) + "\n")
-
     def bkill(self, argv: list[str], _question: dict[str, Any], _faults: Faults) -> dict[str, Any]:
         flags, ids = _options(["-sig" if word == "-s" else word for word in argv])
         number = flags.get("-sig")
@@ -191,16 +177,6 @@ class Dialect:
         # as rsh and ssh: what follows the host is a line for a shell, unless -no-shell stands before it
         task = argv[2:] if argv[1] == "-no-shell" else ["/bin/sh", "-c", " ".join(argv[1:])]
         return {**said(), "task": {"argv": task, "env": plain, "cwd": question["cwd"], "job": job}}
-
-    def bqueues(self, _argv: list[str], _question: dict[str, Any], _faults: Faults) -> dict[str, Any]:
-        return said("".join(f"{name}^Open:Active^{limit}^-\n" for name, limit in _QUEUES.items()))
-
-    def bhosts(self, _argv: list[str], _question: dict[str, Any], _faults: Faults) -> dict[str, Any]:
-        return said("gpu1^8^4\ngpu2^8^4\n")
-
-    def lsid(self, _argv: list[str], _question: dict[str, Any], _faults: Faults) -> dict[str, Any]:
-        return said("IBM Spectrum LSF Standard 10.1.0.13, Apr 15 2022\n\nMy cluster name is double\n"
-                    "My master name is login1\n")  # fmt: skip
 
     def _meant(self, text: str) -> list[Job]:
         match = _ID.fullmatch(text)

@@ -150,13 +150,3 @@ def test_doctor_asks_the_scheduler(hpcml: Hpcml, double: Double) -> None:
     away = hpcml("doctor", "--config-dir", str(CONF), "--cluster", f"test{double.dialect}")
     assert away.returncode != 0
     assert "cannot be asked" in away.stdout
-
-
-def test_a_profile_is_made_of_what_the_site_tells(hpcml: Hpcml, double: Double) -> None:
-    made = hpcml("cluster", "new", "mine")
-
-    assert made.returncode == 0, made.stderr
-    text = (hpcml.cwd / "conf" / "cluster" / "mine.yaml").read_text()
-    assert f"scheduler: {double.dialect}" in text
-    assert "gpus_per_node: 4" in text
-    assert hpcml("run", "-n", "cluster=mine", "workload.command=true").returncode == 0

@@ -12,7 +12,6 @@ from hpcml.model.state import State
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.description import JobDraft
 from hpcml.schedulers.flux import FLUX, known_of, parse_jobs, refusals, row_of, submitted
-from hpcml.schedulers.sites import flux_site
 from tests.schedulers.slurm.test_slurm_script import request
 
 DONE = {
@@ -81,23 +80,6 @@ def test_of_a_cancellation_only_refusals_count() -> None:
     )
 
     assert refusals(Answer(returncode=1, stdout="", stderr=said)) == ["\u01922: Operation not permitted"]
-
-
-def test_a_site_is_read_as_it_was_recorded() -> None:
-    resources = "STATE NNODES NCORES NGPUS NODELIST PROPERTIES\nall 2 16 8 gpu[1-2] batch,debug\n"
-    queues = (
-        "batch: Job submission is enabled\nbatch: Scheduling is started\ndebug: Job submission is enabled\n"
-        "debug: Scheduling is stopped\n"
-    )
-
-    site = flux_site(resources, queues, "libflux-core:\t\t0.88.0\n")
-
-    assert site.version == "0.88.0"
-    assert [(queue.name, queue.closed) for queue in site.queues] == [
-        ("batch", None),
-        ("debug", "was stopped when asked"),
-    ]
-    assert [(kind.count, kind.cores, kind.gpus) for kind in site.queues[0].kinds] == [(2, 8, 4)]
 
 
 def test_jobs_of_one_call_log_beside_their_script_whatever_the_folders_are_called() -> None:

@@ -100,7 +100,7 @@ def test_a_run_that_needs_all_cores_is_not_starved_by_smaller_ones_that_came_lat
     (tmp_path / "go").touch()
     wait_for_end(submitter, *tickets)
 
-    assert waiting[0].startswith(f"waiting for 1 core, held by {first.run_dir.uid} (")
+    assert waiting[0].startswith("waiting for 1 core")
     assert [why.rpartition("; ")[2] for why in waiting] == [
         f"no. {n} of 3 that wait on this machine" for n in (1, 2, 3)
     ]
@@ -277,7 +277,7 @@ def test_a_killed_queue_is_started_again_with_what_waits_and_takes_over_what_run
     wait_for_end(submitter, *tickets)
 
     assert (left, said, again) == (3, ["the local queue was killed with 3 runs left, and was started again"], [])
-    assert str(reason).startswith("waiting for 1 core, held by ")
+    assert str(reason).startswith("waiting for 1 core")
     assert meanwhile == "x\nx\n"  # its agents have their cores
     assert (tmp_path / "ran").read_text() == "x\n" * 5
     assert [len(events(job, "attempt_started")) for job in jobs] == [1] * 5

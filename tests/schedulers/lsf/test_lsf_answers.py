@@ -12,8 +12,7 @@ from hpcml.model.state import State
 from hpcml.schedulers.commands import Answer
 from hpcml.schedulers.contract import Ticket
 from hpcml.schedulers.driver import Driver
-from hpcml.schedulers.lsf import LSF, known_of, past_rows, refusals, rows, submitted
-from hpcml.schedulers.sites import lsf_site
+from hpcml.schedulers.lsf import LSF, known_of, refusals, rows, submitted
 
 WAIT = "LSF is processing your request. Please wait ...\n"
 
@@ -97,35 +96,6 @@ def test_a_name_is_compared_without_the_index_of_its_element() -> None:
     assert row.name == "mine.20261121-0"
 
 
-def test_the_event_logs_tell_of_an_end_that_bjobs_has_forgotten() -> None:
-    text = (
-        "Job <8[3]>, Job Name <mine[3]>, User <alice>\n"
-        "Mon May  6 22:58:03: Exited with exit code 140. The CPU time used is 3601.2 seconds;\n"
-        "Mon May  6 22:58:03: Completed <exit>; TERM_RUNLIMIT: job killed after reaching LSF run time limit.\n"
-    )
-
-    (row,) = past_rows(text)
-
-    assert row.known is not None
-    assert (row.number, row.index, row.name) == ("8", 3, "mine")
-    assert (row.known.state, row.known.exit_code) == (State.TIMEOUT, "140")
-    assert past_rows("Job <8>, Job Name <mine>\nMon May  6 21:58:03: Dispatched to <ebi6-054>;\n") == []
-
-
-def test_what_a_script_says_is_no_end_in_the_event_logs() -> None:
-    text = (
-        "Job <8>, Job Name <x>, Command <#!/bin/bash; echo a: Done successfully>\n"
-        "Mon May  6 22:58:03: Exited with exit code 3. The CPU time used is 1.2 seconds;\n"
-        "Mon May  6 22:58:03: Completed <exit>;\n"
-    )
-
-    (row,) = past_rows(text)
-
-    assert row.known is not None
-    assert (row.known.state, row.known.exit_code) == (State.FAILED, "3")
-    assert past_rows(text.splitlines()[0]) == []
-
-
 def test_of_bkill_only_refusals_count() -> None:
     said = (
         "Job <11> is being terminated\nJob <33>: Job has already finished\nJob <66>: No matching job found\n"
@@ -138,13 +108,3 @@ def test_of_bkill_only_refusals_count() -> None:
 def test_no_call_can_mean_all_jobs_of_a_user() -> None:
     with pytest.raises(HpcmlError, match="is no job id of LSF"):
         Driver(scheduler=LSF, submissions=Path("none")).cancel([Ticket(scheduler="lsf", job_id="0")])
-
-
-def test_a_site_is_read_though_it_says_more() -> None:
-    site = lsf_site("hello\nbatch^Open:Active^1440.0^-\nold^Closed:Inact^-^-\n", "gpu1^8^4\ngpu2^8^4\nlogin^-^-\n", "")
-
-    assert [(queue.name, queue.max_walltime_s, queue.closed) for queue in site.queues] == [
-        ("batch", 86400, None),
-        ("old", None, "was Closed:Inact when asked"),
-    ]
-    assert [(kind.count, kind.cores, kind.gpus) for kind in site.queues[0].kinds] == [(2, 8, 4)]

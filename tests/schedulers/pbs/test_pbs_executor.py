@@ -14,7 +14,7 @@ from submitit.core import utils
 
 from hpcml.schedulers.pbs.submitit_executor import PbsExecutor, PbsJob
 from tests.cluster.pbs.double import PbsDouble
-from tests.schedulers.pbs.functions import Counting, Endless, add, die, environment, fail
+from tests.schedulers.pbs.functions import add, die, environment, fail
 
 pytestmark = pytest.mark.usefixtures("plugin")
 
@@ -113,37 +113,6 @@ def test_cancelling_a_job_that_has_ended_is_no_error(executor: PbsExecutor) -> N
     assert job.state == "COMPLETED"
 
 
-def test_a_checkpointable_function_is_carried_on_by_new_jobs(executor: PbsExecutor, tmp_path: Path) -> None:
-    diary = tmp_path / "diary"
-    executor.update_parameters(timeout_min=0.1, signal_delay_s=3)
-
-    job = executor.submit(Counting(), str(diary))
-
-    assert job.result() == 3
-    assert diary.read_text().splitlines() == ["run 1 as 1.pbs01", "run 2 as 2.pbs01", "run 3 as 3.pbs01"]
-    assert (job.stdout() or "").count("Starting with JobEnvironment(job_id=1,") == 3
-
-
-def test_a_job_that_cannot_be_checkpointed_ends_before_walltime_with_a_reason(executor: PbsExecutor) -> None:
-    executor.update_parameters(timeout_min=0.1, signal_delay_s=4)
-
-    job = executor.submit(time.sleep, 60)
-
-    with pytest.raises(utils.FailedJobError, match="timed-out and not checkpointable"):
-        job.result()
-
-
-def test_timeouts_are_counted_and_end(tmp_path: Path, pbs: PbsDouble) -> None:
-    executor = PbsExecutor(tmp_path / "few", max_num_timeout=1)
-    executor.update_parameters(timeout_min=0.1, signal_delay_s=5)
-
-    job = executor.submit(Endless(), "")
-
-    with pytest.raises(utils.FailedJobError, match="timed-out too many times"):
-        job.result()
-    assert pbs.calls()["qsub"] == 2
-
-
 def test_a_refusal_is_pbs_own_word_and_leaves_no_job(executor: PbsExecutor) -> None:
     executor.update_parameters(queue="nosuch")
 
@@ -204,7 +173,7 @@ def test_several_tasks_are_refused_when_they_are_asked_for(executor: PbsExecutor
 def test_auto_executor_knows_the_cluster_and_its_words(tmp_path: Path, pbs: PbsDouble) -> None:
     program = """
 import submitit, sys
-executor = submitit.AutoExecutor(sys.argv[1], cluster="pbs", pbs_max_num_timeout=2)
+executor = submitit.AutoExecutor(sys.argv[1], cluster="pbs", pbs_max_pickle_size_gb=2)
 executor.update_parameters(timeout_min=1, gpus_per_node=1, cpus_per_task=2, mem_gb=1, pbs_queue="qgpu",
                            pbs_account="OPEN-1", pbs_additional_parameters=["-p 5"], slurm_partition="ignored")
 from submitit.core import plugins
