@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.agent.assignment import Turn, read_turn
-from hpcml.agent.fence import Hold, Pace
+from hpcml.agent.claim import Hold, Pace
 from hpcml.agent.other_nodes import ended_everywhere
 from hpcml.agent.outcome import Outcome
 from hpcml.agent.signals import Inbox

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.agent.assignment import read_turn
-from hpcml.agent.fence import Hold, Left, Pace, enter
+from hpcml.agent.claim import Hold, Left, Pace, enter
 from hpcml.agent.signals import Inbox
 from hpcml.model.state import State
 from hpcml.runs.cancellation import is_cancelled, mark_cancelled
