@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from hpcml.agent import history, host, staging
 from hpcml.agent.assignment import Turn
-from hpcml.agent.ending import settle
 from hpcml.agent.claim import Hold
+from hpcml.agent.ending import settle
 from hpcml.agent.memory_kills import job_around, out_of_memory, read_kills
 from hpcml.agent.mpi.job import JobPart, part_of
 from hpcml.agent.other_nodes import ended_everywhere
@@ -190,13 +190,11 @@ def _supervise(
     found = cache(partial(_found_metrics, turn, hold.attempt, first, journal))
 
     def begin() -> None:
-        with unharmed("metrics from files"):
-            found().begin()
+        with unharmed("metrics"):
+            found().start()
 
     def follow() -> None:
         hold.beat()
-        with unharmed("metrics from what is printed"):
-            found().pick()
         with unharmed("telemetry"):
             if facts := telemetry.take_facts():
                 journal.event("facts", facts)
