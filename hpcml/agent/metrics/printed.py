@@ -10,7 +10,6 @@ import re
 import select
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from hpcml.agent.child import CONTROL, METRICS, Child
 from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.numbers import COLUMN, looks_like_number, number_of, number_or_share, plain
-from hpcml.agent.outcome import how
+from hpcml.agent.outcome import Unharmed, how
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_goal import is_loss
 from hpcml.model.metric_sources import IN_CALL, NONFINITE, PRINTED_LOSS, MetricRule
@@ -290,8 +289,9 @@ class FoundMetrics:
 
     def _read(self) -> int:
         """Be the child: read until the agent says that the program has ended, then what is left."""
+        unharmed = Unharmed(self.journal.event)
         while not select.select([CONTROL], [], [], _TICK_S)[0]:
-            with suppress(OSError):  # it may come
+            with unharmed("metrics from what is printed"):
                 self._pick()
             self.files.read_new()
         if words := os.read(CONTROL, 4096).split():
