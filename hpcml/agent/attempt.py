@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING
 
 from hpcml.agent import history, host, staging
 from hpcml.agent.assignment import Turn
+from hpcml.agent.claim import Hold
 from hpcml.agent.ending import settle
-from hpcml.agent.fence import Hold
 from hpcml.agent.memory_kills import job_around, out_of_memory, read_kills
 from hpcml.agent.mpi.job import JobPart, part_of
 from hpcml.agent.other_nodes import ended_everywhere
-from hpcml.agent.outcome import Ended, Outcome
+from hpcml.agent.outcome import Ended, Outcome, Unharmed, tell_end
 from hpcml.agent.ranks import JOB_END, marks_of, provide_client, ranks_of
 from hpcml.agent.signals import Inbox
 from hpcml.agent.supervise import JobHooks, Limits, Rank, supervise
 from hpcml.agent.telemetry.control import PATIENCE_S, SamplerHandle
-from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.agent.time_limit import time_limit_of
 from hpcml.errors import HpcmlError, why_not
 from hpcml.model.metric_sources import is_path
@@ -191,13 +190,11 @@ def _supervise(
     found = cache(partial(_found_metrics, turn, hold.attempt, first, journal))
 
     def begin() -> None:
-        with unharmed("metrics from files"):
-            found().begin()
+        with unharmed("metrics"):
+            found().start()
 
     def follow() -> None:
         hold.beat()
-        with unharmed("metrics from what is printed"):
-            found().pick()
         with unharmed("telemetry"):
             if facts := telemetry.take_facts():
                 journal.event("facts", facts)

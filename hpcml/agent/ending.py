@@ -13,12 +13,11 @@ from pathlib import Path
 
 from hpcml.agent import failure, history, requeue
 from hpcml.agent.assignment import Turn
-from hpcml.agent.fence import Hold
+from hpcml.agent.claim import Hold
 from hpcml.agent.other_nodes import await_ends, leave_with_first
-from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Ended, Outcome
+from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Ended, Outcome, Unharmed, tell_end
 from hpcml.agent.ranks import REQUEUE
 from hpcml.agent.signals import ENDING, Inbox
-from hpcml.agent.telling import Unharmed, tell_end
 from hpcml.errors import HpcmlError
 from hpcml.model.failure_causes import Cause
 from hpcml.model.run import Notify

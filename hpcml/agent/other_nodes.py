@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from hpcml.agent.assignment import Turn
-from hpcml.agent.fence import Hold
+from hpcml.agent.claim import Hold
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.errors import HpcmlError
@@ -38,7 +38,7 @@ def ended_everywhere(
     The others may be at work for long yet, and may fail, or leave at a checkpoint. Until they have told their ends the
     job holds its nodes in any case, for each scheduler waits for all of them. A signal that asks to end leaves the
     attempt unsettled, as while a program runs, wherever it came; *why_ended* is asked where it came here, for the
-    failure elsewhere that is behind it. FAILED where an agent tells no end and gives no sign of life (`fence.Pace`).
+    failure elsewhere that is behind it. FAILED where an agent tells no end and gives no sign of life (`claim.Pace`).
     That another node failed is for its own agent to tell: the outcome stays as it was here. Of an MPI job the first
     node knows the end of all ranks.
     """

@@ -1,9 +1,10 @@
-"""How a workload ended, derived from the exit codes of its ranks and the reason why they were stopped."""
+"""How a workload ended, by the exit codes of its ranks and why they were stopped, and what is journalled of it."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hpcml.model.state import State
@@ -125,3 +126,36 @@ class Ended:
     status: int  # what it exits with, if this was its only run
     waits: bool = False  # it has been put back into the queue
     interrupted: bool = False  # by a signal that was meant for the whole job
+
+
+def tell_end(tell: Callable[..., None], event: str, outcome: Outcome, **more: object) -> None:
+    """Journal *event* with the outcome as its details; *more* is added to them."""
+    tell(
+        event,
+        state=outcome.state.value,
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+        reason=outcome.reason,
+        wall_s=outcome.wall_s,
+        checkpointed=outcome.checkpointed,
+        **({"stood_still_s": outcome.stood_still_s} if outcome.stood_still_s else {}),
+        **more,
+    )
+
+
+class Unharmed:
+    """Keeps our own trouble away from the workload: it is journalled, once for each kind, and life goes on."""
+
+    def __init__(self, event: Callable[[str, Mapping[str, object]], None]) -> None:
+        self._event = event
+        self._told: set[str] = set()
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        """Do the block, and journal its error, of which *what* is the kind."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the workload must not die of it
+            if what not in self._told:
+                self._told.add(what)
+                self._event("agent_trouble", {"what": what, "error": repr(error)})

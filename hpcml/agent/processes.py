@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -24,11 +25,10 @@ _PROC = Path("/proc")
 JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")  # variables in which schedulers say which job it is
 # Commands, agents, queues and guards of ours by their command lines, words and a zero behind each: what Python was told
 # to run, and not any word that may name a folder called hpcml.
-OURS = (
-    r"\0(-m\0hpcml[.\0]|-c\0(from|import) hpcml\.|guard/hpcml\0)"
-    r"|^[^\0]*python[^\0/]*\0(-[XW]\0[^\0]*\0|-[^\0]*\0)*[^\0]*/hpcml\0"
+_OURS = re.compile(
+    rb"\0(-m\0hpcml[.\0]|-c\0(from|import) hpcml\.|guard/hpcml\0)"
+    rb"|^[^\0]*python[^\0/]*\0(-[XW]\0[^\0]*\0|-[^\0]*\0)*[^\0]*/hpcml\0"
 )
-_OURS = re.compile(OURS.encode())
 _MOST_SHOWN = 80  # characters of a command line
 _MOST_ROUNDS = 20  # of looks for what is to be killed
 _ROUND_S = 0.01
@@ -138,3 +138,8 @@ def kill(sessions: Collection[int], marks: Collection[str] = ()) -> list[Remnant
             break
         time.sleep(_ROUND_S)
     return list(killed.values())
+
+
+if __name__ == "__main__":  # of a `Guard` whose agent has died: marks and the ids of sessions
+    _words = sys.argv[1:]
+    kill({int(word) for word in _words if word.isdecimal()}, [word for word in _words if not word.isdecimal()])

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcml.agent.assignment import Turn
-from hpcml.agent.fence import Hold
+from hpcml.agent.claim import Hold
 from hpcml.agent.outcome import Outcome
 from hpcml.agent.signals import Inbox
 from hpcml.errors import HpcmlError, why_not

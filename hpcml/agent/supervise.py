@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcml.agent.outcome import LEFT_AT_CHECKPOINT, Outcome, Stop, first_failure, how, judge
-from hpcml.agent.processes import JOBS, OURS, Member, Remnant, kill, left_behind, tell_catchers
+from hpcml.agent.processes import Member, Remnant, kill, left_behind, tell_catchers
 from hpcml.agent.signals import ENDING, Inbox
 from hpcml.agent.time_limit import AskedLimit, FollowedLimit
 from hpcml.errors import USED_UP
@@ -427,9 +428,8 @@ class _Watch:
 
 
 # The lines are the ranks' ids as they start, or "done"; the end of the input is the agent's death. The ids name groups
-# and sessions. In /proc/PID/stat, behind the name in parentheses: state, parent, group, session (proc(5)). The script's
-# arguments are the marks of processes that have left these sessions, as `processes.left_behind` finds them.
-_SCRIPT = r"""
+# and sessions: the groups are killed at once, and then all else by `processes`, the script's arguments.
+_SCRIPT = """
 trap '' HUP INT TERM USR1 USR2
 ranks=
 while read -r line; do
@@ -437,22 +437,8 @@ while read -r line; do
     ranks="$ranks $line"
 done
 for rank in $ranks; do kill -KILL "-$rank"; done
-for process in $([ $# -gt 0 ] && cd /proc && grep -lzxF -e "$1" [0-9]*/environ 2>/dev/null); do
-    process=/proc/${process%/environ}
-    tr '\0' '\036' <"$process/cmdline" | grep -qE 'OURS' && continue
-    for mark; do
-        grep -qzxF -e "$mark" "$process/environ" && continue
-        case $mark in JOBS) grep -qz "^${mark%%=*}=" "$process/environ" || continue ;; esac
-        continue 2
-    done
-    kill -KILL "${process#/proc/}"
-done
-for stat in /proc/[0-9]*/stat; do
-    read -r line <"$stat" || continue
-    set -- ${line##*) }
-    case "$ranks " in *" $4 "*) pid=${stat#/proc/}; kill -KILL "${pid%/stat}" ;; esac
-done
-""".replace("JOBS", "|".join(f"{name}=*" for name in JOBS)).replace("OURS", OURS.replace(r"\0", "\x1e"))
+exec "$@" $ranks
+"""
 
 
 class Guard:
@@ -465,7 +451,7 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         with suppress(OSError):  # no shell: the workload is as safe as it would be without hpcml
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _SCRIPT, "guard/hpcml", *marks],  # one of ours, for `processes.left_behind`
+                ["/bin/sh", "-c", _SCRIPT, "guard/hpcml", sys.executable, "-P", "-m", "hpcml.agent.processes", *marks],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

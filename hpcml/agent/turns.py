@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpcml.agent import fence, history
+from hpcml.agent import claim, history
 from hpcml.agent.assignment import Turn, job_of, read_element, read_turn
 from hpcml.agent.attempt import carry_out
 from hpcml.agent.outcome import Ended
@@ -70,8 +70,8 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
     before it started ends at once. Ended by a signal from outside (on a cluster), the attempt stays unsettled: the
     scheduler knows why.
     """
-    hold = fence.enter(turn, environ, inbox)
-    if isinstance(hold, fence.Left):
+    hold = claim.enter(turn, environ, inbox)
+    if isinstance(hold, claim.Left):
         sys.stderr.write(f"hpcml agent: run {turn.run_dir.uid} is left alone: {hold.reason}\n")
         return Ended(status=hold.status, interrupted=hold.interrupted)
     journal = turn.open_journal(hold.attempt)
@@ -80,7 +80,7 @@ def _carry_out(turn: Turn, inbox: Inbox, environ: Mapping[str, str]) -> Ended:
         "walltime_s": turn.plan.walltime_s,
         "node": turn.node,
         "pack": turn.pack,
-        "start": fence.JobStart.of(turn, environ).start,
+        "start": claim.JobStart.of(turn, environ).start,
         **job_of(turn, environ),
     }
     journal.event(EventName.ATTEMPT_STARTED, started)
@@ -107,7 +107,7 @@ def _is_over(turn: Turn, environ: Mapping[str, str]) -> bool:
     """Tell whether a job that was started again has finished this run before; a slow node has its part still to do."""
     if turn.pack is None or not history.is_over(turn.run_dir, turn.pack, comes_back=turn.is_local):
         return False
-    return turn.node == 0 or not fence.is_awaited(turn, environ)
+    return turn.node == 0 or not claim.is_awaited(turn, environ)
 
 
 def _worse(status: int, ended: Ended, *, is_alone: bool) -> int:

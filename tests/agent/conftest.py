@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pynvml
 import pytest
 
 from hpcml.commands.submit.plan import Software, build_plan
@@ -18,7 +17,6 @@ from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Manifest, write_manifest
 from hpcml.runs.run_json import FORMAT
 from tests.agent.node import MakeRun
-from tests.agent.nvml_in_python import FakeLibrary
 from tests.cluster.nvml.building import build_library
 from tests.conftest import ORIGIN, ComposeOne
 
@@ -86,31 +84,6 @@ def nvml(nvml_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         return _set_variables(monkeypatch, variables, faults)
 
     return use
-
-
-@pytest.fixture(params=["C", "Python"])
-def either_nvml(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., dict[str, str]]]:
-    """Make this process see GPUs, by the fake in C as `nvml` does or by the one in Python."""
-    if request.param == "C":
-        yield request.getfixturevalue("nvml")
-        return
-
-    def use(config: str = "gpu\ngpu\n", **faults: str) -> dict[str, str]:
-        monkeypatch.delenv("HPCML_NVML_LIBRARY", raising=False)
-        variables = _set_variables(monkeypatch, {}, faults)
-        _give_pynvml(FakeLibrary(config))
-        return variables
-
-    yield use
-    _give_pynvml(None)
-
-
-def _give_pynvml(library: FakeLibrary | None) -> None:
-    """Have pynvml ask *library*: it keeps what it has loaded in a global, and remembers functions."""
-    pynvml.nvmlLib = library
-    pynvml._nvmlGetFunctionPointer_cache.clear()
 
 
 def _set_variables(

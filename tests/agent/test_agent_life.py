@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcml_client.journal import JournalWriter
 from tests.agent.node import (
     LEAVES,
     LEAVES_ONCE,
@@ -81,18 +80,6 @@ def test_on_slurm_the_agent_waits_for_the_end_of_its_job(make_run: MakeRun, requ
     assert told(run_dir, "attempt_interrupted") == []
     (started,) = told(run_dir, "attempt_started")
     assert (started["job_id"], started["job_name"], started["pack"]) == ("4711", "a.b", None)
-
-
-def test_a_requeue_that_fails_is_told_with_the_words_of_the_scheduler(make_run: MakeRun, requeue: Requeue) -> None:
-    run_dir = make_run(LEAVES)
-
-    done = agent(str(run_dir.path), HPCML_REQUEUE=requeue("echo one >&2; echo no more of this >&2; exit 4"))
-
-    assert done.returncode == 1
-    (failed,) = told_with_attempts(run_dir, "submission_failed")
-    assert failed[0] == 1
-    assert failed[1]["state"] == "TIMEOUT"
-    assert "could not be queued again: no more of this; hpcml retry" in failed[1]["reason"]
 
 
 def test_a_scheduler_that_ends_the_job_before_its_answer_has_queued_it(make_run: MakeRun, requeue: Requeue) -> None:
@@ -184,19 +171,6 @@ os._exit(75 if attempt < 4 else 0)
         last = max(int(step) for step in steps.split()[:attempts] if step != "-")
         reason = f"it comes no further: no checkpoint behind step {last} since attempt {attempts - 3}"
         assert reason in end["reason"]
-
-
-@pytest.mark.parametrize(("reported", "words"), [(True, "; its last checkpoint is 7"), (False, "")])
-def test_a_run_that_never_leaves_says_whether_it_can_go_on(make_run: MakeRun, words: str, *, reported: bool) -> None:
-    report = "import hpcml_client; run = hpcml_client.connect(); run.event('checkpoint', path='/x/7', step=7)\n"
-    run_dir = make_run((report if reported else "") + "import time; time.sleep(60)", stop_after_s=3, warn_after_s=1)
-
-    agent(str(run_dir.path), HPCML_REQUEUE="false")
-
-    (end,) = told(run_dir, "attempt_ended")
-    assert (end["state"], end["checkpointed"], end["cause"]) == ("TIMEOUT", False, "time_limit")
-    assert end["reason"] == f"walltime of 3 s reached{words}"
-    assert told(run_dir, "submitted") == []
 
 
 def test_a_signal_from_outside_is_for_the_scheduler_to_explain(make_run: MakeRun) -> None:
@@ -334,15 +308,6 @@ def test_a_job_that_the_program_has_submitted_lives_on(
         os.kill(others, signal.SIGKILL)
 
 
-def test_nobody_is_left_when_a_run_has_ended(make_run: MakeRun) -> None:
-    left = "import subprocess; subprocess.Popen(['timeout', '60', 'sleep', '60'])"
-    run_dir = make_run(left)
-
-    agent(str(run_dir.path), MARK=run_dir.uid)
-
-    wait_for(lambda: marked(f"MARK={run_dir.uid}") == [], "the end of all that the agent had started")
-
-
 def marked(variable: str) -> list[str]:
     """Return the processes that have inherited the variable."""
     found = []
@@ -361,29 +326,6 @@ def test_a_retry_is_carried_out_as_its_own_manifest_says(make_run: MakeRun) -> N
     assert agent(str(run_dir.retry_manifest(1))).returncode == 0
     assert run_dir.stdout(0, 0).read_text() == f"{run_dir.retry_manifest(1)}\n"
     assert (run_dir.path / "retries" / "logs").exists() is False
-
-
-@pytest.mark.parametrize(
-    ("attempt", "event", "next_attempt"),
-    [
-        (0, "submitted", 0),
-        (0, "lost", 1),
-        (0, "cancelled", 1),
-        (2, "ended_by_scheduler", 3),
-        (1, "submission_failed", 2),
-        (2, "submitted", 2),
-    ],
-)
-def test_an_attempt_begins_behind_what_was_said_from_outside(
-    make_run: MakeRun, attempt: int, event: str, next_attempt: int
-) -> None:
-    run_dir = make_run("pass")
-    with JournalWriter.open(str(run_dir.journals), run=run_dir.uid, attempt=attempt, writer="collect") as journal:
-        journal.event(event, {})
-
-    agent(str(run_dir.path))
-
-    assert [number for number, _ in told_with_attempts(run_dir, "attempt_started")] == [next_attempt]
 
 
 def test_the_ranks_find_what_torchrun_would_set(make_run: MakeRun) -> None:

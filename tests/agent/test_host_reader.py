@@ -22,13 +22,6 @@ def test_the_tree_of_processes_has_what_ended_children_used() -> None:
     assert reader.cpu_from == reader.memory_from == "processes"
 
 
-def test_the_tree_is_not_looked_for_in_every_tick() -> None:
-    reader = HostReader(root=os.getpid(), group=None)
-
-    assert "cpu_s" in reader.read(100.0)
-    assert "cpu_s" not in reader.read(101.0)
-
-
 def test_a_process_that_is_gone_is_a_reason_and_no_error() -> None:
     done = subprocess.Popen(["true"])
     done.wait()
@@ -155,15 +148,6 @@ def test_a_number_in_the_name_of_another_group_is_not_the_jobs(tmp_path: Path, g
     files = {f"{group}/memory.current": str(9 * 2**30), f"{group}/cpu.stat": "usage_usec 1\n"}
 
     assert group_of(tmp_path, f"0::/{group}", files, job_id) is None
-
-
-def test_a_user_whose_number_is_that_of_the_job_has_other_jobs(tmp_path: Path) -> None:
-    job = "slurm/uid_1001/job_1001"
-    files = {"memory/slurm/uid_1001/memory.usage_in_bytes": str(9 * 2**30), f"memory/{job}/memory.usage_in_bytes": "0"}
-    group = group_of(tmp_path, f"4:memory:/{job}/step_batch", files, "1001")
-
-    assert group is not None
-    assert group.memory_mb() == 0.0
 
 
 def test_a_slow_call_backs_off_to_one_in_sixty_four_and_comes_back_at_once() -> None:

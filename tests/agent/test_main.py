@@ -12,13 +12,6 @@ from tests.agent.node import MakeRun, agent, environ, is_gone, told
 from tests.agent.test_packs import ROOT, batch
 
 
-def test_the_exit_status_of_the_agent_is_that_of_the_program(make_run: MakeRun) -> None:
-    run_dir = make_run("raise SystemExit(3)")
-
-    assert agent(str(run_dir.path)).returncode == 3
-    assert told(run_dir, "attempt_ended")[0]["reason"] == "exit status 3"
-
-
 def test_an_agent_without_standard_files_runs_its_program_and_leaves_a_run_that_is_done(make_run: MakeRun) -> None:
     run_dir = make_run("print('done')")
     script = 'exec "$0" -P -m hpcml.agent.main "$1" <&- >&- 2>&-'
@@ -67,15 +60,6 @@ def test_one_process_of_a_program_of_ones_own_is_told_of_no_others(make_run: Mak
 
     seen = json.loads(run_dir.stdout(0, 0).read_text())
     assert AROUND.keys() & seen.keys() == {"SLURM_JOB_NODELIST"}
-
-
-def test_what_the_user_sets_for_one_process_reaches_it(make_run: MakeRun) -> None:
-    run_dir = make_run(SAYS, "workload.env.RANK='-1'", "workload.env.PYTHONPATH=/mine")
-
-    agent(str(run_dir.path), PYTHONPATH="/theirs")
-
-    seen = json.loads(run_dir.stdout(0, 0).read_text())
-    assert (seen["RANK"], seen["PYTHONPATH"].rpartition(":")[2]) == ("-1", "/mine")
 
 
 def test_several_processes_of_a_program_find_all_that_torchrun_sets_and_slurms_words_agree(make_run: MakeRun) -> None:

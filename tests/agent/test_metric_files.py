@@ -9,9 +9,6 @@ import os
 import random
 import shutil
 import struct
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -244,33 +241,6 @@ def test_a_value_of_a_table_that_is_left_out_is_told_of(tmp_path: Path, text: st
     assert list(dict.fromkeys(told))[:1] == ([] if problem is None else [problem])
 
 
-def test_a_table_that_has_no_names_or_is_no_utf_8_is_told_of(
-    tmp_path: Path, follow: Callable[..., MetricsFollower]
-) -> None:
-    work = tmp_path / "work"
-    follower = follow("auto", "b.csv", "c.jsonl")
-    (work / "metrics.csv").write_text("0,0.5\n1,0.25\n")
-    (work / "b.csv").write_text("step,loss\n0,0.5\n", encoding="utf-16")
-    (work / "c.jsonl").write_text('{"loss": 0.5}\n', encoding="utf-16")
-
-    follower.stop(within_s=10, has_completed=True)
-
-    points, told = journalled(tmp_path)
-    assert not points
-    assert {one["file"]: one["problem"] for one in told["metrics_trouble"]} == {
-        "metrics.csv": "its first line has to name the columns of numbers below it",
-        "b.csv": "is UTF-16, and has to be UTF-8",
-        "c.jsonl": "is UTF-16, and has to be UTF-8",
-    }
-
-
-def test_numbers_that_stand_in_json_as_text_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"epoch": "1", "train_loss": "3.25", "note": "none"}\n{"Epoch": 2, "train_loss": "2.5e0"}\n')
-
-    assert read_all(JsonLines(tmp_path, path)) == {"train_loss": [(1, 3.25), (2, 2.5)]}
-
-
 def test_a_last_line_without_its_end_counts_once_the_program_has_ended(
     tmp_path: Path, follow: Callable[..., MetricsFollower]
 ) -> None:
@@ -286,7 +256,7 @@ def test_a_last_line_without_its_end_counts_once_the_program_has_ended(
     }.items():
         (work / name).write_text(text)
 
-    follower.stop(within_s=10, has_completed=True)
+    follower.end(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
     assert points == {
@@ -308,41 +278,9 @@ def test_a_last_row_that_a_killed_program_has_left_may_end_within_a_number(
     (tmp_path / "work/metrics.csv").write_text("step,loss\n1,0.5\n2,12.")  # of 12.25
     (tmp_path / "work/metrics.jsonl").write_text('{"step": 1, "acc": 0.5}\n{"step": 2, "acc": 0.25}')
 
-    follower.stop(within_s=10, has_completed=False)
+    follower.end(within_s=10, has_completed=False)
 
     assert journalled(tmp_path)[0] == {"loss": [(1, 0.5)], "acc": [(1, 0.5), (2, 0.25)]}
-
-
-def test_a_file_that_was_named_and_gave_no_number_is_told_of(
-    tmp_path: Path, follow: Callable[..., MetricsFollower]
-) -> None:
-    work = tmp_path / "work"
-    follower = follow("auto", "out/*.log", "words.csv", "results.json", "good.csv")
-    (work / "out").mkdir()
-    for name, text in {
-        "out/a.log": "begin\nloss 0.5\n",
-        "out/b.log": "loss\n0.5\n",
-        "words.csv": "begin\nloss 0.5\n",
-        "results.json": '["acc", 0.5]',
-        "good.csv": "acc\n0.5\n",
-        "metrics.jsonl": '{"note": "of no number, and nobody has named it"}\n',
-    }.items():
-        (work / name).write_text(text)
-
-    follower.stop(within_s=10, has_completed=True)
-
-    points, told = journalled(tmp_path)
-    assert points == {"loss": [(0, 0.5)], "acc": [(0, 0.5)]}
-    assert [(one["file"], one["problem"].partition(":")[2]) for one in told["metrics_trouble"]] == [
-        (
-            "words.csv",
-            " its first line has to name the columns of numbers, between commas, semicolons or tabs",
-        ),
-        (
-            "results.json",
-            " a .json is read for rows of numbers by name, or one, and for transformers' log_history",
-        ),
-    ]
 
 
 def test_json_lines_are_read_by_their_steps_or_numbered(tmp_path: Path) -> None:
@@ -410,18 +348,6 @@ def test_a_row_that_was_cut_off_by_the_end_of_an_attempt_is_left_there(tmp_path:
     readings, _ = reader.read()
 
     assert [(reading.step, reading.value) for reading in readings] == [(2, 0.125)]
-
-
-def test_rounds_of_boosting_are_steps(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("round,valid logloss\n22,0.5\n23,0.25\n")
-
-    readings, _ = CsvTable(tmp_path, path).read()
-
-    assert [(each.name, each.step, each.value) for each in readings] == [
-        ("valid logloss", 22, 0.5),
-        ("valid logloss", 23, 0.25),
-    ]
 
 
 def test_the_state_of_a_trainer_is_read_once_each_time_that_it_grows(tmp_path: Path) -> None:
@@ -494,13 +420,12 @@ def follow(tmp_path: Path) -> Iterator[Callable[..., MetricsFollower]]:
             root=tmp_path / "work", wanted=wanted or ("auto",), journal=journal, journals=journals, attempt=0
         )
         follower.look()
-        follower.start()
         begun.append(follower)
         return follower
 
     yield begin
     for follower in begun:
-        follower.stop(within_s=10, has_completed=True)
+        follower.journal.close()
 
 
 def journalled(tmp_path: Path) -> tuple[Points, dict[str, list[dict[str, Any]]]]:
@@ -548,7 +473,7 @@ def test_a_table_of_metrics_is_read_whatever_it_is_called(
         (tmp_path / "work" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "work" / name).write_text(text)
 
-    follower.stop(within_s=10, has_completed=True)
+    follower.end(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
     assert points == {"accuracy": [(0, 0.5)], "loss": [(0, 0.25)], "reward": [(1, 9.0)]}
@@ -564,11 +489,12 @@ def test_values_come_while_the_program_runs_and_the_last_at_its_end(
     end = time.monotonic() + 60
     while not journalled(tmp_path)[0]:
         assert time.monotonic() < end
+        follower.read_new()
         time.sleep(0.05)
     with path.open("a") as file:
         file.write('{"step": 2, "loss": 0.25}\n')
 
-    follower.stop(within_s=10, has_completed=True)
+    follower.end(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
     assert points == {"loss": [(1, 0.5), (2, 0.25)]}
@@ -585,7 +511,7 @@ def test_what_was_there_before_is_of_no_interest(tmp_path: Path, follow: Callabl
     with (work / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "loss": 0.25}\n')
 
-    follower.stop(within_s=10, has_completed=True)
+    follower.end(within_s=10, has_completed=True)
 
     assert journalled(tmp_path)[0] == {"loss": [(2, 0.25)]}
 
@@ -597,7 +523,7 @@ def test_of_two_writers_of_a_metric_one_counts(tmp_path: Path, follow: Callable[
     (tmp_path / "work" / "metrics.jsonl").write_text('{"step": 1, "loss": 9, "acc": 0.5, "odd \\"name\\"": 2}\n')
     (tmp_path / "work" / "metrics.csv").write_text("step,loss,acc,lr\n1,9,0.75,0.1\n")
 
-    follower.stop(within_s=10, has_completed=True)
+    follower.end(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
     assert points == {"acc": [(1, 0.5)], "lr": [(1, 0.1)]}
@@ -613,7 +539,7 @@ def test_trainings_beside_each_other_keep_their_names_apart(
         folder.mkdir(parents=True)
         (folder / "metrics.csv").write_text(f"step,loss\n1,{number}\n")
 
-    follower.stop(within_s=10, has_completed=True)
+    follower.end(within_s=10, has_completed=True)
 
     assert journalled(tmp_path)[0] == {"loss": [(1, 0.0)], "version_1/loss": [(1, 1.0)]}
 
@@ -632,7 +558,7 @@ def test_traps_are_stepped_around(tmp_path: Path, follow: Callable[..., MetricsF
     (work / "train_log.jsonl").write_text("\n".join(json.dumps({f"m{i}": i, "n" * 999: 1}) for i in range(600)))
     begun = time.monotonic()
 
-    follower.stop(within_s=10, has_completed=True)
+    follower.end(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
     assert time.monotonic() - begun < 10
@@ -641,7 +567,6 @@ def test_traps_are_stepped_around(tmp_path: Path, follow: Callable[..., MetricsF
     files = [trouble["file"] for trouble in told["metrics_trouble"]]
     assert {"x.tfevents.1", "metrics.csv", "train_log.jsonl", "gone/*.csv"} <= set(files)
     assert len(files) <= 20
-    assert threading.active_count() == 1 or all(t.name != "metrics" for t in threading.enumerate())
 
 
 def test_the_agent_follows_what_its_program_writes_even_if_that_is_killed(make_run: MakeRun, tmp_path: Path) -> None:
@@ -708,13 +633,6 @@ sys.exit({leaves} if is_first else 0)"""
     assert trouble["problem"].startswith("2 values of acc of attempt 0 are not counted: printed without a step")
 
 
-def test_the_reader_needs_no_library_of_the_programs() -> None:
-    script = "import hpcml.agent.metrics.printed, sys; print(*{n.partition('.')[0] for n in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-    assert not {"torch", "tensorboard", "tensorflow", "mlflow", "wandb", "google", "numpy"} & set(done.stdout.split())
-
-
 def test_a_large_file_is_read_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with path.open("w") as file:
@@ -754,18 +672,6 @@ def test_a_history_in_the_place_of_another_trainings_is_read(tmp_path: Path) -> 
     assert found == [{"loss": [(5, 0.9), (10, 0.45)]}, {"loss": [(5, 0.8), (10, 0.4)]}]
 
 
-def test_a_history_in_the_place_of_another_that_began_alike_is_read(tmp_path: Path) -> None:
-    """The first loss is the same where only what acts later differs, as the weight decay."""
-    path = tmp_path / "trainer_state.json"
-    reader = JsonFile(tmp_path, path)
-    found = []
-    for last in (0.5, 0.25):
-        path.write_text(json.dumps({"log_history": [{"step": 5, "loss": 0.9}, {"step": 10, "loss": last}]}))
-        found.append(read_all(reader))
-
-    assert found == [{"loss": [(5, 0.9), (10, 0.5)]}, {"loss": [(5, 0.9), (10, 0.25)]}]
-
-
 def test_a_history_that_each_checkpoint_repeats_is_one_training(
     tmp_path: Path, follow: Callable[..., MetricsFollower]
 ) -> None:
@@ -776,7 +682,7 @@ def test_a_history_that_each_checkpoint_repeats_is_one_training(
         folder.mkdir(parents=True)
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": rows[:of]}))
 
-    follower.stop(within_s=10, has_completed=True)
+    follower.end(within_s=10, has_completed=True)
 
     points, told = journalled(tmp_path)
     assert points["loss"] == [(step, 10 - step) for step in range(1, 9)]
@@ -806,12 +712,15 @@ def test_a_group_of_a_rule_that_never_was_a_number_is_told_of(
         rules=[MetricRule(pattern=pattern)], printed=[out], journal=journal, files=follow("csv"), is_again=False
     )
 
+    found.start()
     found.end(within_s=10, has_completed=True)
     journal.close()
 
-    (path,) = (tmp_path / "journal").glob("*-agent.jsonl")
     told = [
-        one.details["problem"] for one in read_journal(path).records if getattr(one, "name", "") == "metrics_trouble"
+        one.details["problem"]
+        for path in (tmp_path / "journal").glob("*-agent.jsonl")
+        for one in read_journal(path).records
+        if isinstance(one, Event) and one.name == "metrics_trouble"
     ]
     names = "loss, time" if "0,21" in printed else "time"
     some = f"the rule {pattern} found values that are no numbers, and were left out, of "

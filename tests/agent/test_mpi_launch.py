@@ -11,7 +11,7 @@ import pytest
 
 from hpcml.agent.mpi.launch import Size, command, environment, host_file, hosts_of
 from hpcml.agent.mpi.rank import refusal
-from hpcml.agent.mpi.reach import choose, words_for
+from hpcml.agent.mpi.reach import choose
 from hpcml.agent.mpi.records import RankEnd, Records, codes_of, named
 from hpcml.agent.outcome import judge
 from hpcml.model.state import State
@@ -34,12 +34,6 @@ def test_srun_starts_a_block_of_ranks_on_each_node_beside_the_agents() -> None:
         "srun --overlap --mpi=pmix --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=3 --distribution=block "
         "--kill-on-bad-exit=1 --export=ALL rank"
     )
-
-
-def test_without_a_word_of_the_site_srun_has_its_own_default() -> None:
-    words = command(MpiStart(launcher="srun"), SIZE, ["rank"], {}, hosts=None, ask=answers(""))
-
-    assert not [word for word in words if word.startswith("--mpi")]
 
 
 @pytest.mark.parametrize(("info", "is_reached"), [("mca:ras:slurm:version", True), ("mca:ras:tm:version", False)])
@@ -102,18 +96,6 @@ def test_the_nodes_of_pbs_are_named_once_with_their_slots(tmp_path: Path) -> Non
 
     assert host_file(hosts_of({"PBS_NODEFILE": str(nodes)}), 4) == "b slots=4\na slots=4\n"
     assert hosts_of({}) == []
-
-
-@pytest.mark.parametrize(
-    ("reach", "words"),
-    [
-        ("pbs_tmrsh", "pbs_tmrsh n2 /usr/bin/env PATH=/a /bin/sh -c orted -x"),
-        ("ssh", "ssh -o BatchMode=yes n2 /usr/bin/env PATH=/a /bin/sh -c 'orted -x'"),
-        ("pbsdsh", "pbsdsh -h n2 -- /usr/bin/env PATH=/a /bin/sh -c orted -x"),
-    ],
-)
-def test_a_daemon_is_started_on_another_node_with_this_jobs_path(reach: str, words: str) -> None:
-    assert " ".join(words_for(reach, "n2", "orted -x", {"PATH": "/a"})) == words
 
 
 def test_the_first_remote_shell_that_is_there_is_taken(tmp_path: Path) -> None:
@@ -181,22 +163,6 @@ def test_a_rank_that_leaves_well_before_the_others_is_named_and_not_one_that_was
     why = "left with exit status 0, without MPI_Finalize? mpirun then ended the others"
     assert outcome.reason is not None
     assert (outcome.reason.startswith("rank 1 on "), outcome.reason.endswith(why)) == (True, True)
-
-
-@pytest.mark.parametrize(
-    "ends",
-    [
-        {0: end(-15, 2.0), 1: end(-9, 1.5), 2: end(0, 1.0)},  # out of memory, after one had done its part
-        {0: end(0, 2.0), 1: end(-15, 1.5)},  # the others went on
-    ],
-)
-def test_a_rank_that_was_killed_first_is_named_beside_one_that_was_done(ends: dict[int, RankEnd]) -> None:
-    codes = codes_of(1, ends, len(ends))
-
-    found = named(judge(codes, None, warned=False, wall_s=1.0), ends, launcher="mpirun", said="")
-
-    assert str(found.reason).startswith("rank 1 on n1: ")
-    assert "MPI_Finalize" not in str(found.reason)
 
 
 def test_the_rank_that_failed_first_is_named_with_its_node() -> None:

@@ -28,10 +28,8 @@ def test_listing_the_gpus_of_any_machine_works() -> None:
     assert all(found.uuid.startswith("GPU-") for found in list_gpus(os.environ))
 
 
-def test_a_gpu_tells_what_it_is(either_nvml: Nvml) -> None:
-    either_nvml(
-        "driver 570.86.15\ncuda 12080\ngpu\nuuid GPU-1\ncc 8.0\ncores 6912\npower_limit_w 300\nminor 3\nprocess 77"
-    )
+def test_a_gpu_tells_what_it_is(nvml: Nvml) -> None:
+    nvml("driver 570.86.15\ncuda 12080\ngpu\nuuid GPU-1\ncc 8.0\ncores 6912\npower_limit_w 300\nminor 3\nprocess 77")
 
     (gpu,) = list_gpus(os.environ)
 
@@ -49,8 +47,8 @@ def test_a_gpu_tells_what_it_is(either_nvml: Nvml) -> None:
     assert gpu.refused == {}
 
 
-def test_what_a_gpu_refuses_to_tell_is_none_with_the_reason(either_nvml: Nvml) -> None:
-    either_nvml("gpu", fail="nvmlDeviceGetEnforcedPowerLimit=4;nvmlDeviceGetEccMode=3")
+def test_what_a_gpu_refuses_to_tell_is_none_with_the_reason(nvml: Nvml) -> None:
+    nvml("gpu", fail="nvmlDeviceGetEnforcedPowerLimit=4;nvmlDeviceGetEccMode=3")
 
     (gpu,) = list_gpus(os.environ)
 
@@ -58,14 +56,14 @@ def test_what_a_gpu_refuses_to_tell_is_none_with_the_reason(either_nvml: Nvml) -
     assert gpu.refused == {"power_limit": "Insufficient Permissions", "ecc": "Not Supported"}
 
 
-def test_a_lost_gpu_hides_no_other(either_nvml: Nvml) -> None:
-    either_nvml("gpu\nlost_after_s 0\ngpu\nuuid GPU-2")
+def test_a_lost_gpu_hides_no_other(nvml: Nvml) -> None:
+    nvml("gpu\nlost_after_s 0\ngpu\nuuid GPU-2")
 
     assert [gpu.uuid for gpu in list_gpus(os.environ)] == ["GPU-2"]
 
 
-def test_one_reading_has_everything_that_the_gpu_has(either_nvml: Nvml) -> None:
-    either_nvml("gpu\nused_mib 1000\nreserved_mib 300\nmean_w 200\nswing_w 0\necc_corrected 5")
+def test_one_reading_has_everything_that_the_gpu_has(nvml: Nvml) -> None:
+    nvml("gpu\nused_mib 1000\nreserved_mib 300\nmean_w 200\nswing_w 0\necc_corrected 5")
     with readers(traffic=True) as (reader,):
         reader.read(time.monotonic())
         time.sleep(0.12)  # what GPM wants between two samples
@@ -85,8 +83,8 @@ def test_one_reading_has_everything_that_the_gpu_has(either_nvml: Nvml) -> None:
     assert reader.refused == {}
 
 
-def test_an_activity_that_is_no_number_is_not_there(either_nvml: Nvml) -> None:
-    either_nvml("gpu\ndram_percent nan")
+def test_an_activity_that_is_no_number_is_not_there(nvml: Nvml) -> None:
+    nvml("gpu\ndram_percent nan")
     with readers() as (reader,):
         reader.read(time.monotonic())
         time.sleep(0.12)
@@ -96,8 +94,8 @@ def test_an_activity_that_is_no_number_is_not_there(either_nvml: Nvml) -> None:
     assert values["tensor_percent"] == 37.0
 
 
-def test_reasons_for_lower_clocks_that_no_driver_counts_are_sampled(either_nvml: Nvml) -> None:
-    either_nvml(f"gpu\ncounters 0\nreasons {0x04 | 0x08 | 0x40 | 0x01}")  # power cap, hardware and its heat; idle
+def test_reasons_for_lower_clocks_that_no_driver_counts_are_sampled(nvml: Nvml) -> None:
+    nvml(f"gpu\ncounters 0\nreasons {0x04 | 0x08 | 0x40 | 0x01}")  # power cap, hardware and its heat; idle
     with readers() as (reader,):
         first, second = (reader.read(time.monotonic()) for _ in range(2))
 
@@ -114,14 +112,8 @@ def test_reasons_for_lower_clocks_that_no_driver_counts_are_sampled(either_nvml:
     assert reader.throttle_from == "samples"
 
 
-def test_the_older_name_of_the_reasons_is_asked_where_there_is_no_newer(either_nvml: Nvml) -> None:
-    either_nvml("gpu\ncounters 0\nreasons 4", fail="nvmlDeviceGetCurrentClocksEventReasons=13")
-    with readers() as (reader,):
-        assert reader.read(time.monotonic())["throttled_power_percent"] == 100.0
-
-
-def test_a_driver_that_tells_no_reasons_at_all_is_believed(either_nvml: Nvml) -> None:
-    either_nvml("gpu\ncounters 0\nreasons -1")
+def test_a_driver_that_tells_no_reasons_at_all_is_believed(nvml: Nvml) -> None:
+    nvml("gpu\ncounters 0\nreasons -1")
     with readers() as (reader,):
         values = reader.read(time.monotonic())
 
@@ -133,8 +125,8 @@ def test_a_driver_that_tells_no_reasons_at_all_is_believed(either_nvml: Nvml) ->
 @pytest.mark.parametrize(
     ("config", "links"), [("gpu\ngpu\nnvlinks 4", 4), ("gpu\nnvlinks 0", 0), ("gpu\nmig\nmig", 18)]
 )
-def test_the_least_number_of_nvlinks_is_a_fact(either_nvml: Nvml, config: str, links: int) -> None:
-    either_nvml(config)
+def test_the_least_number_of_nvlinks_is_a_fact(nvml: Nvml, config: str, links: int) -> None:
+    nvml(config)
     with started(os.environ):
         assert gpu_facts([part for gpu in shown_gpus()[0] for part in gpu.instances or (gpu,)])["gpu_nvlinks"] == links
 
@@ -143,8 +135,8 @@ def test_the_least_number_of_nvlinks_is_a_fact(either_nvml: Nvml, config: str, l
     ("kind", "field"),
     [("", "average_1s"), ("average 0", "instant"), ("average 0\ninstant 0", "usage")],
 )
-def test_which_power_was_read_is_known(either_nvml: Nvml, kind: str, field: str) -> None:
-    either_nvml(f"gpu\nswing_w 0\n{kind}")
+def test_which_power_was_read_is_known(nvml: Nvml, kind: str, field: str) -> None:
+    nvml(f"gpu\nswing_w 0\n{kind}")
     with readers() as (reader,):
         values = reader.read(time.monotonic())
 
@@ -152,8 +144,8 @@ def test_which_power_was_read_is_known(either_nvml: Nvml, kind: str, field: str)
     assert values["power_w"] == pytest.approx(250.0, abs=0.1)
 
 
-def test_an_old_gpu_leaves_out_what_it_has_not(either_nvml: Nvml) -> None:
-    either_nvml("gpu\nenergy 0\ncounters 0\ngpm 0\necc 0\nutil 0\naverage 0\ninstant 0\ncc 3.7")
+def test_an_old_gpu_leaves_out_what_it_has_not(nvml: Nvml) -> None:
+    nvml("gpu\nenergy 0\ncounters 0\ngpm 0\necc 0\nutil 0\naverage 0\ninstant 0\ncc 3.7")
     with readers() as (reader,):
         values = reader.read(time.monotonic())
 
@@ -162,10 +154,8 @@ def test_an_old_gpu_leaves_out_what_it_has_not(either_nvml: Nvml) -> None:
     assert reader.refused["energy_j"] == reader.refused["activity"] == "Not Supported"
 
 
-def test_a_mig_instance_has_its_own_memory_and_its_boards_power(either_nvml: Nvml) -> None:
-    either_nvml(
-        "gpu\nuuid GPU-1\nmig\nuuid MIG-1\nused_mib 100\nsms 16\nmig\nuuid MIG-2\nused_mib 200\ntensor_percent 7"
-    )
+def test_a_mig_instance_has_its_own_memory_and_its_boards_power(nvml: Nvml) -> None:
+    nvml("gpu\nuuid GPU-1\nmig\nuuid MIG-1\nused_mib 100\nsms 16\nmig\nuuid MIG-2\nused_mib 200\ntensor_percent 7")
     with readers() as (first, second):
         for reader in (first, second):
             reader.read(time.monotonic())
@@ -180,33 +170,24 @@ def test_a_mig_instance_has_its_own_memory_and_its_boards_power(either_nvml: Nvm
     assert "MIG" in first.refused["utilization"]
 
 
-def test_gpm_that_is_not_permitted_is_left_out_with_the_reason(either_nvml: Nvml) -> None:
-    either_nvml("gpu", fail="nvmlGpmSampleGet=4")
+def test_gpm_that_is_not_permitted_is_left_out_with_the_reason(nvml: Nvml) -> None:
+    nvml("gpu", fail="nvmlGpmSampleGet=4")
     with readers() as (reader,):
         assert "power_w" in reader.read(time.monotonic())
 
     assert reader.refused["activity"] == "Insufficient Permissions"
 
 
-def test_memory_of_the_old_kind_is_taken_where_there_is_no_other_and_said_so(either_nvml: Nvml) -> None:
-    either_nvml("gpu\nused_mib 1000\nreserved_mib 300", fail="nvmlDeviceGetMemoryInfo_v2=13")
-    with readers() as (reader,):
-        values = reader.read(time.monotonic())
-
-    assert values["memory_mb"] == 1300.0
-    assert "keeps for itself" in reader.refused["memory_reserved_mb"]
-
-
-def test_a_call_that_fails_once_is_made_again(either_nvml: Nvml) -> None:
-    either_nvml("gpu", fail="nvmlDeviceGetTemperature=999")
+def test_a_call_that_fails_once_is_made_again(nvml: Nvml) -> None:
+    nvml("gpu", fail="nvmlDeviceGetTemperature=999")
     with readers() as (reader,):
         assert "temperature_c" not in reader.read(time.monotonic())
         os.environ["FAKE_NVML_FAIL"] = ""
         assert "temperature_c" in reader.read(time.monotonic(), whatever_it_takes=True)
 
 
-def test_a_slow_call_is_made_less_often_and_comes_back(either_nvml: Nvml) -> None:
-    either_nvml("gpu", slow="nvmlDeviceGetTemperature=0.05")
+def test_a_slow_call_is_made_less_often_and_comes_back(nvml: Nvml) -> None:
+    nvml("gpu", slow="nvmlDeviceGetTemperature=0.05")
     with readers() as (reader,):
         seen = ["temperature_c" in reader.read(time.monotonic()) for _ in range(7)]
         slow = dict(reader.backed_off)
@@ -218,8 +199,8 @@ def test_a_slow_call_is_made_less_often_and_comes_back(either_nvml: Nvml) -> Non
         assert reader.slowest_s >= 0.05
 
 
-def test_a_lost_gpu_is_an_exception_of_its_own(either_nvml: Nvml) -> None:
-    either_nvml("gpu", fail="nvmlDeviceGetFieldValues=15,after=1")
+def test_a_lost_gpu_is_an_exception_of_its_own(nvml: Nvml) -> None:
+    nvml("gpu", fail="nvmlDeviceGetFieldValues=15,after=1")
     with readers() as (reader,):
         reader.read(time.monotonic())
         with pytest.raises(GpuLostError, match="lost"):
@@ -230,22 +211,17 @@ def test_a_lost_gpu_is_an_exception_of_its_own(either_nvml: Nvml) -> None:
     ("fail", "words"),
     [("nvmlInitWithFlags=18", "version mismatch"), ("nvmlInitWithFlags=9", "Driver Not Loaded")],
 )
-def test_a_driver_that_does_not_start_is_a_reason_and_no_error(either_nvml: Nvml, fail: str, words: str) -> None:
-    either_nvml("gpu", fail=fail)
+def test_a_driver_that_does_not_start_is_a_reason_and_no_error(nvml: Nvml, fail: str, words: str) -> None:
+    nvml("gpu", fail=fail)
     with started(os.environ) as obstacle:
         assert words in (obstacle or "")
     assert list_gpus(os.environ) == []
 
 
-def test_a_library_that_is_not_there_is_a_reason(tmp_path: object) -> None:
-    with started({"HPCML_NVML_LIBRARY": f"{tmp_path}/nothing.so"}) as obstacle:
-        assert "nothing.so" in (obstacle or "")
-
-
-def test_one_library_after_another_can_be_used(either_nvml: Nvml) -> None:
-    either_nvml("gpu\nuuid GPU-1")
+def test_one_library_after_another_can_be_used(nvml: Nvml) -> None:
+    nvml("gpu\nuuid GPU-1")
     first = list_gpus(os.environ)
-    either_nvml("gpu\nuuid GPU-2")
+    nvml("gpu\nuuid GPU-2")
 
     assert [gpu.uuid for gpu in (*first, *list_gpus(os.environ))] == ["GPU-1", "GPU-2"]
     assert isinstance(first[0], Gpu)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.agent.assignment import Turn, read_turn
-from hpcml.agent.fence import Hold, Pace
+from hpcml.agent.claim import Hold, Pace
 from hpcml.agent.other_nodes import ended_everywhere
 from hpcml.agent.outcome import Outcome
 from hpcml.agent.signals import Inbox
@@ -21,7 +21,7 @@ from hpcml.model.state import State
 from hpcml.runs.layout import RunDir
 from hpcml.runs.state import read_fold
 from hpcml_client.journal import JournalWriter
-from tests.agent.node import ON_SLURM, MakeRun, Requeue, agents_of, is_gone, start_agent, told, wait_for
+from tests.agent.node import ON_SLURM, MakeRun, Requeue, agents_of, start_agent, told, wait_for
 
 TWO_NODES = (*ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
 SUCCESS = Outcome(state=State.COMPLETED, exit_code=0, signal=None, reason=None, wall_s=1.0)
@@ -196,17 +196,3 @@ daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]
 (folder / f"daemon{rank}.draft").rename(folder / f"daemon{rank}")
 while rank == "1" and not (folder / "go").exists(): time.sleep(0.02)
 """
-
-
-def test_what_left_its_session_is_ended_by_the_agent_of_its_own_node(make_run: MakeRun) -> None:
-    run_dir = make_run(LEAVES_A_DAEMON, *TWO_NODES)
-    _, both = start_both(run_dir)
-    first, other = (int((run_dir.path / f"daemon{rank}").read_text()) for rank in (0, 1))
-
-    before = is_gone(first), is_gone(other)
-    (run_dir.path / "go").touch()
-
-    assert [one.wait(timeout=60) for one in both] == [0, 0]
-    assert before == (True, False)
-    assert is_gone(other)
-    assert len(told(run_dir, "left_behind")) == 2

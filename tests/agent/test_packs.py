@@ -23,7 +23,6 @@ from tests.agent.node import (
     told_with_attempts,
     wait_for,
 )
-from tests.cluster.disk.building import build_failing_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,17 +44,6 @@ def test_the_runs_of_a_pack_take_turns_each_as_itself(make_run: MakeRun, tmp_pat
     assert (tmp_path / "ran").read_text() == "a c "
     assert [told(run, "attempt_ended")[0]["state"] for run in runs] == ["COMPLETED", "FAILED", "COMPLETED"]
     assert {told(run, "attempt_started")[0]["pack"] for run in runs} == {"20261121-083015-sub-1/0"}
-
-
-def test_each_run_of_a_pack_held_the_memory_that_its_own_program_held(make_run: MakeRun, tmp_path: Path) -> None:
-    words = "block = bytearray(b'x') * ({} << 20)"
-    rarely = "telemetry.interval=10s"
-    runs = [make_run(words.format(mib), rarely, uid=uid) for uid, mib in (("a", 300), ("b", 100), ("c", 300))]
-
-    agent("--batch", batch(tmp_path, runs))
-
-    held_mb = [told(run, "telemetry")[0]["host_max_memory_mb"] for run in runs]
-    assert [mb // 100 for mb in held_mb] == [3, 1, 3]
 
 
 def test_a_pack_started_again_passes_over_what_has_ended(make_run: MakeRun, tmp_path: Path) -> None:
@@ -169,28 +157,6 @@ def test_where_one_node_fails_in_a_run_of_a_shared_job_the_others_end_it_and_the
     assert (first["state"], first["exit_code"]) == ("FAILED", 5)
     assert other["state"] == "FAILED"
     assert re.fullmatch(r"node 0 \(.*\) ended first: .*", other["reason"])
-    assert [end["state"] for end in told(follows, "attempt_ended")] == ["COMPLETED"] * 2
-
-
-def test_where_a_node_cannot_carry_out_a_run_of_a_shared_job_the_others_end_it_and_the_next_begins(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
-    nodes = (*ON_SLURM, "strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
-    fails, follows = make_run("import time; time.sleep(600)", *nodes), make_run("pass", *nodes, uid="b")
-    words = ("--batch", batch(tmp_path, [fails, follows]))
-    disk = {"LD_PRELOAD": str(build_failing_disk(tmp_path)), "FAILS_STAT": str(fails.client_path)}
-
-    first = start_agent(*words, SLURM_NODEID="0", SLURM_JOB_ID="7", **disk)
-    other = start_agent(*words, SLURM_NODEID="1", SLURM_JOB_ID="7")
-    try:
-        for process in (first, other):
-            process.communicate(timeout=90)
-    finally:
-        other.kill()
-
-    reasons = sorted(end["reason"] for end in told(fails, "attempt_ended"))
-    why = f"its agent could not carry it out: {fails.client_path}: Input/output error"
-    assert reasons == [why, f"node 0 ({os.uname().nodename}) ended first: {why}"]
     assert [end["state"] for end in told(follows, "attempt_ended")] == ["COMPLETED"] * 2
 
 

@@ -1,10 +1,14 @@
 import math
+import time
 from pathlib import Path
 
 import pytest
 
-from hpcml.agent.metrics.printed import Picked, StdoutScanner, loss_that_ended, problems_of
+from hpcml.agent.metrics.follow import MetricsFollower
+from hpcml.agent.metrics.printed import FoundMetrics, Picked, StdoutScanner, loss_that_ended, problems_of
 from hpcml.model.metric_sources import MetricRule
+from hpcml.runs.journal import Event, Metrics, read_journal
+from hpcml_client.journal import JournalWriter
 
 LOSS = MetricRule(pattern=r"step (?P<step>\d+) loss[ =](?P<value>\S+)", name="loss")
 
@@ -230,3 +234,24 @@ def test_the_rest_of_a_line_that_never_ends_is_left_out_and_said(tmp_path: Path)
         *(("loss", 2, 0.25), ("acc", 2, 0.75)),
     ]
     assert list(problems_of(rules, [reading])) == ["a line has more than 16384 characters: the rest of it was left out"]
+
+
+def test_a_pattern_that_takes_for_ever_costs_its_values_and_nothing_else(tmp_path: Path) -> None:
+    path, journals = tmp_path / "0.out", tmp_path / "journal"
+    path.write_text("loss 0.5\n" + "a" * 60 + "!\n")
+    rules = [MetricRule(pattern=r"loss (?P<loss>\S+)"), MetricRule(pattern=r"(a+)+ (?P<value>\S+)", name="never")]
+    with JournalWriter.open(str(journals), run="r") as journal:
+        files = MetricsFollower(root=tmp_path, wanted=(), journal=journal, journals=journals, attempt=0)
+        found = FoundMetrics(rules=rules, printed=[path], journal=journal, files=files)
+        found.look()
+        found.start()
+        time.sleep(1)
+        began = time.monotonic()
+
+        found.end(within_s=0.1, has_completed=True)
+
+    assert time.monotonic() - began < 5
+    records = [record for journal in journals.iterdir() for record in read_journal(journal).records]
+    assert [record.values for record in records if isinstance(record, Metrics)] == [{"loss": 0.5}]
+    (trouble,) = [record.details["problem"] for record in records if isinstance(record, Event)]
+    assert trouble == "what was left was not read: reading it took longer than 0.1 s"

@@ -151,15 +151,6 @@ def test_gpus_that_nobody_gave_to_the_job_are_read_as_shared_and_are_no_facts_of
     assert [gpu["scope"] for gpu in sampler.events("devices")[0]["gpus"]] == ["shared", "shared"]
 
 
-def test_a_gpu_that_others_compute_on_is_shared(nvml: Nvml, start: Start) -> None:
-    nvml("gpu\nprocess 4711")
-    sampler = start()
-    sampler.hear()
-
-    (about,) = sampler.events("devices")[0]["gpus"]
-    assert (about["scope"], about["scope_reason"]) == ("shared", "other processes computed on it when the run began: 1")
-
-
 def test_a_gpu_that_falls_off_the_bus_is_told_and_the_others_are_read_on(nvml: Nvml, start: Start) -> None:
     nvml("gpu\nuuid GPU-1\nxid_after_s 0.3\nlost_after_s 0.6\ngpu\nuuid GPU-2")
     sampler = start()
@@ -172,23 +163,6 @@ def test_a_gpu_that_falls_off_the_bus_is_told_and_the_others_are_read_on(nvml: N
     assert sampler.events("xid") == [{"gpu": "gpu0", "code": 79}]
     assert "gpu0.power_w" not in sampler.ticks()[-1]
     assert "gpu1.power_w" in sampler.ticks()[-1]
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        *("nvmlDeviceGetUUID", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetPciInfo_v3", "nvmlGpmQueryDeviceSupport"),
-        *("nvmlDeviceRegisterEvents", "nvmlDeviceGetFieldValues", "nvmlEventSetWait_v2"),
-    ],
-)
-def test_a_gpu_that_is_lost_from_the_beginning_ends_no_sampler(nvml: Nvml, start: Start, function: str) -> None:
-    nvml("gpu", fail=f"{function}=15")
-    sampler = start()
-    sampler.hear()
-    sampler.wait_for_ticks(2)
-
-    assert sampler.stop() == 0
-    assert "lost" in json.dumps([record.details for record in sampler.records() if isinstance(record, Event)])
 
 
 def test_throttling_that_no_driver_counts_is_told_once_and_said_to_be_sampled(nvml: Nvml, start: Start) -> None:
@@ -231,14 +205,6 @@ def test_without_a_driver_that_works_the_host_is_still_read(nvml: Nvml, start: S
     assert reason in facts["gpu_mapping_reason"]
     assert reason in sampler.events("devices")[0]["refused"]["nvml"]
     assert "host.cpu_s" in sampler.ticks()[0]
-
-
-def test_without_a_library_the_host_is_still_read(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HPCML_NVML_LIBRARY", "/nowhere/libnvidia-ml.so.1")
-    sampler = start()
-
-    assert "/nowhere/libnvidia-ml.so.1" in sampler.hear()["gpu_mapping_reason"]
-    assert sampler.stop() == 0
 
 
 def test_the_fake_is_found_as_the_systems_library_is(

@@ -77,17 +77,6 @@ def test_other_nodes_wait_for_the_first_and_the_last_one_clears_up(
     assert sorted(path.name for path in (run_dir.work / "mine").iterdir()) == ["rank0", "rank1"]
 
 
-def test_what_lies_there_stays_while_another_node_is_at_work(make_run: MakeRun, tmp_path: Path, code: Path) -> None:
-    run_dir = make_run("import part", *TWO_NODES, **own(tmp_path, code))
-
-    first = start_agent(str(run_dir.path), SLURM_NODEID="0", SLURM_JOB_ID="1")
-    wait_for(run_dir.has_left_work(0, 0).exists, "the end of the first node's program")
-    assert (run_dir.work / "mine" / "part.py").exists()
-    assert agent(str(run_dir.path), SLURM_NODEID="1", SLURM_JOB_ID="1").returncode == 0
-    assert first.wait(timeout=300) == 0
-    assert list(run_dir.work.iterdir()) == []
-
-
 def test_without_the_copy_of_its_code_no_program_starts(make_run: MakeRun, tmp_path: Path) -> None:
     run_dir = make_run("print('started')", **own(tmp_path, tmp_path / "gone"))
 

@@ -127,20 +127,6 @@ def signal_when_ready(
     return thread
 
 
-def test_a_workload_that_ends_well_is_completed(run_ranks: Supervise) -> None:
-    outcome = run_ranks("print('hello')")
-
-    assert (outcome.state, outcome.exit_code, outcome.signal, outcome.reason) == (State.COMPLETED, 0, None, None)
-    assert outcome.exit_status == 0
-
-
-def test_an_exit_status_is_kept(run_ranks: Supervise) -> None:
-    outcome = run_ranks("raise SystemExit(3)")
-
-    assert (outcome.state, outcome.exit_code, outcome.exit_status) == (State.FAILED, 3, 3)
-    assert outcome.reason == "exit status 3"
-
-
 def test_a_workload_killed_by_a_signal_says_which(run_ranks: Supervise) -> None:
     outcome = run_ranks("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
 
@@ -175,15 +161,6 @@ def test_the_walltime_ends_a_workload_that_hangs(run_ranks: Supervise) -> None:
     assert outcome.wall_s < 10
 
 
-def test_one_that_is_ended_before_its_walltime_is_told_the_walltime_that_was_asked_for(
-    run_ranks: Supervise, told: Told
-) -> None:
-    outcome = run_ranks(SLEEP, walltime_s=1.5, warn_after_s=0.5, margin_s=60.0)
-
-    assert outcome.reason == "walltime of 61.5 s reached but for the last 60 s"
-    assert [details["reason"] for name, details in told if name == "warned"] == ["walltime in 61 s"]
-
-
 def test_a_workload_that_ignores_the_end_of_its_walltime_is_killed(
     run_ranks: Supervise, told: Told, tmp_path: Path
 ) -> None:
@@ -191,15 +168,6 @@ def test_a_workload_that_ignores_the_end_of_its_walltime_is_killed(
 
     assert (outcome.state, outcome.signal) == (State.TIMEOUT, signal.SIGKILL)
     assert ("signal", {"signal": "SIGKILL", "reason": "still running 0.5 s after SIGTERM"}) in told
-
-
-def test_ending_cleanly_at_the_walltime_is_still_a_timeout(run_ranks: Supervise, tmp_path: Path) -> None:
-    leaves = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-
-    outcome = run_ranks(leaves + READY + SLEEP, time_limit=OnceReady(tmp_path, stop_after_s=0))
-
-    assert (outcome.state, outcome.exit_code) == (State.TIMEOUT, 0)
-    assert outcome.exit_status != 0
 
 
 def test_a_request_to_end_is_passed_on_and_recorded_as_cancelled(
@@ -317,16 +285,6 @@ def test_a_process_that_left_its_session_is_ended_with_a_workload_that_does_not_
     wait_for_the_end_of(int((tmp_path / "pid").read_text()))
 
 
-def test_helpers_that_end_with_their_program_are_not_told(run_ranks: Supervise, told: Told) -> None:
-    helper = "import sys; sys.stdin.read()"
-    program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {helper!r}], stdin=subprocess.PIPE)"
-
-    outcome = run_ranks(program)
-
-    assert outcome.state is State.COMPLETED
-    assert [name for name, _ in told if name == "left_behind"] == []
-
-
 def wait_for_the_end_of(pid: int) -> None:
     end = time.monotonic() + 100
     while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
@@ -339,20 +297,6 @@ def test_one_rank_that_fails_ends_the_others_and_is_named(run_ranks: Supervise) 
 
     assert (outcome.state, outcome.exit_code, outcome.reason) == (State.FAILED, 4, "rank 1: exit status 4")
     assert outcome.wall_s < 20
-
-
-def test_a_hundred_megabytes_of_output_are_no_burden(run_ranks: Supervise, tmp_path: Path) -> None:
-    outcome = run_ranks("import sys\nfor _ in range(100): sys.stdout.write('x' * 1023 * 1024 + '\\n')")
-
-    assert outcome.state is State.COMPLETED
-    assert (tmp_path / "logs" / "0.out").stat().st_size > 100_000_000
-
-
-def test_output_stands_where_it_was_said_to(run_ranks: Supervise, tmp_path: Path) -> None:
-    run_ranks("import sys; print('out'); print('err', file=sys.stderr)")
-
-    assert (tmp_path / "logs" / "0.out").read_text() == "out\n"
-    assert (tmp_path / "logs" / "0.err").read_text() == "err\n"
 
 
 def test_handlers_are_as_before_afterwards(run_ranks: Supervise) -> None:
@@ -397,14 +341,6 @@ def test_the_warning_reaches_a_program_behind_a_shell_that_would_die_of_it(run_r
     outcome = run_ranks(program, walltime_s=40, warn_after_s=1.5)
 
     assert (outcome.state, outcome.exit_code, outcome.checkpointed) == (State.TIMEOUT, 75, True)
-
-
-def test_the_warning_reaches_a_program_that_leads_a_group_of_its_own(run_ranks: Supervise) -> None:
-    program = f"import os, sys; os.execvp('timeout', ['timeout', '50', sys.executable, '-c', {CATCHES!r}])"
-
-    outcome = run_ranks(program, walltime_s=40, warn_after_s=1.5)
-
-    assert (outcome.exit_code, outcome.checkpointed) == (75, True)
 
 
 def test_a_program_that_was_only_just_starting_is_warned_as_soon_as_it_listens(run_ranks: Supervise) -> None:

@@ -72,24 +72,6 @@ def test_an_attempt_ends_with_what_its_gpus_and_its_node_did(make_run: MakeRun, 
     assert all(value is None or isinstance(value, bool | int | float | str) for value in summary.values())
 
 
-def test_the_facts_of_the_gpus_are_told(make_run: MakeRun, nvml: Nvml) -> None:
-    run_dir = make_run(WORKS.format(ticks=1), FAST, device=H100)
-
-    carried_out(run_dir, nvml("gpu\nuuid GPU-1\npower_limit_w 350"))
-
-    facts = {name: value for told_at_once in told(run_dir, "facts") for name, value in told_at_once.items()}
-    assert (facts["gpu_uuids"], facts["gpu_power_limit_w"], facts["cuda_driver"]) == ("GPU-1", 350.0, "12.8")
-    assert (facts["gpu_mapping"], facts["gpu_persistence"]) == ("all shown", "on")
-
-
-def test_a_run_on_the_cpu_is_told_what_its_host_did(make_run: MakeRun) -> None:
-    summary = carried_out(make_run(WORKS.format(ticks=2), FAST), {})
-
-    assert summary["gpus"] == 0
-    assert summary["host_cpu_s"] >= 0.29
-    assert "energy_j" not in summary
-
-
 def test_all_that_a_run_on_the_cpu_uses_is_counted(make_run: MakeRun) -> None:
     work = "import time\nwhile time.process_time() < 0.3: sum(range(1000))"
     run_dir = make_run(work, FAST)
@@ -110,16 +92,6 @@ def test_memory_that_was_held_between_two_samples_is_counted(make_run: MakeRun) 
     summary = carried_out(run_dir, {})
 
     assert 300 < summary["host_max_memory_mb"] < 600
-
-
-def test_without_gpus_and_telemetry_nothing_is_sampled(make_run: MakeRun) -> None:
-    run_dir = make_run("pass", "telemetry.enabled=false")
-
-    assert agent(str(run_dir.path)).returncode == 0
-
-    assert "gpu_mapping" not in told(run_dir, "facts")[0]
-    assert not told(run_dir, "telemetry")
-    assert not told(run_dir, "agent_trouble")
 
 
 def test_a_program_that_cannot_be_started_has_its_telemetry_all_the_same(make_run: MakeRun) -> None:

@@ -71,6 +71,7 @@ os.remove("holder")
 _DOES = {
     "DOUBLED": "program",
     "hpcml-sampler": "sampler",
+    "hpcml-metrics": "reader of metrics",
     "hpcml.agent.main": "agent",
     "hpcml.schedulers.local": "queue",
     "hpcml.cli.main": "command",

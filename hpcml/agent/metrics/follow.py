@@ -1,7 +1,7 @@
 """Follows the files of metrics in a run's working directory while its program runs, and journals what they say.
 
-A thread of the agent does it: a slow file system, or a large file, delays nothing else, and whatever goes wrong with a
-file is one event in the journal. Of each metric one writer counts: the program's own reports (`hpcml_client`), then a
+A child of the agent does it (`printed`): a slow file system delays nothing else, and whatever goes wrong with a file is
+one event in the journal. Of each metric one writer counts: the program's own reports (`hpcml_client`), then a
 rule of `workload.metrics`, then the first file to name it, in the order of `MetricFiles`.
 """
 
@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -57,9 +56,9 @@ class _Followed:
 
 @dataclass(slots=True)
 class MetricsFollower:
-    """Reads the files that *wanted* (`workload.metrics_from`) asks for, from `look` and `start` until `stop`.
+    """Reads the files that *wanted* (`workload.metrics_from`) asks for: `look`, `read_new` again and again, `end`.
 
-    *start_at* is where the program starts, a path from *root*. *journal* takes the values, and is closed by `stop`.
+    *start_at* is where the program starts, a path from *root*. *journal* takes the values.
     *journals* and *attempt* say where the program's own reports are, *picked* is asked for the names that rules have
     found.
     """
@@ -81,14 +80,13 @@ class MetricsFollower:
     _reported: dict[Path, Growing] = field(default_factory=dict)
     _reported_names: set[str] = field(default_factory=set)
     _search_at: float = 0.0
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _within_s: float = 0.0
+    _looks: int = 0
+    _look_at: float = 0.0
     _has_completed: bool = False  # else what it wrote may end anywhere, within a number too
-    _thread: threading.Thread | None = None
     _began_at: float = 0.0
 
     def look(self) -> None:
-        """Note what is there already, which is of no interest; to be called before the program starts."""
+        """Note what is there already, which is of no interest; without it nothing is read."""
         if not self.wanted:
             return
         for source in self._sources()[:_MOST_FILES]:
@@ -100,23 +98,27 @@ class MetricsFollower:
                 followed.is_over = True
         self._began_at = time.time()
 
-    def start(self) -> None:
-        """Begin to read, in a thread of its own; without a look before, what is there is not told from what comes."""
+    def read_new(self) -> None:
+        """Read what is new, if it is time; to be called often while the program runs."""
+        if not self._began_at or time.monotonic() < self._look_at:
+            return
+        self._look(_BUSY_S)
+        self._look_at = time.monotonic() + (_PAUSES_S[self._looks] if self._looks < len(_PAUSES_S) else _PAUSE_S)
+        self._looks += 1
+
+    def end(self, *, within_s: float, has_completed: bool) -> None:
+        """Read what is left by a program that *has_completed* or not, for at most *within_s* seconds."""
         if not self._began_at:
             return
-        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-        self._thread.start()
-
-    def stop(self, *, within_s: float, has_completed: bool) -> None:
-        """Read what is left by a program that *has_completed* or not, for at most *within_s* s; close the journal."""
-        if self._thread is None:
-            return
-        self._within_s, self._has_completed = within_s, has_completed
-        self._stop.set()
-        self._thread.join(within_s + _BUSY_S)  # a file system that does not answer must not keep the run
+        self._has_completed, self._search_at = has_completed, 0.0
+        if self._look(within_s):
+            self._read_rests()
+        else:
+            self._tell("the values behind that", f"reading took longer than {within_s:g} s")
+        self._sum_up()
 
     def read_left(self, since: float, *, has_completed: bool) -> None:
-        """Read all that is there, in place of `look` to `stop`, once the program that began at *since* has ended."""
+        """Read all that is there, in place of `look` to `end`, once the program that began at *since* has ended."""
         self._began_at, self._has_completed = since, has_completed
         self._look(math.inf)
         self._read_rests()
@@ -126,22 +128,6 @@ class MetricsFollower:
         """Return the metrics that files had, or the program has reported itself."""
         self._look_at_reports()
         return self._owners.keys() | self._reported_names
-
-    def _run(self) -> None:
-        try:
-            looks = 0
-            while not self._stop.wait(_PAUSES_S[looks] if looks < len(_PAUSES_S) else _PAUSE_S):
-                looks += 1
-                self._look(_BUSY_S)
-            self._search_at = 0.0
-            if self._look(self._within_s):
-                self._read_rests()
-            else:
-                self._tell("the values behind that", f"reading took longer than {self._within_s:g} s")
-            self._sum_up()
-        except Exception as error:  # noqa: BLE001 - our own mistake: the program and its end matter more
-            self._tell("metrics from files", repr(error))
-        self.journal.close()
 
     def _sources(self) -> Sequence[Source]:
         return sources_in(self.root, self.wanted, start=self.start_at)

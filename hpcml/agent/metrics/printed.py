@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from hpcml.agent.child import CONTROL, METRICS, Child
 from hpcml.agent.metrics.follow import MetricsFollower
 from hpcml.agent.metrics.numbers import COLUMN, looks_like_number, number_of, number_or_share, plain
+from hpcml.agent.outcome import Unharmed, how
 from hpcml.model.failure_causes import TO_ANOTHER_LINE, printed_lines
 from hpcml.model.metric_goal import is_loss
 from hpcml.model.metric_sources import IN_CALL, NONFINITE, PRINTED_LOSS, MetricRule
@@ -22,6 +26,8 @@ from hpcml.runs.layout import attempt_of
 from hpcml.runs.state import PRINTED, EventName
 from hpcml_client.journal import JournalWriter
 
+_TICK_S = 0.5
+_LAST_WORDS_S = 1.0  # to journal them
 _LOOKED_AT_BYTES = 64 << 10  # of what was printed, at its end
 _LOSS_AND_VALUE = re.compile(
     rf"""(?ix)
@@ -240,9 +246,10 @@ def _end_of_lines(data: bytes) -> int:
 
 @dataclass(slots=True)
 class FoundMetrics:
-    """All metrics that are found rather than reported; the journal of what is *printed* is the agent's own.
+    """All metrics that are found rather than reported: `look`, `start`, and once the program has ended `end`.
 
-    Where a rule and a file name the same metric, the rule counts: somebody wrote it.
+    A child of the agent reads them, since a pattern of a user's may take for ever. What is printed is journalled under
+    the agent's name. Where a rule and a file name the same metric, the rule counts: somebody wrote it.
     """
 
     rules: Sequence[MetricRule]
@@ -251,6 +258,7 @@ class FoundMetrics:
     files: MetricsFollower
     is_again: bool = False  # an attempt went before this one
     _scanners: list[StdoutScanner] = field(init=False)
+    _child: Child | None = None
 
     def __post_init__(self) -> None:
         counts: Counter[str] = Counter()
@@ -261,12 +269,45 @@ class FoundMetrics:
         """Note which files are there already; to be called before the program starts."""
         self.files.look()
 
-    def begin(self) -> None:
-        """Begin with the files, in a thread."""
-        self.files.start()
+    def start(self) -> None:
+        """Begin to read; raise `OSError` where no process can be started for it."""
+        if self.rules or self.files.wanted:
+            self._child = Child.of_this(self._read, METRICS)
 
-    def pick(self, *, to_the_end: bool = False) -> None:
-        """Journal what the new lines say; raise `OSError` where they cannot be read."""
+    def end(self, *, within_s: float, has_completed: bool) -> None:
+        """Have all read that is left, within so many seconds; the program has ended, and well or not."""
+        if self._child is not None:
+            words = f"{within_s} {int(has_completed)}\n"
+            code = self._child.end(words, within_s=within_s + _LAST_WORDS_S)
+            if code != 0:
+                why = f"took longer than {within_s:g} s" if code is None else f"failed ({how(code)})"
+                problem = f"what was left was not read: reading it {why}"
+                self.journal.event(EventName.METRICS_TROUBLE, {"file": PRINTED, "problem": problem})
+            self._child.close()
+        if all(path.exists() for path in self.printed):  # else it could not be started
+            self._tell_of_losses()
+
+    def _read(self) -> int:
+        """Be the child: read until the agent says that the program has ended, then what is left."""
+        unharmed = Unharmed(self.journal.event)
+        while not select.select([CONTROL], [], [], _TICK_S)[0]:
+            with unharmed("metrics from what is printed"):
+                self._pick()
+            self.files.read_new()
+        if words := os.read(CONTROL, 4096).split():
+            within_s, has_completed = float(words[0]), words[1] == b"1"
+            is_there = all(path.exists() for path in self.printed)
+            if is_there:
+                self._pick(to_the_end=True)
+            self.files.end(within_s=within_s, has_completed=has_completed)
+            if is_there:
+                self._tell_of_rules()
+                self._tell_of_earlier()
+        self.files.journal.close()
+        self.journal.close()
+        return 0
+
+    def _pick(self, *, to_the_end: bool = False) -> None:
         for scanner in self._scanners:
             for found in scanner.scan(to_the_end=to_the_end):
                 self.journal.metrics(found.step, {found.name: found.value}, is_counted=found.is_counted)
@@ -297,16 +338,3 @@ class FoundMetrics:
         name = loss_that_ended(printed_lines(text))
         if name is not None or self.is_again:  # which takes back what an earlier attempt has said
             self.journal.event("facts", {PRINTED_LOSS: "" if name is None else name + NONFINITE})
-
-    def end(self, *, within_s: float, has_completed: bool) -> None:
-        """Journal all that is left, of files within so many seconds; the program has ended, and well or not."""
-        is_there = all(path.exists() for path in self.printed)  # else it could not be started
-        try:
-            if is_there:
-                self.pick(to_the_end=True)
-        finally:
-            self.files.stop(within_s=within_s, has_completed=has_completed)
-        if is_there:
-            self._tell_of_rules()
-            self._tell_of_losses()
-            self._tell_of_earlier()

@@ -1,8 +1,7 @@
 """The agent's side of the sampler: starts the process, reads what it writes, and sums it up at the end.
 
-The sampler is a fork of the agent, which has loaded most of what it needs: it reads in a fraction of the time that a
-Python of its own would take. It is a process because NVML may hang: the agent never waits for it longer than two
-seconds. The program waits for its first sample, so that everything is counted from the program's start.
+The sampler is a `Child` of the agent, since NVML may hang: it is never waited for longer than two seconds. The program
+waits for its first sample, so that everything is counted from the program's start.
 """
 
 from __future__ import annotations
@@ -10,26 +9,21 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
-import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hpcml.agent.assignment import Turn
+from hpcml.agent.child import SAMPLER, TO_DIE_S, Child
 from hpcml.agent.outcome import how
 from hpcml.agent.telemetry.summary import NodeSummary
 from hpcml.runs.journal import parse_chunk
 
 PATIENCE_S = 2.0  # NVML may take half a minute, and a program that waits for it costs more than a gap in the samples
-_TO_DIE_S = 0.5
 _READ_EVERY_S = 5.0
 _CHUNK_BYTES = 4 << 20
-_STANDARD_ERROR = 2
-_LONGEST_PAUSE_S = 0.05
 _CHOOSE_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GPU_DEVICE_ORDINAL")
 
 
@@ -41,7 +35,7 @@ class SamplerHandle:
     seconds; `trouble` has the reason why there are no samples, or no more.
     """
 
-    process: _Fork | None
+    process: Child | None
     is_on: bool = True  # else it tells the facts of the GPUs and takes no samples
     trouble: str | None = None  # why there is none, or no more
     _facts: Mapping[str, Any] | None = None  # of the GPUs, told and not yet taken
@@ -89,7 +83,7 @@ class SamplerHandle:
         handle = cls(None, telemetry.enabled)
         if plan.device == "cuda" or telemetry.enabled:
             try:
-                handle.process = _Fork.of_this(act)
+                handle.process = Child.of_this(act, SAMPLER)
             except OSError as error:
                 handle.trouble = f"the sampler cannot start: {error}"
         return handle
@@ -145,13 +139,9 @@ class SamplerHandle:
         if self.process is None or self._stopped:
             return
         self._stopped = True
-        with suppress(OSError):  # it has ended
-            os.write(self.process.control, b"stop\n")
-        code = self.process.wait(PATIENCE_S - _TO_DIE_S)
+        code = self.process.end("stop\n", within_s=PATIENCE_S - TO_DIE_S)
         if code is None:
             self.trouble = self.trouble or f"the sampler did not answer within {PATIENCE_S:g} s and was killed"
-            os.kill(self.process.pid, signal.SIGKILL)
-            self.process.wait(_TO_DIE_S)  # in vain where it hangs in the driver, which not even SIGKILL ends
         elif code != 0:
             self.trouble = self.trouble or _of_sampler(code)
         if not self._has_said and select.select([self.process.said], [], [], 0.0)[0]:
@@ -191,75 +181,6 @@ class SamplerHandle:
                 self._offset = chunk.end
                 if not to_the_end:
                     return
-
-
-@dataclass(slots=True)
-class _Fork:
-    """A fork of this process, which leads a session of its own: signals to our group are not for it."""
-
-    pid: int
-    control: int  # file descriptor: its standard input
-    said: int  # and its standard output
-    code: int | None = None  # exit status, or the negative number of a signal; None while it lives
-
-    @classmethod
-    def of_this(cls, act: Callable[[], int]) -> _Fork:
-        """Start a process that does *act* and ends with what it returns; raise `OSError` where that cannot be."""
-        control, said = os.pipe(), os.pipe()
-        try:
-            pid = os.fork()
-        except OSError:
-            for end in (*control, *said):
-                os.close(end)
-            raise
-        if pid == 0:
-            _be(act, control[0], said[1])
-        os.close(control[0])
-        os.close(said[1])
-        return cls(pid, control[1], said[0])
-
-    def poll(self) -> int | None:
-        """Return how it ended; None: it has not."""
-        if self.code is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else has waited for it; as subprocess has it
-                pid, status = self.pid, 0
-            self.code = os.waitstatus_to_exitcode(status) if pid else None
-        return self.code
-
-    def wait(self, timeout_s: float) -> int | None:
-        """Wait for its end; None: it has not ended within *timeout_s*."""
-        until, pause_s = time.monotonic() + timeout_s, 0.0005
-        while self.poll() is None and (left_s := until - time.monotonic()) > 0:
-            time.sleep(min(left_s, pause_s))
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return self.code
-
-    def close(self) -> None:
-        os.close(self.control)
-        os.close(self.said)
-
-
-def _be(act: Callable[[], int], control: int, said: int) -> NoReturn:
-    """Be the forked process: nothing of the agent's is held or heard any more, and nothing of it is done at the end."""
-    code = 1
-    try:
-        signal.set_wakeup_fd(-1)
-        os.setsid()
-        os.dup2(control, 0)
-        os.dup2(said, 1)  # its complaints go where the agent's go
-        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers are enough
-            if int(name) > _STANDARD_ERROR:
-                with suppress(OSError):  # the folder itself
-                    os.close(int(name))
-        code = act()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001 - as at the end of any Python
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(code)
 
 
 def _of_sampler(code: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from hpcml.agent.child import METRICS
 from hpcml.agent.memory_kills import MOUNTS, OURS, is_called_by
 from hpcml.agent.telemetry.backoff import Backoff
 
@@ -114,6 +115,8 @@ class HostReader:
             return {}
         for member in members:
             try:
+                if member.name() == METRICS:
+                    continue  # a fork of the agent, whose memory would count twice
                 times = member.cpu_times()
                 cpu_s += times.user + times.system + times.children_user + times.children_system
                 resident += member.memory_info().rss

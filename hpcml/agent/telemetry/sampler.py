@@ -8,11 +8,9 @@ last tick; the end of that input, or of the agent, ends it at once.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
-import signal
 import sys
 import time
 from argparse import ArgumentParser
@@ -20,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hpcml.agent.child import CONTROL, SAID, SAMPLER, end_with
 from hpcml.agent.memory_kills import job_around
 from hpcml.agent.nvml.inventory import shown_gpus
 from hpcml.agent.nvml.session import attempt, started
@@ -33,9 +32,6 @@ from hpcml.paths import begin_in_utf8
 from hpcml.runs.layout import RunDir
 from hpcml_client.journal import JournalWriter
 
-if TYPE_CHECKING:
-    from hpcml.agent.telemetry.others import OtherSamplers
-
 UNITS = {
     "_w": "W",
     "_j": "J",
@@ -46,10 +42,6 @@ UNITS = {
     "_c": "degrees Celsius",
     "_percent": "% of the time, or of the whole",
 }
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # prctl(2)
-_NAME = b"hpcml-sampler"  # in `ps -o comm` and `top`; at most 15 characters
-_INPUT, _OUTPUT = 0, 1
-_NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # they go to whole jobs
 
 
 @dataclass(slots=True)
@@ -121,9 +113,6 @@ class Orders:
 
 def sample(orders: Orders) -> int:
     """Sample until the agent asks for the end, or ends itself; return the exit status."""
-    for number in _NOT_FOR_US:
-        signal.signal(number, signal.SIG_IGN)
-    _end_with(orders.agent)
     with nullcontext() if orders.without_gpus else started(os.environ) as obstacle:
         found, refused = _gpus(orders, obstacle)
         facts = {**gpu_facts(found.gpus if found.is_known else ()), "gpu_mapping": found.source}
@@ -149,7 +138,7 @@ def sample(orders: Orders) -> int:
                     _add_others(sampler, orders, found, opened)
                 sampler.begin({"interval_s": orders.interval_s, **facts})
                 _say({"telemetry": journal.path, "facts": facts})
-                sampler.run(_INPUT)
+                sampler.run(CONTROL)
             journal.event("sampler_ended", {"ticks": sampler.ticks, "missed_ticks": sampler.missed})
     return 0
 
@@ -181,17 +170,8 @@ def _gpus(orders: Orders, obstacle: str | None) -> tuple[FoundGpus, dict[str, st
     return find_gpus(shown, os.environ, expected=orders.gpus), refused
 
 
-def _end_with(agent: int) -> None:
-    """Have the kernel kill this process when its parent ends, even while it hangs in a call; and give it its name."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    libc.prctl(_PR_SET_NAME, _NAME)
-    if os.getppid() != agent:  # it has ended meanwhile
-        sys.exit(0)
-
-
 def _say(words: Mapping[str, Any]) -> None:
-    os.write(_OUTPUT, (json.dumps(words) + "\n").encode())
+    os.write(SAID, (json.dumps(words) + "\n").encode())
 
 
 def _main() -> int:
@@ -206,7 +186,9 @@ def _main() -> int:
     for switch in ("--without-gpus", "--facts-only", "--network", "--pcie"):
         parser.add_argument(switch, action="store_true")
     parser.add_argument("--sampler", action="append", default=[], dest="samplers", help="one that a package adds")
-    return sample(Orders(**vars(parser.parse_args())))
+    orders = Orders(**vars(parser.parse_args()))
+    end_with(orders.agent, SAMPLER)
+    return sample(orders)
 
 
 if __name__ == "__main__":

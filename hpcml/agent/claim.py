@@ -1,4 +1,4 @@
-"""The fence around a run directory: of all jobs that want to carry out a run one does, and what is done stays done.
+"""The claim to a run: of all jobs that want to carry it out one does, and what is done stays done.
 
 A run may be in the hands of several jobs: a submission whose answer got lost was made twice, somebody submitted job.sh
 by hand, the scheduler restarted a job because a node or a daemon died, a run that was given up goes on after all. So an
@@ -53,7 +53,7 @@ _INTERRUPTED = 128 + 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Times of the fence in seconds: between heartbeats, of a silence that means death, and between looks."""
+    """Times in seconds: between heartbeats, of a silence that means death, and between looks."""
 
     beat_s: float = 20.0
     silence_s: float = AGENT_SILENCE_S
@@ -205,7 +205,7 @@ def _signalled() -> Left:
 
 @dataclass(slots=True)
 class _Gate:
-    """One agent before the fence."""
+    """One agent that wants to carry out a run."""
 
     turn: Turn
     ours: JobStart

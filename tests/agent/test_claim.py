@@ -9,13 +9,12 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hpcml.agent.assignment import read_turn
-from hpcml.agent.fence import Hold, Left, Pace, enter
+from hpcml.agent.claim import Hold, Left, Pace, enter
 from hpcml.agent.signals import Inbox
 from hpcml.model.state import State
 from hpcml.runs.cancellation import is_cancelled, mark_cancelled
@@ -240,29 +239,6 @@ def test_where_the_first_node_leaves_the_others_leave(make_run: MakeRun) -> None
     assert (first.returncode, late.wait(timeout=300)) == (0, 0)
     assert len(told(run_dir, "attempt_started")) == 2
     assert len(told(run_dir, "attempt_left")) == 1
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda claim: claim.write_bytes(b"\xff{"),
-        lambda claim: claim.write_text("[" * 100_000),
-        lambda claim: claim.write_text('{"hostname": "x", "pid": -1, "job_id": [], "array_index": "no"}'),
-        lambda claim: claim.mkdir(),
-        os.mkfifo,
-        lambda claim: claim.symlink_to("/dev/zero"),
-    ],
-    ids=["bytes", "nested", "values", "folder", "pipe", "device"],
-)
-def test_a_damaged_claim_is_one_of_somebody_unknown(make_run: MakeRun, damage: Callable[[Path], object]) -> None:
-    run_dir = make_run("pass")
-    run_dir.claim(0).parent.mkdir()
-    damage(run_dir.claim(0))
-
-    entered = decide(run_dir)
-
-    assert isinstance(entered, Hold)
-    assert entered.attempt == 1
 
 
 def test_no_log_or_journal_holds_up_who_looks_for_a_sign_of_life(make_run: MakeRun) -> None:
