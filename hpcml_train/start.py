@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Mapping, NoReturn
+from collections.abc import Mapping
+from typing import NoReturn
 
 from hpcml_client.client import Client, connect
 from hpcml_train.errors import DatasetError, NoGpuError, RecipeError, TrainingFailed

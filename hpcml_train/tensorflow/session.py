@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from hpcml_client.checkpoints import Checkpoints, Saved
+from hpcml_client.client import Client
 from hpcml_train import loop
 from hpcml_train.errors import RecipeError
 from hpcml_train.loop import StepEnd, Work
 from hpcml_train.progress import digest, read_arrays, write_arrays
+from hpcml_train.task import Task
+from hpcml_train.tensorflow.arithmetic import Arithmetic
 from hpcml_train.tensorflow.flops import count_step
 from hpcml_train.tensorflow.recipe import Batch, Recipe
-
-if TYPE_CHECKING:
-    from hpcml_client.checkpoints import Checkpoints, Saved
-    from hpcml_client.client import Client
-    from hpcml_train.task import Task
-    from hpcml_train.tensorflow.arithmetic import Arithmetic
 
 Indices = Any  # numpy.ndarray of int64, which old NumPys cannot say
 _MIB = 1 << 20
@@ -91,7 +90,9 @@ class TensorflowTraining(loop.Training):
         """Load all variables, whichever strategy trained them: replicas hold the same."""
         variables = self._variables()
         shapes = [tuple(variable.shape) for variable in variables]
-        for variable, array in zip(variables, read_arrays(saved, "variable", shapes, self._arithmetic.precision)):  # noqa: B905 - Python 3.8
+        for variable, array in zip(
+            variables, read_arrays(saved, "variable", shapes, self._arithmetic.precision), strict=True
+        ):
             kept_in = tf.as_dtype(variable.dtype).as_numpy_dtype
             variable.assign(array if array.dtype == kept_in else array.view(kept_in))
 
@@ -110,7 +111,7 @@ class TensorflowTraining(loop.Training):
         """Return what writes all variables."""
         return self._write
 
-    def memory(self) -> List[Mapping[str, object]]:
+    def memory(self) -> list[Mapping[str, object]]:
         """Return the peak of allocated memory, evaluations included; unknown on a CPU."""
         device = self._arithmetic.device
         known = device.type == "cuda"
@@ -127,18 +128,18 @@ class TensorflowTraining(loop.Training):
         with self._examination.of(self._model) as examined:
             yield from self.recipe.results(examined).items()
 
-    def parts(self, indices: Indices, share: int) -> List[Batch]:
+    def parts(self, indices: Indices, share: int) -> list[Batch]:
         """Return the samples of replica *share* in a step, in the parts that it computes one after the other."""
         mine = np.split(indices, self.shares)[share]
         return [self.recipe.batch(part) for part in np.split(mine, self.task.accumulate)]
 
-    def update(self, parts: List[Batch]) -> tf.Tensor:
+    def update(self, parts: list[Batch]) -> tf.Tensor:
         """Do this replica's share of a step, inside a graph; return the mean loss of its samples.
 
         Keras' optimisers add up the gradients of all replicas, so that each is divided by their number first.
         """
         model, optimizer = self._model, self._optimizer
-        losses: List[Any] = []
+        losses: list[Any] = []
         total: Any = None
         for batch in parts:
             with tf.GradientTape() as tape:
@@ -146,19 +147,19 @@ class TensorflowTraining(loop.Training):
                 scaled = optimizer.scale_loss(loss / (self.shares * len(parts)))
             # dense: an embedding's lists the rows that were looked up, one of them as often as it was
             gradients = list(map(tf.convert_to_tensor, tape.gradient(scaled, model.trainable_variables)))
-            total = gradients if total is None else [one + other for one, other in zip(total, gradients)]  # noqa: B905
+            total = gradients if total is None else [one + other for one, other in zip(total, gradients, strict=True)]
             losses.append(tf.cast(loss, tf.float64))
         optimizer.apply(self.summed(total), model.trainable_variables)
         return tf.add_n(losses) / len(losses)
 
-    def summed(self, tensors: List[Any]) -> List[Any]:
+    def summed(self, tensors: list[Any]) -> list[Any]:
         """Return the sums of *tensors* over the processes, where `tf.distribute` does not add them up by itself."""
         return tensors
 
     def _write(self, path: str) -> None:
         write_arrays(path, "variable", map(np.asarray, self._variables()), self._arithmetic.precision)
 
-    def _variables(self) -> List[Any]:
+    def _variables(self) -> list[Any]:
         return [*self._model.variables, *self._optimizer.variables]  # of the model also the state of its random numbers
 
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
+from hpcml_client.checkpoints import Checkpoints
+from hpcml_client.client import Client
 from hpcml_train import loop
 from hpcml_train.errors import RecipeError, first_line, out_of_memory
 from hpcml_train.loop import StepClock, StepEnd
 from hpcml_train.progress import sample_orders
+from hpcml_train.task import Task
+from hpcml_train.tensorflow.arithmetic import Arithmetic
 from hpcml_train.tensorflow.recipe import Recipe
 from hpcml_train.tensorflow.session import TensorflowTraining
 from hpcml_train.tensorflow.strategies import Team, form
-
-if TYPE_CHECKING:
-    from hpcml_client.checkpoints import Checkpoints
-    from hpcml_client.client import Client
-    from hpcml_train.task import Task
-    from hpcml_train.tensorflow.arithmetic import Arithmetic
 
 
 def train(run: Client, task: Task, checkpoints: Checkpoints, make: Callable[[Task, Arithmetic], Recipe]) -> bool:
@@ -72,7 +71,7 @@ class SynchronousTraining(TensorflowTraining):
             lambda value: self.summed([strategy.reduce("SUM", strategy.run(tf.identity, (value,)), axis=None)])[0]
         )
 
-    def summed(self, tensors: List[Any]) -> List[Any]:
+    def summed(self, tensors: list[Any]) -> list[Any]:
         """Return the sums over all processes of Horovod; other strategies have added up already."""
         return tensors if self._team.horovod is None else self._team.horovod.summed(tensors)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import distributed, nn
@@ -11,12 +12,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
 from hpcml_train.torch.stages import shared
 from hpcml_train.torch.team import Team, Twin, random_state, set_random_state
-
-if TYPE_CHECKING:
-    from hpcml_train.torch.arithmetic import Arithmetic
-    from hpcml_train.torch.recipe import Recipe
 
 
 class Sharded(Team):
@@ -45,22 +44,22 @@ class Sharded(Team):
         mine = sum(cast("DTensor", parameter).to_local().numel() for parameter in self.module.parameters())
         return {"backend": distributed.get_backend(), "layers": self._layers, "parameters_of_rank0": mine}
 
-    def part(self, *, is_last: bool) -> ContextManager[Any]:
+    def part(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         """Exchange gradients after the last part only; until then each rank keeps them whole."""
         self._sharded.set_requires_gradient_sync(is_last)
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[Optional[nn.Module]]:
+    def whole(self) -> Iterator[nn.Module | None]:
         """Gather the weights into the first rank's twin of the model, which lies in host memory meanwhile."""
         with self._twin.holding(self.weights()) as model:
             yield model
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Gather the weights."""
-        return cast("Dict[str, torch.Tensor]", _gathered(self.module.state_dict(), keep=self._rank == 0))
+        return cast("dict[str, torch.Tensor]", _gathered(self.module.state_dict(), keep=self._rank == 0))
 
-    def state(self, optimizer: torch.optim.Optimizer) -> Dict[str, Any]:
+    def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Gather the weights and what the optimiser remembers."""
         remembered = _gathered(optimizer.state_dict(), keep=self._rank == 0)
         return {"model": self.weights(), "optimizer": remembered, **random_state(self.devices)}
@@ -85,7 +84,7 @@ class Sharded(Team):
         set_random_state(state, self.devices)
 
 
-def _alone(layers: Sequence[nn.Module]) -> List[nn.Module]:
+def _alone(layers: Sequence[nn.Module]) -> list[nn.Module]:
     """Return those of *layers* that learn, and share nothing: what is shared stays whole as long as any needs it."""
     common = shared([[layer] for layer in layers])
     learned = ((layer, list(layer.parameters())) for layer in layers)

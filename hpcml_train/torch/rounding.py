@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Mapping, NamedTuple, Optional
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 
@@ -50,7 +51,7 @@ def round_mantissa(x: torch.Tensor, bits: int, rounding: str = "rne") -> torch.T
     return y if bool(torch.isfinite(x.sum())) else torch.where(torch.isnan(x), x, y)
 
 
-def quantise(x: torch.Tensor, name: str, *, rounding: Optional[str] = None, saturate: bool = False) -> torch.Tensor:
+def quantise(x: torch.Tensor, name: str, *, rounding: str | None = None, saturate: bool = False) -> torch.Tensor:
     """Return the values of format *name* nearest to float32 *x*, stored as float32; overflow is infinite or clamped.
 
     *rounding* defaults to rna for TF32, which is what PTX's ``cvt.rna.tf32.f32`` and CUTLASS do, else to rne.

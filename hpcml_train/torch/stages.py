@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,10 +12,10 @@ from torch import nn
 from hpcml_train.errors import RecipeError
 from hpcml_train.torch.team import Team
 
-Stage = List[nn.Module]
+Stage = list[nn.Module]
 
 
-def cut(model: nn.Module, layers: Sequence[nn.Module], count: int, strategy: str) -> List[Stage]:
+def cut(model: nn.Module, layers: Sequence[nn.Module], count: int, strategy: str) -> list[Stage]:
     """Return *count* stages of the *layers* of *model*, in their order; the largest is as small as can be.
 
     Sizes are numbers of parameters. Raises `RecipeError` where *layers* are not the whole model, or too few.
@@ -39,18 +40,18 @@ def parameters(stage: Stage) -> int:
     return sum(parameter.numel() for parameter in nn.ModuleList(stage).parameters())
 
 
-def shared(stages: Sequence[Stage]) -> Dict[nn.Parameter, List[int]]:
+def shared(stages: Sequence[Stage]) -> dict[nn.Parameter, list[int]]:
     """Return the parameters that several *stages* use, and the numbers of these stages."""
-    users: Dict[nn.Parameter, List[int]] = {}
+    users: dict[nn.Parameter, list[int]] = {}
     for number, stage in enumerate(stages):
         for parameter in nn.ModuleList(stage).parameters():
             users.setdefault(parameter, []).append(number)
     return {parameter: numbers for parameter, numbers in users.items() if len(numbers) > 1}
 
 
-def _units(layers: Sequence[nn.Module]) -> List[Stage]:
+def _units(layers: Sequence[nn.Module]) -> list[Stage]:
     """Return *layers* in groups of which each learns something: what learns nothing goes with what is before it."""
-    units: List[Stage] = []
+    units: list[Stage] = []
     begun: Stage = []  # before the first layer that learns
     for layer in layers:
         learns = any(True for _ in layer.parameters())
@@ -62,9 +63,9 @@ def _units(layers: Sequence[nn.Module]) -> List[Stage]:
     return units
 
 
-def _split(sizes: Sequence[int], count: int) -> List[Tuple[int, int]]:
+def _split(sizes: Sequence[int], count: int) -> list[tuple[int, int]]:
     """Return *count* ranges of *sizes* that follow each other, none empty, whose largest sum is the smallest."""
-    best: Dict[Tuple[int, int], Tuple[int, int]] = {(0, 0): (0, 0)}  # (ranges, end) -> (largest sum, begin of the last)
+    best: dict[tuple[int, int], tuple[int, int]] = {(0, 0): (0, 0)}  # (ranges, end) -> (largest sum, begin of the last)
     for ranges in range(1, count + 1):
         for end in range(ranges, len(sizes) + 1):
             known = [begin for begin in range(ranges - 1, end) if (ranges - 1, begin) in best]
@@ -87,7 +88,7 @@ class ModelParallel(Team):
         self.devices = list(devices)
         self._clocks = [_StageClock(device) for device in devices]
         # The last first: what stages share lies where it is used first, and the others fetch it.
-        for stage, device, clock in reversed(list(zip(stages, devices, self._clocks))):  # noqa: B905 - not in Python 3.8
+        for stage, device, clock in reversed(list(zip(stages, devices, self._clocks, strict=True))):
             for layer in stage:
                 layer.to(device)
             _put_in_front(stage[0], device, clock)
@@ -103,7 +104,7 @@ class ModelParallel(Team):
         return {
             "stages": [
                 {"device": str(device), "parameters": parameters(stage)}
-                for stage, device in zip(self._stages, self.devices)  # noqa: B905 - not in Python 3.8
+                for stage, device in zip(self._stages, self.devices, strict=True)
             ]
         }
 
@@ -114,7 +115,7 @@ class _StageClock:
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self._device = device
-        self._spans: List[Tuple[Any, Any]] = []
+        self._spans: list[tuple[Any, Any]] = []
         self._began: Any = None
 
     def begin(self) -> None:
@@ -140,7 +141,7 @@ class _StageClock:
 
 
 def _put_in_front(layer: nn.Module, device: torch.device, clock: _StageClock) -> None:
-    def arrive(module: nn.Module, args: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
+    def arrive(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         moved = tuple(move(arg, device) for arg in args)
         if module.training:
             clock.begin()
