@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -19,7 +18,7 @@ from torch import distributed, nn
 from hpcml_client.client import Client
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import by_mpi
-from hpcml_train.torch.team import Team
+from hpcml_train.torch.team import Stopwatch, Team
 
 if not hasattr(hvd, "init"):  # it has printed why, and goes on
     raise ImportError("Horovod is here, but was not built for this torch")
@@ -51,6 +50,7 @@ class Averaged(Team):
 
     def __init__(self, module: nn.Module, device: torch.device, *, world_size: int) -> None:
         super().__init__(module, device, world_size=world_size)
+        self._watch = Stopwatch(device)
         self._is_last = False  # part of a batch
         self._handles: list[int] = []  # of what is on its way
         self._began: Any = None
@@ -75,9 +75,7 @@ class Averaged(Team):
 
         From the moment that all gradients of this rank are computed until those of all ranks are averaged.
         """
-        if self.devices[0].type == "cuda":
-            return {"communication_time_s": self._began.elapsed_time(self._ended) / 1000}
-        return {"communication_time_s": self._ended - self._began}
+        return {"communication_time_s": self._watch.seconds(self._began, self._ended)}
 
     def restore(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
         """Take up what `state` returned, as the first rank has read it."""
@@ -100,10 +98,10 @@ class Averaged(Team):
     def _averaged(self) -> Iterator[None]:
         self._is_last = True
         yield
-        self._began = self._now()
+        self._began = self._watch.now()
         for handle in self._handles:
             hvd.synchronize(handle)
-        self._ended = self._now()
+        self._ended = self._watch.now()
         self._handles.clear()
         self._is_last = False
 
@@ -114,13 +112,6 @@ class Averaged(Team):
                 self._handles.append(hvd.allreduce_async_(flat, name=f"gradient.{name}", op=hvd.Average))
 
         return hand_over
-
-    def _now(self) -> Any:  # noqa: ANN401 - a moment of the device
-        if self.devices[0].type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
-        event.record(torch.cuda.current_stream(self.devices[0]))
-        return event
 
 
 def _meet(run: Client) -> None:

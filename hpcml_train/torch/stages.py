@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 
 from hpcml_train.errors import RecipeError
-from hpcml_train.torch.team import Team
+from hpcml_train.torch.team import Stopwatch, Team
 
 Stage = list[nn.Module]
 
@@ -110,34 +109,24 @@ class ModelParallel(Team):
 
 
 class _StageClock:
-    """Times the forward passes of a stage in training; on a GPU by events, so that nothing waits for it."""
+    """Times the forward passes of a stage in training."""
 
     def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        self._device = device
+        self._watch = Stopwatch(device)
         self._spans: list[tuple[Any, Any]] = []
         self._began: Any = None
 
     def begin(self) -> None:
-        self._began = self._now()
+        self._began = self._watch.now()
 
     def ended(self, module: nn.Module, *_: object) -> None:
         if module.training:
-            self._spans.append((self._began, self._now()))
+            self._spans.append((self._began, self._watch.now()))
 
     def take_s(self) -> float:
         """Return the seconds since it was asked last; ask once the device has finished."""
         spans, self._spans = self._spans, []
-        if self._on_gpu:
-            return float(sum(began.elapsed_time(ended) for began, ended in spans) / 1000)
-        return float(sum(ended - began for began, ended in spans))
-
-    def _now(self) -> Any:  # noqa: ANN401 - a moment of the device
-        if not self._on_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+        return sum(self._watch.seconds(began, ended) for began, ended in spans)
 
 
 def _put_in_front(layer: nn.Module, device: torch.device, clock: _StageClock) -> None:

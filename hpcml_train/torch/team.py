@@ -198,6 +198,25 @@ def set_random_state(state: Mapping[str, Any], devices: Sequence[torch.device]) 
             torch.cuda.set_rng_state(saved, device)
 
 
+class Stopwatch:
+    """Moments of a device; on a GPU they are events in the stream that computes, so that nothing waits for them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def now(self) -> Any:  # noqa: ANN401 - a moment of the device
+        """Return the moment at which the device has done all that it was given so far."""
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def seconds(self, began: Any, ended: Any) -> float:  # noqa: ANN401 - two moments
+        """Return the seconds between two moments; ask once the device has finished."""
+        return float(began.elapsed_time(ended)) / 1000 if self._device.type == "cuda" else float(ended - began)
+
+
 class _Waiting:
     """Notes when this rank has computed its last gradient, and when those of all ranks are there.
 
@@ -207,7 +226,7 @@ class _Waiting:
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self._device = device
+        self._watch = Stopwatch(device)
         self._learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._hooks: dict[torch.Tensor, Any] = {}
         self._last: torch.Tensor | None = None  # the parameter whose gradient came last
@@ -220,7 +239,7 @@ class _Waiting:
         """Watch one backward pass; DDP lets it end when the gradients of all ranks are there."""
         self._began = None
         yield
-        self._ended = self._now()
+        self._ended = self._watch.now()
         if self._began is None:  # another graph than in the step before, without the parameter that was last
             self._listen()
         elif len(self._hooks) > 1:  # the first step: from now on only the last one calls us
@@ -233,9 +252,7 @@ class _Waiting:
         """Return the time between the two, or None where it was missed."""
         if self._began is None:
             return None
-        if self._device.type == "cuda":
-            return float(self._began.elapsed_time(self._ended)) / 1000
-        return float(self._ended - self._began)
+        return self._watch.seconds(self._began, self._ended)
 
     def _listen(self) -> None:
         for parameter in self._learned:
@@ -246,11 +263,4 @@ class _Waiting:
 
     def _has_gradient(self, parameter: torch.Tensor) -> None:
         self._last = parameter
-        self._began = self._now()
-
-    def _now(self) -> Any:  # noqa: ANN401 - a moment of the device
-        if self._device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+        self._began = self._watch.now()
