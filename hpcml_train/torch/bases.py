@@ -56,7 +56,8 @@ class Classification(Recipe):
 class NextToken(Recipe):
     """Sequences whose tokens are guessed: batches are the model's inputs, and last the labels.
 
-    Set `held_out`, too, or say other `facts`. Labels are of the last tokens that the model answers for; where there are fewer of them, the first are not asked.
+    Set `held_out`, too, or say other `facts`. Labels are of the last tokens that the model answers for; where there are
+    fewer of them, the first are not asked.
     """
 
     held_out: int  # sequences to validate on

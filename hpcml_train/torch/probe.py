@@ -152,7 +152,7 @@ def _name_of_full_precision(compute: Multiply, layer: torch.nn.Module) -> str:
         x[at, at] = weight[at, at] = value
         x[at, at + len(_LEAVES_OUT)], weight[at, at + len(_LEAVES_OUT)] = -1, 1
     lacking = (x @ weight.T - product(x, weight)).diagonal()
-    for (name, (_, missing)), lack in zip(_LEAVES_OUT.items(), lacking.tolist(), strict=True):
+    for (name, (_, missing)), lack in zip(_LEAVES_OUT.items(), lacking.tolist(), strict=False):
         if abs(lack - missing) < abs(missing) / 8:
             return name
     return "fp32"

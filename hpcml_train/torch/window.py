@@ -122,6 +122,8 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
 
     def __torch_dispatch__(self, func: Operation, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         kwargs = kwargs or {}
+        if any(kind.__name__ == "FakeTensor" for kind in types):
+            return func(*args, **kwargs)  # shapes alone, as FSDP's tensors ask for them: nothing is computed
         if any(kind not in (torch.Tensor, torch.nn.Parameter) for kind in types):
             return NotImplemented  # a subclass computes by operations of plain tensors, which are seen then
         if self.is_closed or self._is_paused:

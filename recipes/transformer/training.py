@@ -45,15 +45,12 @@ class LanguageModelling(NextToken):
     unasked = UNASKED
 
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
-        strategy = task.choose(
-            "strategy", ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel")
-        )
         self._shape = shape = Shape(**task.options)
         self._seed = task.seed
-        if shape.kind == "encoder_decoder" and strategy in ("pipeline", "model_parallel"):
+        if shape.kind == "encoder_decoder" and task.strategy in ("pipeline", "model_parallel"):
             raise RecipeError(
-                f"strategy={strategy}: all decoders of model.options.kind=encoder_decoder look at the last encoder's "
-                "output, and stages hand on one tensor: choose decoder or encoder"
+                f"strategy={task.strategy}: all decoders of model.options.kind=encoder_decoder look at the last "
+                "encoder's output, and stages hand on one tensor: choose decoder or encoder"
             )
         self._batches = Batches(task, shape, arithmetic.device)
         self.samples = len(self._batches)
