@@ -64,7 +64,7 @@ class Sharded(Team):
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Gather the weights."""
-        return get_model_state_dict(self.module, options=_WHOLE)
+        return cast("dict[str, torch.Tensor]", get_model_state_dict(self.module, options=_WHOLE))
 
     def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Gather the weights and what the optimiser remembers."""

@@ -164,7 +164,9 @@ if __name__ == "__main__":
     assert record.incomplete is None
 
 
-def test_a_step_that_is_compiled_whole_is_unknown_and_brings_no_word_of_the_compiler(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_step_that_is_compiled_whole_is_unknown_and_brings_no_word_of_the_compiler(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     compiled = f"""HALF = False{NET}
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -27,10 +27,32 @@ assert not foreign, foreign
 """
 
 
-def find_python310() -> str | None:
+def find_python(version: str) -> str | None:
     # pyenv's versions first: its python3.10 on PATH is a shim that may lead nowhere
-    known = [*map(str, (Path.home() / ".pyenv" / "versions").glob("3.10.*/bin/python")), shutil.which("python3.10")]
-    return next((path for path in known if path), None)
+    here = (Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python")
+    return next((path for path in (*map(str, here), shutil.which(f"python{version}")) if path), None)
+
+
+def find_python310() -> str | None:
+    return find_python("3.10")
+
+
+def test_the_writer_of_journals_is_still_read_by_python_3_8(tmp_path: Path) -> None:
+    python = find_python("3.8")  # of old images on dgx2 and bridges, which report by this file alone
+    if python is None:
+        pytest.skip("no python3.8 on this machine")
+    script = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from journal import JournalWriter
+with JournalWriter.open(sys.argv[2], run="r", writer="rank0") as journal:
+    journal.metrics(1, {"loss": 0.5})
+"""
+
+    subprocess.run([python, "-W", "error", "-c", script, _PACKAGE, tmp_path], check=True)
+
+    (path,) = tmp_path.iterdir()
+    assert [type(record) for record in read_journal(path).records] == [Metrics]
 
 
 def test_the_client_runs_on_python_3_10_with_nothing_but_the_standard_library(tmp_path: Path) -> None:
