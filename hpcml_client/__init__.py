@@ -1,4 +1,4 @@
-"""What a program inside a run may import: standard library only, Python 3.8 and newer.
+"""What a program inside a run may import: standard library only, Python 3.10 and newer.
 
 ``run = hpcml_client.connect()`` is the whole of it for most programs (docs/your-own-program.md).
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any
 
 from accelerate.tracking import GeneralTracker, on_main_process
 
@@ -17,7 +17,7 @@ class HpcmlTracker(GeneralTracker):
     requires_logging_directory = False
     main_process_only = True
 
-    def __init__(self, run: Optional[Client] = None) -> None:
+    def __init__(self, run: Client | None = None) -> None:
         super().__init__()
         self._run = run or connect()
 
@@ -27,12 +27,12 @@ class HpcmlTracker(GeneralTracker):
         return self._run
 
     @on_main_process
-    def store_init_configuration(self, values: Dict[str, Any]) -> None:
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Report the *config* of ``init_trackers`` as an event."""
         self._run.event("config", **{str(key): value for key, value in values.items()})
 
     @on_main_process
-    def log(self, values: Dict[str, Any], step: Optional[int] = None, **_: object) -> None:
+    def log(self, values: dict[str, Any], step: int | None = None, **_: object) -> None:
         """Report *values* at *step*; called by the Accelerator."""
         report_row(self._run, values, step)
 

@@ -6,7 +6,8 @@ import contextlib
 import os
 import re
 import shutil
-from typing import Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 _NAME = re.compile(r"step(\d+)-attempt(\d+)(?:-rank(\d+)of(\d+))?")
 _UNFINISHED = re.compile(r"\.step\d+-attempt(\d+)\.rank(\d+)\.(?:new|old).*")  # `.*`: some writers add .npy
@@ -16,8 +17,8 @@ _ALONE = (0, 1)  # the rank and the number of ranks where one file holds everyth
 class _Found(NamedTuple):
     """One complete file or directory of a checkpoint."""
 
-    age: Tuple[int, int]  # (attempt, step): the newest is the greatest
-    part: Tuple[int, int]  # (rank, number of ranks)
+    age: tuple[int, int]  # (attempt, step): the newest is the greatest
+    part: tuple[int, int]  # (rank, number of ranks)
     name: str
 
 
@@ -47,7 +48,7 @@ class CheckpointFiles:
         self._part = (rank, world_size) if sharded else _ALONE
         self._keep = keep
 
-    def write(self, step: int, write: Callable[[str], object]) -> Tuple[str, int]:
+    def write(self, step: int, write: Callable[[str], object]) -> tuple[str, int]:
         """Call *write* with a path; return the final path and its bytes once it is on the disk.
 
         Raises what *write* raises.
@@ -69,7 +70,7 @@ class CheckpointFiles:
         _sync(self.directory)
         return path, size
 
-    def newest(self) -> Optional[Tuple[str, int]]:
+    def newest(self) -> tuple[str, int] | None:
         """Return path and step of the newest complete checkpoint, or None."""
         whole = self._complete()
         if not whole:
@@ -99,15 +100,15 @@ class CheckpointFiles:
                     self._retire(self._path(found.name), found.age)
             self._remove_unfinished()
 
-    def _complete(self) -> Set[Tuple[int, int]]:
+    def _complete(self) -> set[tuple[int, int]]:
         """Return (attempt, step) of the checkpoints of which all parts are there."""
-        ranks: Dict[Tuple[int, int], Set[int]] = {}
+        ranks: dict[tuple[int, int], set[int]] = {}
         for found in self._list():
             if found.part[1] == self._part[1]:
                 ranks.setdefault(found.age, set()).add(found.part[0])
         return {age for age, there in ranks.items() if len(there) == self._part[1]}
 
-    def _list(self) -> List[_Found]:
+    def _list(self) -> list[_Found]:
         listed = []
         for name in self._names():
             match = _NAME.fullmatch(name)
@@ -117,21 +118,21 @@ class CheckpointFiles:
                 listed.append(_Found((int(attempt), int(step)), part, name))
         return listed
 
-    def _names(self) -> List[str]:
+    def _names(self) -> list[str]:
         try:
             return os.listdir(self.directory)
         except FileNotFoundError:
             return []
 
     def _name(self, step: int, attempt: int) -> str:
-        name = "step%d-attempt%d" % (step, attempt)
-        return name if self._part == _ALONE else name + "-rank%dof%d" % self._part
+        name = f"step{step}-attempt{attempt}"
+        return name if self._part == _ALONE else "{}-rank{}of{}".format(name, *self._part)
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
     def _hidden(self, step: int, attempt: int, why: str) -> str:
-        return ".step%d-attempt%d.rank%d.%s" % (step, attempt, self._rank, why)
+        return f".step{step}-attempt{attempt}.rank{self._rank}.{why}"
 
     def _remove_unfinished(self) -> None:
         """Delete what this rank, in this or an earlier attempt, began and did not finish."""
@@ -140,7 +141,7 @@ class CheckpointFiles:
             if match and int(match.group(2)) == self._rank and int(match.group(1)) <= self._attempt:
                 _remove(self._path(name))
 
-    def _retire(self, path: str, age: Tuple[int, int]) -> None:
+    def _retire(self, path: str, age: tuple[int, int]) -> None:
         """Rename, then delete a checkpoint, so that it is never seen half deleted."""
         attempt, step = age
         aside = self._path(self._hidden(step, attempt, "old"))

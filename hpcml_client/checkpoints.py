@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, NamedTuple, NoReturn, Optional, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from hpcml_client.checkpoint_files import CheckpointFiles
 
@@ -63,10 +64,10 @@ class Checkpoints:
     def __init__(
         self,
         client: Reporting,
-        files: Optional[CheckpointFiles],
+        files: CheckpointFiles | None,
         *,
-        every_steps: Optional[int] = None,
-        every_s: Optional[float] = None,
+        every_steps: int | None = None,
+        every_s: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         for name, value in (("every_steps", every_steps), ("every_s", every_s)):
@@ -86,7 +87,7 @@ class Checkpoints:
             self._notice.listen()
 
     @property
-    def directory(self) -> Optional[str]:
+    def directory(self) -> str | None:
         """The folder of the checkpoints; None where they are off."""
         return self._files.directory if self._files else None
 
@@ -126,7 +127,7 @@ class Checkpoints:
         self._answered = self._answered or asked
         return True
 
-    def latest(self) -> Optional[Saved]:
+    def latest(self) -> Saved | None:
         """Return the newest complete checkpoint of this run, of whichever attempt; None where there is none.
 
         Call it before the first step, and before ranks exchange messages, so that all find the same.
@@ -194,10 +195,10 @@ def _say(message: str) -> None:
 class _Notice:
     """Catches SIGUSR1 and SIGTERM from `listen` until `stop`, so that they no longer end the program."""
 
-    def __init__(self, when_given: Optional[Callable[[], object]] = None) -> None:
+    def __init__(self, when_given: Callable[[], object] | None = None) -> None:
         self.given = False
         self._when_given = when_given  # called in the signal handler
-        self._before: Dict[int, Any] = {}  # by signal: the handler that was there
+        self._before: dict[int, Any] = {}  # by signal: the handler that was there
 
     def listen(self) -> None:
         """Install the handlers; raises `RuntimeError` outside of the main thread, where Python cannot."""

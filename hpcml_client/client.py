@@ -14,28 +14,18 @@ import json
 import operator
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from typing import (
-    TYPE_CHECKING,
     Any,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
-    Optional,
     Protocol,
-    Sequence,
     SupportsFloat,
-    Tuple,
-    Union,
     cast,
 )
 
 from hpcml_client.checkpoint_files import CheckpointFiles
 from hpcml_client.checkpoints import Checkpoints
 from hpcml_client.journal import JournalWriter
-
-if TYPE_CHECKING:
-    from typing import Self
 
 # (rank, world size, local rank) as different launchers say it; all three are taken from the same launcher
 _BY_LAUNCHER = (
@@ -83,22 +73,22 @@ class Client:
     def __init__(
         self,
         *,
-        journal: Optional[JournalWriter] = None,
-        run_dir: Optional[str] = None,
-        config: Optional[Mapping[str, Any]] = None,
-        precision: Optional[str] = None,
-        ranks: Optional[Ranks] = None,
+        journal: JournalWriter | None = None,
+        run_dir: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        precision: str | None = None,
+        ranks: Ranks | None = None,
         attempt: int = 0,
     ) -> None:
-        self.config: Dict[str, Any] = dict(config or {})
+        self.config: dict[str, Any] = dict(config or {})
         self.run_dir = run_dir
         self.attempt = attempt
         self.rank, self.world_size, self.local_rank = ranks or Ranks()
         self._precision = precision
         self._journal = journal
-        self._next_step: Dict[str, int] = {}
-        self._checkpoints: List[Checkpoints] = []
-        self._observers: List[Observer] = []
+        self._next_step: dict[str, int] = {}
+        self._checkpoints: list[Checkpoints] = []
+        self._observers: list[Observer] = []
 
     @property
     def precision(self) -> str:
@@ -112,14 +102,14 @@ class Client:
         plan: Mapping[str, Any] = self.config.get("plan") or {}
         return str(plan.get("numerics") or "auto")
 
-    def metric(self, name: str, value: object, step: Optional[int] = None) -> None:
+    def metric(self, name: str, value: object, step: int | None = None) -> None:
         """Report one number; without *step* the values of a name are numbered from 0.
 
         Raises as `metrics` does.
         """
         self.metrics({name: value}, step)
 
-    def metrics(self, values: Mapping[str, object], step: Optional[int] = None) -> None:
+    def metrics(self, values: Mapping[str, object], step: int | None = None) -> None:
         """Report the numbers of one step as one line of the journal.
 
         A value is whatever ``float()`` takes, tensors of one element too; nan and infinity are kept. Without *step* it
@@ -153,7 +143,7 @@ class Client:
         """Report a remark for whoever reads the run."""
         self.event("note", text=str(text))
 
-    def artifact(self, path: Union[str, "os.PathLike[str]"], kind: Optional[str] = None) -> None:
+    def artifact(self, path: str | os.PathLike[str], kind: str | None = None) -> None:
         """Report a file that this run made, with its size and SHA-256; raises `FileNotFoundError` where there is none.
 
         *kind* is a word of your own, e.g. "model".
@@ -184,7 +174,7 @@ class Client:
         """Have *observer* closed before this client is, and told which step is the last one."""
         self._observers.append(observer)
 
-    def apply_precision(self, framework: Optional[str] = None) -> Any:  # noqa: ANN401 - a framework's Arithmetic
+    def apply_precision(self, framework: str | None = None) -> Any:  # noqa: ANN401 - a framework's Arithmetic
         """Set the framework's switches for this run's precision, measure what they do, and report both.
 
         Returns the `Arithmetic` of the framework ("torch", "tensorflow", "jax" or "numpy"); without *framework* that of
@@ -205,11 +195,11 @@ class Client:
     def checkpoints(
         self,
         *,
-        every_steps: Optional[int] = None,
-        every_s: Optional[float] = None,
+        every_steps: int | None = None,
+        every_s: float | None = None,
         keep: int = 2,
         sharded: bool = False,
-        by_hand: Optional[Union[str, "os.PathLike[str]"]] = None,
+        by_hand: str | os.PathLike[str] | None = None,
     ) -> Checkpoints:
         """Catch SIGUSR1 and SIGTERM from now on, and return the object that saves and finds checkpoints.
 
@@ -259,14 +249,14 @@ class Client:
         if self._journal is not None:
             self._journal.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def connect(environ: Optional[Mapping[str, str]] = None) -> Client:
+def connect(environ: Mapping[str, str] | None = None) -> Client:
     """Return the client of the run that this process belongs to, by its environment (HPCML_RUN_DIR, HPCML_CONFIG ...).
 
     *environ* defaults to ``os.environ``; without HPCML_RUN_DIR the client writes nothing. Raises `RuntimeError` where a
@@ -302,7 +292,7 @@ def _ends_by_itself() -> bool:
     return process is None or process.parent_process() is None
 
 
-def ranks_by_launcher(env: Mapping[str, str]) -> Optional[Ranks]:
+def ranks_by_launcher(env: Mapping[str, str]) -> Ranks | None:
     """Return what an MPI launcher (mpirun, mpiexec, srun, flux run) has told this process in *env*; None: nothing.
 
     Variables that hpcml or torchrun sets are not looked at. Raises `ValueError` for one that is no integer or no rank.
@@ -315,7 +305,7 @@ def ranks_of(env: Mapping[str, str]) -> Ranks:
     return _ranks_by(_LAUNCHERS, env) or Ranks()
 
 
-def _ranks_by(launchers: Sequence[Tuple[str, str, str]], env: Mapping[str, str]) -> Optional[Ranks]:
+def _ranks_by(launchers: Sequence[tuple[str, str, str]], env: Mapping[str, str]) -> Ranks | None:
     for rank, world_size, local_rank in launchers:
         # PMI_RANK is what several launchers say: which one it is shows in the variable of the local rank
         is_whole = local_rank in env or not local_rank or rank != "PMI_RANK"
@@ -339,7 +329,7 @@ def _read_int(env: Mapping[str, str], name: str, default: int) -> int:
         raise ValueError(f"{name}={text!r} must be an integer") from None
 
 
-def _read_config(path: Optional[str]) -> Dict[str, Any]:
+def _read_config(path: str | None) -> dict[str, Any]:
     if not path:
         return {}
     try:

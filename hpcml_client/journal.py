@@ -13,12 +13,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from collections.abc import Callable, Mapping
+from typing import Any
 from zlib import crc32
-
-if TYPE_CHECKING:
-    from typing import Self
 
 FORMAT = 1
 VERSION = "0.1.0"
@@ -69,7 +66,7 @@ class JournalWriter:
         self._now = now
         self._t0_unix = time.time()
         self._t0 = now()
-        self._encoded: Dict[str, str] = {}  # metric name -> '"name":'
+        self._encoded: dict[str, str] = {}  # metric name -> '"name":'
         self._warned = False
         self._closed = False
         self._begin_file()
@@ -95,7 +92,7 @@ class JournalWriter:
         return journal
 
     @property
-    def path(self) -> Optional[str]:
+    def path(self) -> str | None:
         """The path of the file; None before it exists."""
         return self._path
 
@@ -105,7 +102,7 @@ class JournalWriter:
         return self._dropped
 
     def metrics(
-        self, step: int, values: Mapping[str, float], *, at: Optional[float] = None, is_counted: bool = False
+        self, step: int, values: Mapping[str, float], *, at: float | None = None, is_counted: bool = False
     ) -> None:
         """Append the *values* of one step as one line; nan and infinities become text, which JSON lacks numbers for.
 
@@ -118,9 +115,9 @@ class JournalWriter:
             text = repr(value) if type(value) is float and value - value == 0.0 else _number(value)
             pairs.append((self._encoded.get(name) or self._encode_name(name)) + text)
         counted = ',"counted":true' if is_counted else ""
-        self._append('"k":"m","i":%d,"v":{%s}%s' % (step, ",".join(pairs), counted), at=at)
+        self._append(f'"k":"m","i":{step:d},"v":{{{",".join(pairs)}}}{counted}', at=at)
 
-    def event(self, name: str, details: Optional[Mapping[str, Any]] = None) -> None:
+    def event(self, name: str, details: Mapping[str, Any] | None = None) -> None:
         """Append an event; details that JSON cannot hold are written as text."""
         self._append(_event_body(name, details or {}), is_synced=name in _SYNCED, is_event=True)
 
@@ -154,7 +151,7 @@ class JournalWriter:
         self._closes = False  # a child may end without closing anything, as those of multiprocessing do
         self._begin_file()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> JournalWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -163,11 +160,11 @@ class JournalWriter:
     def _begin_file(self) -> None:
         # Reentrant: a signal handler may journal while its own thread is in the middle of a record.
         self._lock = threading.RLock()
-        self._fd: Optional[int] = None
-        self._path: Optional[str] = None
+        self._fd: int | None = None
+        self._path: str | None = None
         self._numbers = itertools.count()  # atomic, unlike `+= 1`: a signal handler must not use a number twice
         self._dropped = 0
-        self._kept: List[bytes] = []  # events that there was no room for
+        self._kept: list[bytes] = []  # events that there was no room for
         self._torn = False
         self._header_line = b""
         self._since_header = 0  # bytes; so many more make it worth repeating
@@ -175,9 +172,7 @@ class JournalWriter:
         self._retry_at = 0.0
         self._sync_at = self._now() + _SYNC_EVERY_S
 
-    def _append(
-        self, body: str, *, is_synced: bool = False, is_event: bool = False, at: Optional[float] = None
-    ) -> None:
+    def _append(self, body: str, *, is_synced: bool = False, is_event: bool = False, at: float | None = None) -> None:
         with self._lock:
             now = self._now()
             # What is lost uses up its number: a reader sees a hole, and behind it how many records fell in.
@@ -339,7 +334,7 @@ def _host() -> str:
     return socket.gethostname()
 
 
-_ours: "weakref.WeakSet[JournalWriter]" = weakref.WeakSet()  # of this process
+_ours: weakref.WeakSet[JournalWriter] = weakref.WeakSet()  # of this process
 
 
 def _start_over_in_child() -> None:
@@ -353,7 +348,7 @@ os.register_at_fork(after_in_child=_start_over_in_child)
 
 
 def _line(number: int, t_s: float, body: str) -> bytes:
-    return _checked('{"s":%d,"t":%.6f,%s' % (number, t_s, body))
+    return _checked(f'{{"s":{number},"t":{t_s:.6f},{body}')
 
 
 def _checked(line: str) -> bytes:
@@ -362,7 +357,7 @@ def _checked(line: str) -> bytes:
     return b'%b,"c":%d}\n' % (data, crc32(data))
 
 
-def _write_whole(fd: Optional[int], data: bytes) -> int:
+def _write_whole(fd: int | None, data: bytes) -> int:
     assert fd is not None  # noqa: S101 - our own logic
     written = os.write(fd, data)
     if written != len(data):
@@ -372,14 +367,14 @@ def _write_whole(fd: Optional[int], data: bytes) -> int:
 
 def _event_body(name: str, details: Mapping[str, Any]) -> str:
     plain = {str(key): _plain(value, _DEEPEST) for key, value in details.items()}
-    return '"k":"e","n":%s,"d":%s' % (json.dumps(name), _ENCODE(plain))
+    return f'"k":"e","n":{json.dumps(name)},"d":{_ENCODE(plain)}'
 
 
 def _number(value: float) -> str:
     number = float(value)  # NumPy's float64 is a float whose repr is no number
     if number - number == 0.0:
         return repr(number)
-    return '"%r"' % number  # JSON has no nan and no infinity: "nan", "inf", "-inf"
+    return f'"{number!r}"'  # JSON has no nan and no infinity: "nan", "inf", "-inf"
 
 
 def _plain(value: object, depth: int) -> object:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any, Dict, Mapping, Optional, Union
+from collections.abc import Mapping
+from typing import Any
 
 try:
     from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
@@ -19,7 +20,7 @@ from hpcml_client.rows import report_row
 class HpcmlLogger(Logger):
     """Reports what ``self.log`` logs, at Lightning's steps, from rank 0; *run*: of `connect`."""
 
-    def __init__(self, run: Optional[Client] = None) -> None:
+    def __init__(self, run: Client | None = None) -> None:
         super().__init__()
         self._run = run or connect()
 
@@ -40,12 +41,12 @@ class HpcmlLogger(Logger):
         return self._run
 
     @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: Optional[int] = None) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Report *metrics* at *step*; called by Lightning."""
         report_row(self._run, metrics, step)
 
     @rank_zero_only
-    def log_hyperparams(self, params: Union[Dict[str, Any], Namespace], *_: object, **__: object) -> None:
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *_: object, **__: object) -> None:
         """Report the hyperparameters as an event; called by Lightning."""
         values = vars(params) if isinstance(params, Namespace) else params
         self._run.event("config", **{str(key): value for key, value in values.items()})

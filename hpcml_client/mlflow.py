@@ -10,16 +10,14 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional, SupportsFloat, Type, Union, cast
+from typing import Any, SupportsFloat, cast
 
 from hpcml_client.stand_in import Reporter
 
-if TYPE_CHECKING:
-    from typing import Self
-
 _reporter = Reporter("hpcml_client.mlflow")
-_active: List[ActiveRun] = []  # the innermost last
+_active: list[ActiveRun] = []  # the innermost last
 _FOLDER = "mlflow-artifacts"  # below the one where the program runs
 _LACKS = {
     "autolog": "log_metric what you want to compare, or use hpcml_client's callback for your framework",
@@ -30,7 +28,7 @@ _OTHERWISE = "it takes what a training script calls"
 class ActiveRun:
     """What `start_run` returns, to be used by ``with``."""
 
-    def __init__(self, name: Optional[str], run_id: Optional[str]) -> None:
+    def __init__(self, name: str | None, run_id: str | None) -> None:
         self._number = _reporter.begin()
         own = os.environ.get("HPCML_RUN_ID") if self._number == 1 else None
         made = run_id or own or uuid.uuid4().hex
@@ -40,14 +38,14 @@ class ActiveRun:
         )  # fmt: skip
         self.data = SimpleNamespace(metrics={}, params={}, tags={})
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> ActiveRun:
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         while self in _active:
             end_run("FINISHED" if kind is None else "FAILED")
 
-    def report(self, values: Mapping[str, Any], step: Optional[int]) -> None:
+    def report(self, values: Mapping[str, Any], step: int | None) -> None:
         """Report the *values* of one step, which must be numbers; without a step they are numbered from 0."""
         numbers = {name: _number(name, value) for name, value in values.items()}
         _reporter.report(numbers, None if step is None else int(step), number=self._number)
@@ -55,12 +53,12 @@ class ActiveRun:
 
 
 def start_run(
-    run_id: Optional[str] = None,
-    experiment_id: Optional[str] = None,
-    run_name: Optional[str] = None,
+    run_id: str | None = None,
+    experiment_id: str | None = None,
+    run_name: str | None = None,
     nested: bool = False,  # noqa: FBT001, FBT002 - MLflow's signature
     *_: object,
-    tags: Optional[Mapping[str, Any]] = None,
+    tags: Mapping[str, Any] | None = None,
     **__: object,
 ) -> ActiveRun:
     """Begin a run; as in MLflow, one inside of another must say *nested*."""
@@ -83,17 +81,17 @@ def end_run(status: str = "FINISHED") -> None:
         _reporter.connect().sync()
 
 
-def active_run() -> Optional[ActiveRun]:
+def active_run() -> ActiveRun | None:
     """Return the innermost run, or None."""
     return _active[-1] if _active else None
 
 
-def log_metric(key: str, value: object, step: Optional[int] = None, *_: object, **__: object) -> None:
+def log_metric(key: str, value: object, step: int | None = None, *_: object, **__: object) -> None:
     """Report a number; values without a step are numbered from 0."""
     _run().report({key: value}, step)
 
 
-def log_metrics(metrics: Mapping[str, Any], step: Optional[int] = None, *_: object, **__: object) -> None:
+def log_metrics(metrics: Mapping[str, Any], step: int | None = None, *_: object, **__: object) -> None:
     """Report the numbers of one step."""
     _run().report(metrics, step)
 
@@ -121,7 +119,7 @@ def set_tags(tags: Mapping[str, Any], *_: object, **__: object) -> None:
     _reporter.event("tags", tags)
 
 
-def log_artifact(local_path: Union[str, os.PathLike[str]], *_: object, **__: object) -> None:
+def log_artifact(local_path: str | os.PathLike[str], *_: object, **__: object) -> None:
     """Report a file with its size and SHA-256; it stays where it is."""
     _run()
     _reporter.file(os.fspath(local_path))
@@ -153,7 +151,7 @@ def log_figure(figure: Any, artifact_file: str, **_: object) -> None:  # noqa: A
 
 
 def set_experiment(
-    experiment_name: Optional[str] = None, experiment_id: Optional[str] = None, **_: object
+    experiment_name: str | None = None, experiment_id: str | None = None, **_: object
 ) -> SimpleNamespace:
     """Do nothing: the experiment is hpcml's."""
     return SimpleNamespace(name=experiment_name, experiment_id=experiment_id or "0")
@@ -187,7 +185,7 @@ def _number(name: str, value: object) -> float:
         raise ValueError(f"{name}={value!r} is no number that a metric can hold") from None
 
 
-def _place(artifact_file: str) -> Optional[str]:
+def _place(artifact_file: str) -> str | None:
     """Return where to write the file; None outside of a run of hpcml."""
     _run()
     if _reporter.connect().run_dir is None:

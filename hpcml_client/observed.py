@@ -15,7 +15,8 @@ FLOPs, or null. ``format`` is a product of `PRECISIONS`, `TF32_ALLOWED`, or anot
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hpcml_client.precisions import PRECISIONS
 
@@ -39,7 +40,7 @@ class Row(NamedTuple):
 
     format: str
     phase: str  # forward, backward, optimizer
-    layer: Optional[str]
+    layer: str | None
     flops: float
     emulated: bool = False
 
@@ -48,13 +49,13 @@ class Window(NamedTuple):
     """What was multiplied in a few steps of a program; `unknown_share` is inf where nobody knows how much that was."""
 
     step: int  # the last one in it
-    rows: Tuple[Row, ...]
+    rows: tuple[Row, ...]
     unknown_share: float = 0.0  # of the window's FLOPs
-    unknown: Tuple[str, ...] = ()  # what that was
-    parameters: Optional[Mapping[str, float]] = None  # elements by dtype
+    unknown: tuple[str, ...] = ()  # what that was
+    parameters: Mapping[str, float] | None = None  # elements by dtype
 
     @property
-    def judged(self) -> List[Row]:
+    def judged(self) -> list[Row]:
         """The rows of forward and backward passes."""
         return [row for row in self.rows if row.phase in JUDGED]
 
@@ -64,12 +65,12 @@ class Share(NamedTuple):
 
     format: str
     phase: str
-    layer: Optional[str]
+    layer: str | None
     emulated: bool
     share: float
 
 
-def read_window(details: Mapping[str, Any]) -> Optional[Window]:
+def read_window(details: Mapping[str, Any]) -> Window | None:
     """Return the window of an event ``precision_observed``, or None where the event is none."""
     step, rows, unknown = details.get("step"), details.get("rows"), details.get("unknown") or []
     if not isinstance(step, int) or not isinstance(rows, list) or not isinstance(unknown, list):
@@ -92,11 +93,11 @@ def effective(
     windows: Sequence[Window],
     *,
     requested: str,
-    probed: Optional[str],
-    parameters: Optional[str],
+    probed: str | None,
+    parameters: str | None,
     has_observer: bool,
     is_expected: bool,
-) -> Tuple[Optional[str], Optional[str]]:
+) -> tuple[str | None, str | None]:
     """Return the effective precision of a run, None where nothing tells it, and whether `OBSERVED` or `PROBED`.
 
     *probed* is what a probe beside the program measured, with *parameters* of that dtype; *has_observer* says whether
@@ -112,7 +113,7 @@ def effective(
     return (NOT_OBSERVED if is_expected else None), None
 
 
-def name_observed(windows: Sequence[Window], requested: str, parameters: Optional[str] = None) -> str:
+def name_observed(windows: Sequence[Window], requested: str, parameters: str | None = None) -> str:
     """Return the effective precision of the *windows* of a run that asked for *requested*.
 
     It is the name of a precision where one format has 99 % of the FLOPs in the forward and in the backward pass of
@@ -153,9 +154,9 @@ def name_observed(windows: Sequence[Window], requested: str, parameters: Optiona
     return f"{'mixed' if is_used else NOT_USED}({', '.join(part for part in parts if part)})"
 
 
-def shares(windows: Iterable[Window]) -> List[Share]:
+def shares(windows: Iterable[Window]) -> list[Share]:
     """Return the shares of all formats, phases and layers in the FLOPs of all *windows*, largest first."""
-    flops: Dict[Tuple[str, str, str, bool], float] = {}
+    flops: dict[tuple[str, str, str, bool], float] = {}
     for window in windows:
         for row in window.rows:
             key = (row.format, row.phase, row.layer or "", row.emulated)
@@ -169,7 +170,7 @@ def shares(windows: Iterable[Window]) -> List[Share]:
     return sorted(found, key=lambda one: (-one.share, one[:2], one.layer or ""))
 
 
-def _read_row(row: object) -> Optional[Row]:
+def _read_row(row: object) -> Row | None:
     if not isinstance(row, dict) or not isinstance(row.get("format"), str) or not isinstance(row.get("phase"), str):
         return None
     flops, layer = _number(row.get("flops")), row.get("layer")
@@ -179,7 +180,7 @@ def _read_row(row: object) -> Optional[Row]:
     return Row(row["format"], row["phase"], named, flops, row.get("emulated") is True)
 
 
-def _number(value: object) -> Optional[float]:
+def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         return None
     return float(value)
@@ -205,7 +206,7 @@ def _as_allowed(window: Window) -> Window:
     return window._replace(rows=tuple(rows))
 
 
-def _only_format(windows: Sequence[Window]) -> Optional[str]:
+def _only_format(windows: Sequence[Window]) -> str | None:
     """Return the format that has nearly all FLOPs of each phase in each window, or None."""
     found = set()
     for window in windows:
@@ -220,9 +221,9 @@ def _only_format(windows: Sequence[Window]) -> Optional[str]:
     return found.pop() if len(found) == 1 else None
 
 
-def _dtype(windows: Sequence[Window], otherwise: Optional[str]) -> Optional[str]:
+def _dtype(windows: Sequence[Window], otherwise: str | None) -> str | None:
     """Return the dtype of nearly all parameters, ``mixed`` where there are several."""
-    counts: Dict[str, float] = {}
+    counts: dict[str, float] = {}
     for window in windows:
         for name, count in (window.parameters or {}).items():
             counts[name] = counts.get(name, 0.0) + count
@@ -232,7 +233,7 @@ def _dtype(windows: Sequence[Window], otherwise: Optional[str]) -> Optional[str]
     return name if counts[name] >= _MANY * math.fsum(counts.values()) else "mixed"
 
 
-def _name_of_one(form: str, dtype: Optional[str], requested: str) -> str:
+def _name_of_one(form: str, dtype: str | None, requested: str) -> str:
     """Return the precision whose products are of the format *form*, where parameters are of *dtype*."""
     if form == TF32_ALLOWED:
         return form
@@ -245,7 +246,7 @@ def _name_of_one(form: str, dtype: Optional[str], requested: str) -> str:
     return name if fitting else f"mixed({name})"
 
 
-def _part(form: str, windows: Sequence[Window], judged: Sequence[Row], *, rank: int) -> Optional[str]:
+def _part(form: str, windows: Sequence[Window], judged: Sequence[Row], *, rank: int) -> str | None:
     """Return the share of *form* in words, and where it is; None where it has hardly any.
 
     The two largest (*rank* 0 and 1) are always told: little of all may be much of a backward pass or of a step.
@@ -260,7 +261,7 @@ def _part(form: str, windows: Sequence[Window], judged: Sequence[Row], *, rank: 
     return f"{much} % {form}{f': {place}' if place else ''}"
 
 
-def _phase_of(form: str, judged: Sequence[Row]) -> Optional[str]:
+def _phase_of(form: str, judged: Sequence[Row]) -> str | None:
     """Return the phase that *form* has to itself, and is in alone."""
     for phase in JUDGED:
         mine = _flops(judged, format=form, phase=phase)
@@ -269,9 +270,9 @@ def _phase_of(form: str, judged: Sequence[Row]) -> Optional[str]:
     return None
 
 
-def _time_of(form: str, windows: Sequence[Window]) -> Optional[str]:
+def _time_of(form: str, windows: Sequence[Window]) -> str | None:
     """Return until, or from when all was of *form*, where that changed."""
-    flops: Dict[int, Tuple[float, float]] = {}  # by step: of the format, of all
+    flops: dict[int, tuple[float, float]] = {}  # by step: of the format, of all
     for window in windows:
         mine, all_of_it = flops.get(window.step, (0.0, 0.0))
         judged = window.judged
@@ -288,8 +289,8 @@ def _time_of(form: str, windows: Sequence[Window]) -> Optional[str]:
     return f"from step {there[0]}" if there[-1] == steps[-1] else f"steps {there[0]} to {there[-1]}"
 
 
-def _layers_of(form: str, judged: Sequence[Row]) -> Optional[str]:
-    flops: Dict[str, float] = {}
+def _layers_of(form: str, judged: Sequence[Row]) -> str | None:
+    flops: dict[str, float] = {}
     for row in judged:
         if row.format == form and row.layer is not None:
             flops[row.layer] = flops.get(row.layer, 0.0) + row.flops

@@ -6,8 +6,9 @@ has the reasons.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, unique
-from typing import Mapping, NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
 _NO_SPLIT = "a CPU multiplies FP32 numbers whole: parts of them are for tensor cores"
 _NO_FP8 = "no CPU has FP8 units"
@@ -18,20 +19,18 @@ _SLOW_FP16 = "CPU kernels for FP16 are missing or about 100 times slower than FP
 class Precision(NamedTuple):
     """A row of the table. No two have the same products and parameters."""
 
-    product: Optional[str]  # the format of every product, as measured; None: the program's own
+    product: str | None  # the format of every product, as measured; None: the program's own
     parameters: str = "float32"  # their type
-    autocast: Optional[str] = None  # the type that torch and others cast the factors of products to
+    autocast: str | None = None  # the type that torch and others cast the factors of products to
     why_not: str = ""  # why a CPU's own kernels do not compute in it at a usable speed, for the line that refuses
-    min_compute_capability: Optional[Tuple[int, int]] = None  # of GPUs; None: hpcml's recipes compute in it on none
+    min_compute_capability: tuple[int, int] | None = None  # of GPUs; None: hpcml's recipes compute in it on none
     why_not_on_gpu: str = ""  # why no GPU is native, where none is
-    emulation: Optional[str] = None  # how `hpcml_train.torch.emulation` rounds; None: not emulated
-    peaks: Tuple[str, ...] = ()  # by which rates of data sheets it is judged, the first that a GPU has
+    emulation: str | None = None  # how `hpcml_train.torch.emulation` rounds; None: not emulated
+    peaks: tuple[str, ...] = ()  # by which rates of data sheets it is judged, the first that a GPU has
     in_every_framework: bool = False  # others are torch's alone
     scaled_products: bool = False  # other products than the framework's own, by a GPU's units too
     trains: bool = True  # False: for networks that are trained already
-    in_accelerate: Optional[str] = (
-        None  # accelerate's word (--mixed_precision); TF32 is none, its switches are variables
-    )
+    in_accelerate: str | None = None  # accelerate's word (--mixed_precision); TF32 is none, its switches are variables
 
     @property
     def on_cpu(self) -> bool:

@@ -11,11 +11,11 @@ import os
 import random
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import Any
 
-if TYPE_CHECKING:
-    from hpcml_client.client import Client
+from hpcml_client.client import Client
 
 _PATIENCE_S = 300.0  # until all have come: some import their framework from a cold file system
 _PAUSE_S = 0.1
@@ -34,7 +34,7 @@ class RendezvousError(Exception):
 class Rendezvous:
     """The connected processes of one run; made by `meet`."""
 
-    def __init__(self, addresses: List[str], links: List[socket.socket]) -> None:
+    def __init__(self, addresses: list[str], links: list[socket.socket]) -> None:
         self.addresses = addresses  # host:port of each rank, which it has found free
         self._links = links
 
@@ -61,7 +61,7 @@ class Rendezvous:
             link.close()
 
 
-def meet(run: Client, environ: Optional[Mapping[str, str]] = None, *, patience_s: float = _PATIENCE_S) -> Rendezvous:
+def meet(run: Client, environ: Mapping[str, str] | None = None, *, patience_s: float = _PATIENCE_S) -> Rendezvous:
     """Wait for all ranks of *run* at MASTER_ADDR and MASTER_PORT; return where each can be reached.
 
     Raises `RendezvousError` where the environment names no address, or a rank does not come within *patience_s*
@@ -73,7 +73,7 @@ def meet(run: Client, environ: Optional[Mapping[str, str]] = None, *, patience_s
         raise RendezvousError(f"{' and '.join(missing)} must be in the environment: start it with hpcml")
     host, port, name = env["MASTER_ADDR"], int(env["MASTER_PORT"]), env.get("HPCML_RUN_ID", "")
     until = time.monotonic() + patience_s
-    links: Dict[int, socket.socket] = {}
+    links: dict[int, socket.socket] = {}
     try:
         if run.rank == 0:
             addresses = _gather(links, run.world_size, host, port, name, until)
@@ -86,7 +86,7 @@ def meet(run: Client, environ: Optional[Mapping[str, str]] = None, *, patience_s
     return Rendezvous(addresses, list(links.values()))
 
 
-def _gather(links: Dict[int, socket.socket], count: int, host: str, port: int, name: str, until: float) -> List[str]:
+def _gather(links: dict[int, socket.socket], count: int, host: str, port: int, name: str, until: float) -> list[str]:
     addresses = {0: f"{host}:{_free_port()}"}
     # where the others look, and on one machine nowhere else
     with socket.create_server((host if host == "127.0.0.1" else "", port)) as server:
@@ -94,7 +94,7 @@ def _gather(links: Dict[int, socket.socket], count: int, host: str, port: int, n
             server.settimeout(_left(until, f"{len(addresses)} of {count} ranks came"))
             link, (where, *_) = server.accept()
             link.settimeout(min(_INTRODUCTION_S, _left(until, "a rank said nothing")))
-            said: Dict[str, Any] = {}
+            said: dict[str, Any] = {}
             with suppress(OSError, ValueError):
                 said = _read_line(link) or {}
             if said.get("run") != name or said.get("rank") not in range(1, count) or "port" not in said:
@@ -108,11 +108,11 @@ def _gather(links: Dict[int, socket.socket], count: int, host: str, port: int, n
     return found
 
 
-def _come(links: Dict[int, socket.socket], rank: int, host: str, port: int, name: str, until: float) -> List[str]:
+def _come(links: dict[int, socket.socket], rank: int, host: str, port: int, name: str, until: float) -> list[str]:
     while 0 not in links:
         try:
             links[0] = socket.create_connection((host, port), timeout=_left(until, "the first rank did not listen"))
-        except ConnectionRefusedError:
+        except ConnectionRefusedError:  # noqa: PERF203 - of a meeting
             time.sleep(_PAUSE_S)
     link = links[0]
     link.sendall(json.dumps({"run": name, "rank": rank, "port": _free_port()}).encode() + b"\n")
@@ -121,11 +121,11 @@ def _come(links: Dict[int, socket.socket], rank: int, host: str, port: int, name
     if said is None:
         raise OSError("the first rank hung up")
     link.settimeout(None)
-    found: List[str] = said["addresses"]
+    found: list[str] = said["addresses"]
     return found
 
 
-def _read_line(link: socket.socket) -> Optional[Dict[str, Any]]:
+def _read_line(link: socket.socket) -> dict[str, Any] | None:
     line = bytearray()
     while not line.endswith(b"\n"):  # byte by byte: what follows belongs to whoever reads next
         byte = link.recv(1) if len(line) < _LONGEST_LINE else b""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, Iterator, Mapping, Optional, Set, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from hpcml_client.client import Client, connect
 from hpcml_client.rows import numbers_of
@@ -19,10 +20,10 @@ class Reporter:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_on = True
-        self._client: Optional[Client] = None
+        self._client: Client | None = None
         self._runs = 0
-        self._owners: Dict[str, int] = {}  # by metric
-        self._said: Set[str] = set()
+        self._owners: dict[str, int] = {}  # by metric
+        self._said: set[str] = set()
 
     def connect(self) -> Client:
         """Return the client of hpcml's run; the first time, say so where there is none."""
@@ -37,7 +38,7 @@ class Reporter:
         self._runs += 1
         return self._runs
 
-    def report(self, row: Mapping[str, Any], step: Optional[int], *, number: int) -> None:
+    def report(self, row: Mapping[str, Any], step: int | None, *, number: int) -> None:
         """Report the numbers of *row* at *step* for run *number*; what is no number is left out."""
         values = dict(self._named(numbers_of(row), number))
         if values and self.is_on:
@@ -52,7 +53,7 @@ class Reporter:
         if details and self.is_on:
             self.connect().event(name, **{str(key): value for key, value in details.items()})
 
-    def file(self, path: str, kind: Optional[str] = None) -> None:
+    def file(self, path: str, kind: str | None = None) -> None:
         """Report a file, or all files of a folder; `FileNotFoundError` where there is none."""
         if not self.is_on:
             return
@@ -72,7 +73,7 @@ class Reporter:
         """Return the error for what the module does not have."""
         return AttributeError(f"{self.name} has no {name}: {instead}")
 
-    def _named(self, numbers: Iterator[Tuple[str, float]], number: int) -> Iterator[Tuple[str, float]]:
+    def _named(self, numbers: Iterator[tuple[str, float]], number: int) -> Iterator[tuple[str, float]]:
         for name, value in numbers:
             owner = self._owners.setdefault(name, number)
             yield (name if owner == number else f"run{number}/{name}"), value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -13,7 +14,7 @@ from hpcml_client.rows import report_row
 class HpcmlCallback(TrainerCallback):
     """Reports what the Trainer logs, by its names (``loss``, ``eval_loss`` ...), at its steps; *run*: of `connect`."""
 
-    def __init__(self, run: Optional[Client] = None) -> None:
+    def __init__(self, run: Client | None = None) -> None:
         self._run = run or connect()
 
     def on_train_begin(
@@ -32,7 +33,7 @@ class HpcmlCallback(TrainerCallback):
         args: TrainingArguments,  # noqa: ARG002 - the Trainer's signature
         state: TrainerState,
         control: TrainerControl,  # noqa: ARG002
-        logs: Optional[Mapping[str, Any]] = None,
+        logs: Mapping[str, Any] | None = None,
         **_: object,
     ) -> None:
         """Report *logs* at the Trainer's step; called by it."""

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from hpcml_client.stand_in import Reporter
 
-if TYPE_CHECKING:
-    from typing import Self
-
 _reporter = Reporter("hpcml_client.wandb")
-_runs: List[Run] = []  # the one that is not finished yet
-_Config = Union[None, argparse.Namespace, Mapping[str, Any]]
+_runs: list[Run] = []  # the one that is not finished yet
+_Config = argparse.Namespace | Mapping[str, Any] | None
 _OF_A_RUN = ("log", "watch", "unwatch", "define_metric", "save", "alert", "log_artifact", "log_code", "mark_preempting")
 
 
@@ -32,7 +30,7 @@ class Settings:
         vars(self).update(settings)
 
 
-class _Kept(Dict[str, Any]):
+class _Kept(dict[str, Any]):
     """A dictionary whose items are attributes too, and whose changes are reported."""
 
     def __init__(self, told: Callable[[Mapping[str, Any]], None]) -> None:
@@ -40,11 +38,11 @@ class _Kept(Dict[str, Any]):
         vars(self)["_told"] = told
 
     def update(  # type: ignore[override]
-        self, *rows: _Config, allow_val_change: Optional[bool] = None, **more: object
+        self, *rows: _Config, allow_val_change: bool | None = None, **more: object
     ) -> None:
         """Set and report items; a row may be an ``argparse.Namespace``."""
         del allow_val_change
-        new: Dict[str, Any] = {}
+        new: dict[str, Any] = {}
         for row in rows:
             new.update(vars(row) if isinstance(row, argparse.Namespace) else row or {})
         new.update(more)
@@ -55,7 +53,7 @@ class _Kept(Dict[str, Any]):
         """Set and report those items that are not there yet."""
         self.update({key: value for key, value in row.items() if key not in self})
 
-    def as_dict(self) -> Dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the items."""
         return dict(self)
 
@@ -77,15 +75,15 @@ class Artifact:
     def __init__(self, name: str, type: str, *_: object, **__: object) -> None:  # noqa: A002 - W&B's name for it
         self.name = name
         self.type = type
-        self.paths: List[str] = []
+        self.paths: list[str] = []
 
-    def add_file(self, local_path: Union[str, os.PathLike[str]], *_: object, **__: object) -> None:
+    def add_file(self, local_path: str | os.PathLike[str], *_: object, **__: object) -> None:
         """Add a file that is there."""
         if not os.path.isfile(local_path):
             raise ValueError(f"Path is not a file: {os.fspath(local_path)!r}")
         self.paths.append(os.fspath(local_path))
 
-    def add_dir(self, local_path: Union[str, os.PathLike[str]], *_: object, **__: object) -> None:
+    def add_dir(self, local_path: str | os.PathLike[str], *_: object, **__: object) -> None:
         """Add all files of a folder that is there."""
         if not os.path.isdir(local_path):
             raise ValueError(f"Path is not a directory: {os.fspath(local_path)!r}")
@@ -123,14 +121,14 @@ class Run:
     def __init__(self, config: _Config, names: Mapping[str, Any]) -> None:
         client = _reporter.connect()
         self._number = _reporter.begin()
-        self._summarized: Dict[str, Any] = {}
+        self._summarized: dict[str, Any] = {}
         self.step = 0
         self.id = str(names.get("id") or os.environ.get("HPCML_RUN_ID") or "by-hand")
         self.name = str(names.get("name") or self.id)
         self.project, self.entity, self.group = names.get("project"), names.get("entity"), names.get("group")
-        self.tags: Tuple[str, ...] = tuple(names.get("tags") or ())
+        self.tags: tuple[str, ...] = tuple(names.get("tags") or ())
         self.notes, self.job_type = names.get("notes"), names.get("job_type")
-        self.url: Optional[str] = None
+        self.url: str | None = None
         self.resumed = client.attempt > 0
         self.disabled = self.offline = not _reporter.is_on
         self.config = _Kept(lambda new: _reporter.event("config", new))
@@ -147,8 +145,8 @@ class Run:
     def log(
         self,
         data: Mapping[str, Any],
-        step: Optional[int] = None,
-        commit: Optional[bool] = None,  # noqa: FBT001 - W&B's signature
+        step: int | None = None,
+        commit: bool | None = None,  # noqa: FBT001 - W&B's signature
         **_: object,
     ) -> None:
         """Report the numbers of *data*; as in W&B, steps count the calls unless they are said, and never go back."""
@@ -184,9 +182,9 @@ class Run:
 
     def log_artifact(
         self,
-        artifact_or_path: Union[Artifact, str, os.PathLike[str]],
-        name: Optional[str] = None,
-        type: Optional[str] = None,  # noqa: A002 - W&B's name for it
+        artifact_or_path: Artifact | str | os.PathLike[str],
+        name: str | None = None,
+        type: str | None = None,  # noqa: A002 - W&B's name for it
         **_: object,
     ) -> Artifact:
         """Report the files, with their sizes and SHA-256; they stay where they are."""
@@ -205,7 +203,7 @@ class Run:
         self._summarized.update(unlogged)
         _reporter.report(unlogged, self.step, number=self._number)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -213,10 +211,10 @@ class Run:
 
 
 def init(
-    project: Optional[str] = None,
-    entity: Optional[str] = None,
+    project: str | None = None,
+    entity: str | None = None,
     config: _Config = None,
-    mode: Optional[str] = None,
+    mode: str | None = None,
     **more: object,
 ) -> Run:
     """Begin to report, or return the run that is not finished; *config* becomes an event.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class Asked(Protocol):
         """By what log-likelihoods are divided before a byte is drawn; 0: the likeliest is taken."""
 
 
-def continue_text(next_byte: Callable[[Array], Array], asked: Asked, *, seed: int) -> Dict[str, Dict[str, object]]:
+def continue_text(next_byte: Callable[[Array], Array], asked: Asked, *, seed: int) -> dict[str, dict[str, object]]:
     """Return the event ``generated`` with its details: the prompt and the bytes that follow it, as text.
 
     *next_byte* takes the last bytes, at most as many as the context has (1 x n, int64), and returns a number for each
@@ -66,7 +67,7 @@ def continue_text(next_byte: Callable[[Array], Array], asked: Asked, *, seed: in
             said.append(int(draws.choice(BYTES, p=shares / shares.sum())))
     follow = said[len(given) :]
     text = bytes(follow).decode("utf-8", "replace")
-    told: Dict[str, object] = {"prompt": prompt, "text": text, "temperature": temperature}
+    told: dict[str, object] = {"prompt": prompt, "text": text, "temperature": temperature}
     if len(follow) < asked.generate:
         told["reason"] = f"the network's answer was nan or infinite after {len(follow)} of {asked.generate} bytes"
     return {"generated": told}

@@ -10,27 +10,16 @@ import abc
 import contextlib
 import math
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import (
-    TYPE_CHECKING,
     Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
     NamedTuple,
-    Optional,
-    Tuple,
 )
 
+from hpcml_client.checkpoints import Checkpoints, Saved
+from hpcml_client.client import Client
 from hpcml_train.errors import TrainingFailed
-
-if TYPE_CHECKING:
-    from hpcml_client.checkpoints import Checkpoints, Saved
-    from hpcml_client.client import Client
-    from hpcml_train.task import Task
+from hpcml_train.task import Task
 
 # A loss that is no number has spoilt the weights, and stays none; three, so that one freak value is not the end. Where
 # the loss is scaled the weights are spared, and the scale is halved instead: after 16 times torch's first one is 1, and
@@ -38,7 +27,7 @@ if TYPE_CHECKING:
 _NON_FINITE_LIMIT = 3
 _NON_FINITE_LIMIT_SCALED = 20
 
-Events = Iterable[Tuple[str, Mapping[str, object]]]  # names and details
+Events = Iterable[tuple[str, Mapping[str, object]]]  # names and details
 
 
 class StepCount(NamedTuple):
@@ -47,8 +36,8 @@ class StepCount(NamedTuple):
     None: unknown.
     """
 
-    flops: Optional[float]
-    doubt: Optional[str] = None  # what the count cannot see, or why there is none; one line
+    flops: float | None
+    doubt: str | None = None  # what the count cannot see, or why there is none; one line
 
 
 class Work(NamedTuple):
@@ -56,7 +45,7 @@ class Work(NamedTuple):
 
     devices: int  # that compute it together
     counted: StepCount  # of all samples of the step
-    tokens_per_sample: Optional[int] = None  # of texts
+    tokens_per_sample: int | None = None  # of texts
 
 
 class StepEnd(NamedTuple):
@@ -100,7 +89,7 @@ class Training(abc.ABC):
     def work(self) -> Work:
         """Return the work of a step; on the first rank only."""
 
-    def together(self) -> ContextManager[object]:
+    def together(self) -> contextlib.AbstractContextManager[object]:
         """Return a context manager around all that follows, in which processes connect and share the model.
 
         By all ranks.
@@ -195,7 +184,7 @@ def _report(training: Training, end: StepEnd) -> None:
         if is_examined:
             training.examine()
         return
-    values: Dict[str, float] = {"loss": end.loss, "step_time_s": end.step_time_s, "data_time_s": end.data_time_s}
+    values: dict[str, float] = {"loss": end.loss, "step_time_s": end.step_time_s, "data_time_s": end.data_time_s}
     values.update(training.metrics(end))
     if is_examined:
         values.update(training.examine())
@@ -263,7 +252,7 @@ class StepClock:
     """
 
     def __init__(
-        self, wait: Optional[Callable[[], object]] = None, *, now: Callable[[], float] = time.perf_counter
+        self, wait: Callable[[], object] | None = None, *, now: Callable[[], float] = time.perf_counter
     ) -> None:
         self.data, self.step = Timed(wait, now), Timed(wait, now)
 
@@ -271,7 +260,7 @@ class StepClock:
 class Timed:
     """Times its block, each time that it is entered; no generator, since every step of a training goes through it."""
 
-    def __init__(self, wait: Optional[Callable[[], object]], now: Callable[[], float]) -> None:
+    def __init__(self, wait: Callable[[], object] | None, now: Callable[[], float]) -> None:
         self.took_s = 0.0  # the last time
         self._wait, self._now = wait, now
 
@@ -287,7 +276,7 @@ class Timed:
             self.took_s = self._now() - self._began
 
 
-def batches(draw: Callable[[], Any], join: Callable[[List[Any]], Any], batch_size: int) -> Iterator[Any]:
+def batches(draw: Callable[[], Any], join: Callable[[list[Any]], Any], batch_size: int) -> Iterator[Any]:
     """Yield the samples of each step, *batch_size* of them, without end.
 
     *draw* returns an order of all samples for one epoch, *join* concatenates a list of orders. What is left of an epoch

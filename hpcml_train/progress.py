@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import zipfile
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Sequence, Tuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from hpcml_client.checkpoints import Saved
 from hpcml_train import loop
 from hpcml_train.errors import cannot_go_on
-
-if TYPE_CHECKING:
-    from hpcml_client.checkpoints import Saved
-    from hpcml_train.task import Task
+from hpcml_train.task import Task
 
 Array = Any  # numpy.ndarray, whose type parameters differ between the versions of NumPy
 
@@ -30,12 +29,12 @@ def write_arrays(path: str, name: str, arrays: Iterable[Array], precision: str) 
 
     BF16 arrays are saved as the bits that they are (uint16).
     """
-    kept: Dict[str, Any] = {f"{name}{number}": _as_numpy_knows(array) for number, array in enumerate(arrays)}
+    kept: dict[str, Any] = {f"{name}{number}": _as_numpy_knows(array) for number, array in enumerate(arrays)}
     with open(path, "wb") as file:  # given a name, NumPy would append .npz to it
         np.savez(file, precision=np.array(precision), **kept)
 
 
-def read_arrays(saved: Saved, name: str, shapes: Sequence[Tuple[int, ...]], precision: str) -> List[Array]:
+def read_arrays(saved: Saved, name: str, shapes: Sequence[tuple[int, ...]], precision: str) -> list[Array]:
     """Return the arrays that `write_arrays` saved, in order, BF16 as uint16.
 
     Raises `RecipeError` where the file is damaged, or of another precision or other *shapes*.
@@ -53,7 +52,7 @@ def read_arrays(saved: Saved, name: str, shapes: Sequence[Tuple[int, ...]], prec
     return found
 
 
-def digest(named: Iterable[Tuple[object, Array]]) -> str:
+def digest(named: Iterable[tuple[object, Array]]) -> str:
     """Return the SHA-256, in hexadecimal, of all arrays with their names and types: equal for bit-equal trainings."""
     hashed = hashlib.sha256()
     for name, array in named:

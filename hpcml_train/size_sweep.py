@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
+from hpcml_client.checkpoints import Checkpoints
+from hpcml_client.client import Client
 from hpcml_train.errors import TrainingFailed, cannot_go_on
-
-if TYPE_CHECKING:
-    from hpcml_client.checkpoints import Checkpoints
-    from hpcml_client.client import Client
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # torch's words, in a RuntimeError
 
@@ -68,7 +67,7 @@ class SizeSweep:
     def __init__(
         self, run: Client, checkpoints: Checkpoints, sizes: Iterable[int], agree: Callable[[bool], bool] = bool
     ) -> None:
-        self.results: Dict[int, Dict[str, float]] = {}
+        self.results: dict[int, dict[str, float]] = {}
         self._run = run
         self._checkpoints = checkpoints
         self._sizes = sorted(set(sizes))
@@ -81,7 +80,7 @@ class SizeSweep:
 
     def measure(self, one: Callable[[int], Mapping[str, float]]) -> bool:
         """Measure all sizes that are left with *one*, smallest first; return False where it left at a checkpoint."""
-        left: List[int] = [size for size in self._sizes if size not in self.results]
+        left: list[int] = [size for size in self._sizes if size not in self.results]
         for size in left:
             values = self.results[size] = dict(_within_memory(one, size))
             if self._run.rank == 0:
@@ -113,7 +112,7 @@ class SizeSweep:
             json.dump(list(self.results.items()), file)
 
 
-def _read(path: str) -> Dict[int, Dict[str, float]]:
+def _read(path: str) -> dict[int, dict[str, float]]:
     try:
         with open(path, encoding="utf-8") as file:
             pairs: Any = json.load(file)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Mapping, NoReturn
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NoReturn
 
 from hpcml_client.client import Client, connect
 from hpcml_train.errors import DatasetError, NoGpuError, RecipeError, TrainingFailed
@@ -21,12 +23,12 @@ _EXTRAS = {
 }
 
 
-def start(name: str, module: str = "training", **modules: str) -> NoReturn:
+def start(name: str, module: str = "training", *, learning_rate: float | None = None, **modules: str) -> NoReturn:
     """Train as the run asks, and end the process; *module*, beside train.py, has ``train(run, task, checkpoints)``.
 
-    *modules* names the modules of other frameworks. ``train`` returns False where it left at a checkpoint. Exit status
-    0: finished; 1: the training failed; 2: the request cannot be met; both with one line on stderr; 75: left at a
-    checkpoint.
+    *modules* names the modules of other frameworks, *learning_rate* is that of a start by hand. ``train`` returns False
+    where it left at a checkpoint. Exit status 0: finished; 1: the training failed; 2: the request cannot be met; both
+    with one line on stderr; 75: left at a checkpoint.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: else TensorFlow begins with a page about itself
     # By itself TensorFlow takes oneDNN's kernels only on CPUs with AVX-512, and without them has no convolution in NCHW
@@ -34,15 +36,17 @@ def start(name: str, module: str = "training", **modules: str) -> NoReturn:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     try:
         with connect() as run:
-            status = _train(run, name, module, modules)
+            status = _train(run, name, module, modules, learning_rate)
     except SystemExit as left:
         status = int(left.code or 0)
     _end(status)
 
 
-def _train(run: Client, name: str, module: str, modules: Mapping[str, str]) -> int:
+def _train(run: Client, name: str, module: str, modules: Mapping[str, str], learning_rate: float | None) -> int:
     try:
         task = Task.from_config(run.config)
+        if learning_rate is not None and not run.config:
+            task = replace(task, learning_rate=learning_rate)
         checkpoints = run.checkpoints(every_steps=task.checkpoint_every)
         # Imported here, since a framework takes seconds: too long not to listen.
         if not importlib.import_module(modules.get(task.framework or "", module)).train(run, task, checkpoints):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Collection, Dict, Mapping, Optional
+from typing import Any
 
+from hpcml_client.client import Client
 from hpcml_train.errors import RecipeError
-
-if TYPE_CHECKING:
-    from hpcml_client.client import Client
 
 _ONE_PROCESS = ("single", "cpu_threads", "model_parallel", "mirrored", "central_storage")
 _WHERE = {"model": "name", "layout": "name", "strategy": "name", "data": "name"}  # of what has a name
@@ -26,30 +25,30 @@ class Task:
     Raises `RecipeError` for a number below 1, a holdout that is no share, and an unknown schedule.
     """
 
-    model: Optional[str] = None
-    framework: Optional[str] = None
+    model: str | None = None
+    framework: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)  # as the recipe's recipe.toml describes them
-    data: Optional[str] = None
-    data_path: Optional[str] = None
+    data: str | None = None
+    data_path: str | None = None
     holdout: float = 0.2
     layout: str = "nchw"
     strategy: str = "single"
-    devices: Optional[int] = None  # that a process drives; None: its GPUs
+    devices: int | None = None  # that a process drives; None: its GPUs
     seed: int = 0
     steps: int = 300
     batch_size: int = 64  # samples of one step of the optimiser, over all processes
     learning_rate: float = 1e-3
     eval_every: int = 50
     deterministic: bool = True
-    checkpoint_every: Optional[int] = None  # steps; None: only when the time is nearly over
+    checkpoint_every: int | None = None  # steps; None: only when the time is nearly over
     accumulate: int = 1  # the parts that a process takes its share of a batch in
     compile: bool = False
     inter_op_threads: int = 1  # cpu_threads
-    bucket_cap_mb: Optional[float] = None  # ddp: MiB of gradients that are sent together; None: torch's own choice
+    bucket_cap_mb: float | None = None  # ddp: MiB of gradients that are sent together; None: torch's own choice
     microbatches: int = 4  # pipeline: the parts of a batch that are in it at once
     schedule: str = "gpipe"  # pipeline: or 1f1b
-    planned_part_size: Optional[int] = None  # the samples computed at once, as planned; None: started by hand
-    planned_stages: Optional[int] = None  # that the model is cut into, as planned
+    planned_part_size: int | None = None  # the samples computed at once, as planned; None: started by hand
+    planned_stages: int | None = None  # that the model is cut into, as planned
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "eval_every", "checkpoint_every", "accumulate"):
@@ -70,8 +69,8 @@ class Task:
         10
         """
         run: Mapping[str, Any] = config.get("run") or {}
-        groups: Dict[str, Mapping[str, Any]] = {name: run.get(name) or {} for name in (*_WHERE, "training")}
-        found: Dict[str, Any] = {name: groups[name].get(key) for name, key in _WHERE.items()}
+        groups: dict[str, Mapping[str, Any]] = {name: run.get(name) or {} for name in (*_WHERE, "training")}
+        found: dict[str, Any] = {name: groups[name].get(key) for name, key in _WHERE.items()}
         found.update({name: groups["training"].get(name) for name in _OF_TRAINING})
         found.update({name: groups["strategy"].get(name) for name in _OF_STRATEGY})
         found.update({name: groups["model"].get(name) for name in ("framework", "options")})

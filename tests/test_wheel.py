@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcml_client.journal import VERSION
-from tests.client.test_old_python import find_python38
+from tests.client.test_old_python import find_python310
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -111,10 +111,10 @@ def test_the_client_alone_is_file_by_file_what_hpcml_brings(client_alone: Path, 
     assert names == {f"hpcml_client-{VERSION}.dist-info", f"hpcml-{VERSION}.dist-info"}
 
 
-def test_the_client_alone_reports_on_python_3_8(client_alone: Path, tmp_path: Path) -> None:
-    python = find_python38()
+def test_the_client_alone_reports_on_python_3_10(client_alone: Path, tmp_path: Path) -> None:
+    python = find_python310()
     if python is None:
-        pytest.skip("no python3.8 on this machine")
+        pytest.skip("no python3.10 on this machine")
     report = "import hpcml_client\nwith hpcml_client.connect() as run: run.metric('loss', 0.5)\n"
     # what only hpcml brings is said to be missing in a line that names the cure
     missing = "try: run.apply_precision()\nexcept ModuleNotFoundError as error: print(error)"

@@ -6,7 +6,7 @@ import gzip
 import importlib.util
 import os
 import struct
-from typing import TYPE_CHECKING, Tuple
+from typing import BinaryIO
 
 import numpy as np
 
@@ -14,15 +14,12 @@ from hpcml_train.data.pictures import Pictures, read_npz, split
 from hpcml_train.errors import DatasetError, RecipeError
 from hpcml_train.task import Task
 
-if TYPE_CHECKING:
-    from typing import BinaryIO
-
 _DIGITS_PIXELS = 64
 _IDX_IMAGES, _IDX_LABELS = 0x0803, 0x0801  # unsigned bytes in three and in one dimension
 _MNIST_FOLDERS = ("", "raw", os.path.join("MNIST", "raw"))  # the last is how torchvision leaves it
 
 
-def read(task: Task) -> Tuple[Pictures, Pictures]:
+def read(task: Task) -> tuple[Pictures, Pictures]:
     """Return what *task* is trained on and validated on, of its data ``digits`` or ``mnist``.
 
     Raises `RecipeError` for other data, or without a path to MNIST, `DatasetError` where it cannot be read.
@@ -55,7 +52,7 @@ def read_digits() -> Pictures:
     return Pictures(images=images, labels=labels, classes=10, largest=16)
 
 
-def read_mnist(path: str, holdout: float) -> Tuple[Pictures, Pictures]:
+def read_mnist(path: str, holdout: float) -> tuple[Pictures, Pictures]:
     """Return MNIST's 60000 training and 10000 test images of 28x28 from *path*: IDX files, or Keras's mnist.npz.
 
     Files may be gzipped and in torchvision's folders. Of an archive without test images the share *holdout* of each
@@ -93,7 +90,7 @@ def _find_idx(path: str, part: str, what: str, dimensions: int) -> str:
     raise DatasetError(f"data.path={path} has neither mnist.npz nor {part}-{what}-idx{dimensions}-ubyte[.gz]")
 
 
-def _read_idx(name: str, magic: int) -> Tuple[Tuple[int, ...], bytes]:
+def _read_idx(name: str, magic: int) -> tuple[tuple[int, ...], bytes]:
     try:
         with _open(name) as file:
             content = file.read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ _LARGER = 256 / 224  # the shorter side before the middle is cut out, as ResNet'
 class PictureFiles:
     """Files with one label each."""
 
-    paths: Tuple[str, ...]
+    paths: tuple[str, ...]
     labels: Array  # (count,), int64, from 0: the classes in the order of their names
 
     def __len__(self) -> int:
@@ -34,7 +34,7 @@ class PictureFiles:
 class PictureFolder:
     """The pictures of a folder, to train on and to validate with; `classes` are sorted by name."""
 
-    classes: Tuple[str, ...]
+    classes: tuple[str, ...]
     training: PictureFiles
     validation: PictureFiles
 
@@ -84,7 +84,7 @@ def read_picture(path: str, side: int) -> Array:
     return np.asarray(resized.crop((left, top, left + side, top + side)))
 
 
-def _find_validation(path: str, numbers: Dict[str, int]) -> Optional[PictureFiles]:
+def _find_validation(path: str, numbers: dict[str, int]) -> PictureFiles | None:
     for name in _VALIDATION:
         folder = os.path.join(path, name)
         if os.path.isdir(folder):
@@ -98,9 +98,9 @@ def _find_validation(path: str, numbers: Dict[str, int]) -> Optional[PictureFile
     return None
 
 
-def _find(folder: str, classes: List[str], numbers: Dict[str, int]) -> PictureFiles:
-    paths: List[str] = []
-    labels: List[int] = []
+def _find(folder: str, classes: list[str], numbers: dict[str, int]) -> PictureFiles:
+    paths: list[str] = []
+    labels: list[int] = []
     for name in classes:
         inner = os.path.join(folder, name)
         found = sorted(file for file in os.listdir(inner) if file.lower().endswith(_SUFFIXES))
@@ -111,7 +111,7 @@ def _find(folder: str, classes: List[str], numbers: Dict[str, int]) -> PictureFi
     return PictureFiles(paths=tuple(paths), labels=np.asarray(labels, dtype=np.int64))
 
 
-def _folders(path: str) -> List[str]:
+def _folders(path: str) -> list[str]:
     try:
         with os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from dataclasses import dataclass
-from typing import Any, List, Optional, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Masked:
         return int(self.masks[self.masks != IGNORED].max(initial=0)) + 1
 
 
-def read_masked(path: str, holdout: float) -> Tuple[Masked, Masked]:
+def read_masked(path: str, holdout: float) -> tuple[Masked, Masked]:
     """Return the training and validation pictures of the folder *path*.
 
     They are train/*.npz and val/*.npz (or validation, test), or *.npz, of which the share *holdout* is held out, spread
@@ -61,16 +61,16 @@ def read_masked(path: str, holdout: float) -> Tuple[Masked, Masked]:
     return pair
 
 
-def _archives(folder: str) -> List[str]:
+def _archives(folder: str) -> list[str]:
     names = sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".npz"))
     if not names:
         raise DatasetError(f"{folder} has no .npz file")
     return names
 
 
-def _read_all(names: List[str]) -> Masked:
-    images: List[Array] = []
-    masks: List[Array] = []
+def _read_all(names: list[str]) -> Masked:
+    images: list[Array] = []
+    masks: list[Array] = []
     for name in names:
         image, mask = _read(name)
         if images and image.shape != images[0].shape:
@@ -82,7 +82,7 @@ def _read_all(names: List[str]) -> Masked:
     return Masked(images=np.stack(images), masks=np.stack(masks))
 
 
-def _read(name: str) -> Tuple[Array, Array]:
+def _read(name: str) -> tuple[Array, Array]:
     try:
         # opened here: NumPy forgets to close what turns out to be no archive
         with open(name, "rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -96,7 +96,7 @@ def _read(name: str) -> Tuple[Array, Array]:
     return scaled[..., np.newaxis] if image.ndim == 2 else scaled, mask.astype(np.uint8)
 
 
-def _complaint(image: Array, mask: Array) -> Optional[str]:
+def _complaint(image: Array, mask: Array) -> str | None:
     if image.ndim not in (2, 3) or mask.ndim != 2 or image.shape[:2] != mask.shape or not mask.size:
         return (
             f"image is {image.shape} and mask {mask.shape} instead of (height, width[, channels]) and (height, width)"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Pictures:
         return len(self.labels)
 
 
-def read_cifar10(path: str) -> Tuple[Pictures, Pictures]:
+def read_cifar10(path: str) -> tuple[Pictures, Pictures]:
     """Return CIFAR-10's training and test pictures (32x32x3) from *path*: cifar-10-batches-py, or its parent folder.
 
     The five training batches need not all be there, so that a part can be tried. Raises `DatasetError`.
@@ -56,7 +57,7 @@ def read_cifar10(path: str) -> Tuple[Pictures, Pictures]:
     return found[0], found[1]
 
 
-def read_npz(path: str, holdout: float) -> Tuple[Pictures, Pictures]:
+def read_npz(path: str, holdout: float) -> tuple[Pictures, Pictures]:
     """Return the training and validation pictures of the archive *path*.
 
     It holds x_train, y_train, x_test and y_test, or x and y, of which the share *holdout* of each class is held out.
@@ -80,13 +81,13 @@ def read_npz(path: str, holdout: float) -> Tuple[Pictures, Pictures]:
     raise DatasetError(f"{path} has {', '.join(sorted(arrays)) or 'nothing'} instead of x and y")
 
 
-def hold_out(labels: Array, holdout: float) -> Tuple[Array, Array]:
+def hold_out(labels: Array, holdout: float) -> tuple[Array, Array]:
     """Return the indices without and with the share *holdout* of each class, both ascending.
 
     >>> [part.tolist() for part in hold_out(np.array([0, 0, 1, 1]), 0.5)]
     [[0, 2], [1, 3]]
     """
-    seen: Dict[int, int] = {}
+    seen: dict[int, int] = {}
     is_held_out = np.zeros(len(labels), dtype=bool)
     for index, label in enumerate(labels.tolist()):
         count = seen[label] = seen.get(label, 0) + 1
@@ -94,7 +95,7 @@ def hold_out(labels: Array, holdout: float) -> Tuple[Array, Array]:
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-def split(pictures: Pictures, holdout: float) -> Tuple[Pictures, Pictures]:
+def split(pictures: Pictures, holdout: float) -> tuple[Pictures, Pictures]:
     """Return *pictures* without and with the share *holdout* of each class, whatever the seed."""
     kept, held_out = (
         replace(pictures, images=pictures.images[indices], labels=pictures.labels[indices])
@@ -152,7 +153,7 @@ class _ArraysOnly(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _read_cifar_batch(name: str) -> Tuple[Array, Array]:
+def _read_cifar_batch(name: str) -> tuple[Array, Array]:
     try:
         with open(name, "rb") as file:
             batch = _ArraysOnly(file, encoding="bytes").load()

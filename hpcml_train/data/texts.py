@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
 from hpcml_train.errors import DatasetError, RecipeError
 
@@ -19,7 +19,7 @@ MOST_SAMPLES = 1_000_000  # each epoch shuffles them: in longer texts windows be
 _PIECE = 4096  # bytes that are held out together; less in short texts
 _FEWEST_PIECES = 20
 
-Span = Tuple[int, int]  # begin and end
+Span = tuple[int, int]  # begin and end
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Text:
     def __len__(self) -> int:
         return len(self.content)
 
-    def facts(self) -> Dict[str, object]:
+    def facts(self) -> dict[str, object]:
         """Return details of the event ``training``."""
         return {"text_bytes": len(self), "text_sha256": self.sha256}
 
 
-def read_text(data: Optional[str], path: Optional[str]) -> Text:
+def read_text(data: str | None, path: str | None) -> Text:
     """Return the text *data*: ``pydoc``, the help topics of this Python (460 kB), or ``text``, the file *path*.
 
     Raises `RecipeError` without a path, `DatasetError` for a file that cannot be read or is no UTF-8.
@@ -50,7 +50,7 @@ def read_text(data: Optional[str], path: Optional[str]) -> Text:
     return _read_file(path)
 
 
-def spread(count: int, holdout: float) -> Tuple[List[int], List[int]]:
+def spread(count: int, holdout: float) -> tuple[list[int], list[int]]:
     """Return the numbers below *count* without and with the share *holdout*, which is spread evenly over them.
 
     >>> spread(5, 0.4)
@@ -58,15 +58,15 @@ def spread(count: int, holdout: float) -> Tuple[List[int], List[int]]:
     """
     if not 0.0 < holdout < 1.0:
         raise ValueError(f"holdout={holdout} must lie between 0 and 1")
-    kept: List[int] = []
-    held_out: List[int] = []
+    kept: list[int] = []
+    held_out: list[int] = []
     for index in range(count):
         # every time that the share passes a whole number
         (held_out if int((index + 1) * holdout) > int(index * holdout) else kept).append(index)
     return kept, held_out
 
 
-def split_spans(size: int, piece: int, holdout: float) -> Tuple[List[Span], List[Span]]:
+def split_spans(size: int, piece: int, holdout: float) -> tuple[list[Span], list[Span]]:
     """Return the spans of *size* bytes to train on and those held out, in pieces of *piece* bytes.
 
     Neighbours are joined.
@@ -82,8 +82,8 @@ def split_spans(size: int, piece: int, holdout: float) -> Tuple[List[Span], List
 class Places(NamedTuple):
     """The byte offsets at which windows begin; neither list is empty."""
 
-    training: List[range]
-    validation: List[int]
+    training: list[range]
+    validation: list[int]
 
 
 def place_windows(
@@ -109,12 +109,12 @@ def place_windows(
     return Places(training, examined)
 
 
-def _starts(spans: List[Span], length: int, *, stride: int) -> List[range]:
+def _starts(spans: list[Span], length: int, *, stride: int) -> list[range]:
     return [range(begin, end - length + 1, stride) for begin, end in spans if end - begin >= length]
 
 
-def _join(spans: List[Span]) -> List[Span]:
-    joined: List[Span] = []
+def _join(spans: list[Span]) -> list[Span]:
+    joined: list[Span] = []
     for begin, end in spans:
         if joined and joined[-1][1] == begin:
             joined[-1] = (joined[-1][0], end)

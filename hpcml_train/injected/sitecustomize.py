@@ -33,7 +33,7 @@ class _Finder:
 
                 watch(module)
             except Exception as error:  # noqa: BLE001 - never the program's trouble
-                sys.stderr.write("hpcml: the precision is not observed: %s\n" % error)
+                sys.stderr.write(f"hpcml: the precision is not observed: {error}\n")
 
         spec.loader.exec_module = exec_module
         return spec

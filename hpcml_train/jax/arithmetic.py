@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +56,7 @@ class Device:
         self.type = kind  # cpu, cuda
 
 
-def choose_device(kind: Optional[str], local_rank: int) -> Device:
+def choose_device(kind: str | None, local_rank: int) -> Device:
     """Return the planned device (*kind* cpu or cuda) of this process; without a plan a GPU if there is one."""
     gpus = _gpus() if kind in (None, "cuda") else []
     if gpus:
@@ -77,7 +78,7 @@ class Arithmetic:
         precision: str,
         *,
         numerics: str = "auto",
-        device: Optional[Device] = None,
+        device: Device | None = None,
         loss_scaling: bool = True,
     ) -> None:
         self.device = device or Device(jax.devices("cpu")[0], "cpu")
@@ -117,7 +118,7 @@ class Arithmetic:
         with jax.default_device(self.device.device), self._products(self.matmul_precision):
             yield
 
-    def _products(self, precision: str) -> ContextManager[Any]:
+    def _products(self, precision: str) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self.precision == OWN else jax.default_matmul_precision(precision)
 
     def loss_scale(self) -> LossScale:
@@ -126,21 +127,21 @@ class Arithmetic:
 
     def value_and_grad(
         self, loss_of: Callable[..., jax.Array], *, parts: int = 1
-    ) -> Callable[..., Tuple[jax.Array, Tree, jax.Array, LossScale]]:
+    ) -> Callable[..., tuple[jax.Array, Tree, jax.Array, LossScale]]:
         """Return a function of (parameters, scale, *batch) -> loss, gradients, whether they are finite, next scale.
 
         *loss_of* gets parameters and batch in the type that is computed in; gradients come in that of the parameters.
         It sees the rows of the batch's arrays in so many *parts*, one after the other, whose mean is that of the batch.
         """
 
-        def compute(parameters: Tree, scale: LossScale, *batch: object) -> Tuple[jax.Array, Tree, jax.Array, LossScale]:
-            def scaled(kept: Tree, part: Tuple[object, ...]) -> Tuple[jax.Array, jax.Array]:
+        def compute(parameters: Tree, scale: LossScale, *batch: object) -> tuple[jax.Array, Tree, jax.Array, LossScale]:
+            def scaled(kept: Tree, part: tuple[object, ...]) -> tuple[jax.Array, jax.Array]:
                 loss = loss_of(self.cast(kept), *self.cast(part))
                 wide = (loss.astype("float32") if loss.dtype in _SIXTEEN_BITS else loss) / parts
                 return wide * scale.scale.astype(wide.dtype), wide
 
-            def differentiate(part: Tuple[object, ...]) -> Tuple[Tree, jax.Array]:
-                found: Tuple[Tree, jax.Array] = jax.grad(scaled, has_aux=True)(parameters, part)
+            def differentiate(part: tuple[object, ...]) -> tuple[Tree, jax.Array]:
+                found: tuple[Tree, jax.Array] = jax.grad(scaled, has_aux=True)(parameters, part)
                 return found
 
             gradients, loss = differentiate(batch) if parts == 1 else _sum_over(differentiate, batch, parts)
@@ -178,7 +179,7 @@ def _first_scale(*, scaled: bool) -> LossScale:
     return LossScale(jnp.asarray(_INITIAL if scaled else 1.0, jnp.float32), *counters)
 
 
-def _unscale(gradients: Tree, state: LossScale) -> Tuple[Tree, jax.Array, LossScale]:
+def _unscale(gradients: Tree, state: LossScale) -> tuple[Tree, jax.Array, LossScale]:
     """Return the gradients as they are, whether all are finite, and the scale of the next step."""
     unscaled = jax.tree_util.tree_map(lambda gradient: gradient / state.scale.astype(gradient.dtype), gradients)
     leaves = jax.tree_util.tree_leaves(unscaled)
@@ -195,7 +196,7 @@ def _unscale(gradients: Tree, state: LossScale) -> Tuple[Tree, jax.Array, LossSc
     return unscaled, finite, following
 
 
-def read_switches() -> Dict[str, object]:
+def read_switches() -> dict[str, object]:
     """Return every switch with its value; XLA reads its flags once, when JAX starts, so they are only reported."""
     return {
         "jax_enable_x64": bool(jax.config.jax_enable_x64),
@@ -204,7 +205,7 @@ def read_switches() -> Dict[str, object]:
     }
 
 
-def _cast(values: Tree, dtype: Optional[str]) -> Tree:
+def _cast(values: Tree, dtype: str | None) -> Tree:
     def one(value: Any) -> Any:  # noqa: ANN401 - any leaf
         array = jnp.asarray(value)
         return array.astype(dtype) if dtype is not None and jnp.issubdtype(array.dtype, jnp.floating) else array
@@ -218,7 +219,7 @@ def _sum_over(compute: Callable[[Tree], Tree], batch: Tree, parts: int) -> Tree:
     first = jax.tree_util.tree_map(lambda rows: rows[0], divided)
     zero = jax.tree_util.tree_map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(compute, first))
 
-    def add(sums: Tree, part: Tree) -> Tuple[Tree, None]:
+    def add(sums: Tree, part: Tree) -> tuple[Tree, None]:
         return jax.tree_util.tree_map(jnp.add, sums, compute(part)), None
 
     return jax.lax.scan(add, zero, divided)[0]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Iterable, Iterator, List, Set
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import jax
 
@@ -19,16 +20,16 @@ _DOUBTFUL = {
 
 def count_step(step: Callable[..., object], *arguments: object) -> StepCount:
     """Count the products of matrices and the convolutions of ``step(*arguments)``, its backward pass included."""
-    doubts: Set[str] = set()
+    doubts: set[str] = set()
     flops = _count(jax.make_jaxpr(step)(*arguments).jaxpr, doubts)
     return StepCount(float(flops), "; ".join(sorted(doubts)) or None)
 
 
-def _count(program: Any, doubts: Set[str]) -> int:  # noqa: ANN401 - JAX exports no name for it
+def _count(program: Any, doubts: set[str]) -> int:  # noqa: ANN401 - JAX exports no name for it
     return sum(_count_one(equation, doubts) for equation in program.eqns)
 
 
-def _count_one(equation: Any, doubts: Set[str]) -> int:  # noqa: ANN401
+def _count_one(equation: Any, doubts: set[str]) -> int:  # noqa: ANN401
     name, parameters = equation.primitive.name, equation.params
     if name == "dot_general":
         return _dot_flops(equation)
@@ -54,7 +55,7 @@ def _programs_in(value: Any) -> Iterator[Any]:  # noqa: ANN401
 def _dot_flops(equation: Any) -> int:  # noqa: ANN401
     """Multiply the numbers of the result by the length of the sum that makes each of them."""
     (contracted, _), _ = equation.params["dimension_numbers"]
-    left: List[int] = list(equation.invars[0].aval.shape)
+    left: list[int] = list(equation.invars[0].aval.shape)
     return 2 * _size(equation.outvars[0].aval.shape) * _size(left[axis] for axis in contracted)
 
 

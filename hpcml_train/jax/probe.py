@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import Any, Callable, Dict
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from hpcml_train.jax.arithmetic import Arithmetic, read_switches
 from hpcml_train.precision import products
 
 
-def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
+def measure_precision(arithmetic: Arithmetic) -> dict[str, Any]:
     """Return the details of the event ``precision``: what was asked for, and the format that each product shows.
 
     Takes less than a second and uses no random numbers of JAX's.
@@ -39,7 +40,7 @@ def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
     }
 
 
-def describe_framework(arithmetic: Arithmetic) -> Dict[str, Any]:
+def describe_framework(arithmetic: Arithmetic) -> dict[str, Any]:
     """Return the details of the event ``framework``: versions, device and whatever else results depend on."""
     device = arithmetic.device.device
     return {

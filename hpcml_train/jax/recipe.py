@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,13 +40,13 @@ class Adam:
         first, second = (jax.tree_util.tree_map(jnp.zeros_like, parameters) for _ in range(2))
         return Moments(first, second, jnp.zeros((), jnp.int32))
 
-    def step(self, parameters: Tree, gradients: Tree, moments: Moments) -> Tuple[Tree, Moments]:
+    def step(self, parameters: Tree, gradients: Tree, moments: Moments) -> tuple[Tree, Moments]:
         """Return the parameters after a step. Computed in FP32 or wider, and kept in the parameters' types."""
         steps = moments.steps + 1
 
         def one(
             parameter: jax.Array, gradient: jax.Array, first: jax.Array, second: jax.Array
-        ) -> Tuple[jax.Array, jax.Array, jax.Array]:
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
             wide = jnp.promote_types(parameter.dtype, jnp.float32)
             passed = steps.astype(wide)
             gradient = gradient.astype(wide)
@@ -60,8 +61,8 @@ class Adam:
 
         leaves, shape = jax.tree_util.tree_flatten(parameters)
         others = [jax.tree_util.tree_leaves(tree) for tree in (gradients, moments.first, moments.second)]
-        done = [one(*leaf) for leaf in zip(leaves, *others)]  # noqa: B905 - Python 3.8
-        updated, first, second = (jax.tree_util.tree_unflatten(shape, found) for found in zip(*done))  # noqa: B905
+        done = [one(*leaf) for leaf in zip(leaves, *others, strict=True)]
+        updated, first, second = (jax.tree_util.tree_unflatten(shape, found) for found in zip(*done, strict=True))
         return updated, Moments(first, second, steps)
 
 
@@ -69,14 +70,14 @@ class Recipe(abc.ABC):
     """The base of recipes: set `samples` in ``__init__(task, arithmetic)``, and pass the class to `train`."""
 
     samples: int  # in the training set
-    tokens_per_sample: Optional[int] = None  # of texts
+    tokens_per_sample: int | None = None  # of texts
 
     @abc.abstractmethod
     def first_weights(self) -> Mapping[str, Array]:
         """Return the first weights by name, as NumPy arrays in FP32, drawn by the seed."""
 
     @abc.abstractmethod
-    def batch(self, indices: Array) -> Tuple[Array, ...]:
+    def batch(self, indices: Array) -> tuple[Array, ...]:
         """Return the training samples *indices* as NumPy arrays, one row a sample."""
 
     @abc.abstractmethod

@@ -6,25 +6,23 @@ import contextlib
 import functools
 import itertools
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Tuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpcml_client.checkpoints import Checkpoints, Saved
+from hpcml_client.client import Client
 from hpcml_train import loop
 from hpcml_train.errors import RecipeError, first_line, out_of_memory
-from hpcml_train.jax.arithmetic import LossScale, Tree
+from hpcml_train.jax.arithmetic import Arithmetic, LossScale, Tree
 from hpcml_train.jax.flops import count_step
 from hpcml_train.jax.recipe import Moments, Recipe
 from hpcml_train.loop import StepClock, StepEnd, Work
 from hpcml_train.progress import Array, digest, read_arrays, sample_orders, write_arrays
-
-if TYPE_CHECKING:
-    from hpcml_client.checkpoints import Checkpoints, Saved
-    from hpcml_client.client import Client
-    from hpcml_train.jax.arithmetic import Arithmetic
-    from hpcml_train.task import Task
+from hpcml_train.task import Task
 
 _MIB = 1 << 20
 _NO_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
@@ -80,7 +78,7 @@ class JaxTraining(loop.Training):
 
         gradients_of = arithmetic.value_and_grad(loss_of, parts=task.accumulate)
 
-        def step(before: Progress, *batch: jax.Array) -> Tuple[Progress, jax.Array]:
+        def step(before: Progress, *batch: jax.Array) -> tuple[Progress, jax.Array]:
             loss, gradients, finite, scale = gradients_of(before.weights, before.scale, *batch)
             updated = optimizer.step(before.weights, gradients, before.moments)
             if arithmetic.loss_scaling:
@@ -143,11 +141,11 @@ class JaxTraining(loop.Training):
         """Return what writes the progress."""
         return functools.partial(write, self._progress, self._arithmetic.precision)
 
-    def memory(self) -> List[Mapping[str, object]]:
+    def memory(self) -> list[Mapping[str, object]]:
         """Return the peak of allocated memory, evaluations included; unknown on a CPU."""
         device = self._arithmetic.device.device
         peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
-        details: Dict[str, object] = {
+        details: dict[str, object] = {
             "device": str(device),
             "peak_allocated_mb": None if peak is None else peak / _MIB,
             "peak_reserved_mb": None,
@@ -164,12 +162,12 @@ class JaxTraining(loop.Training):
         with self._arithmetic.evaluation(weights) as examined:
             yield from self._recipe.results(examined).items()
 
-    def _batch(self, indices: Array, step: int) -> Tuple[jax.Array, ...]:
+    def _batch(self, indices: Array, step: int) -> tuple[jax.Array, ...]:
         """Return the samples *indices* on the device; first, for each part of the batch, *step* and its number."""
         parts = np.arange(self.task.accumulate)
         draws = np.stack([np.full_like(parts, step), parts], axis=1).astype(np.uint32)
         batch = (draws, *self._recipe.batch(indices))
-        placed: Tuple[jax.Array, ...] = jax.device_put(batch, self._arithmetic.device.device)
+        placed: tuple[jax.Array, ...] = jax.device_put(batch, self._arithmetic.device.device)
         jax.block_until_ready(placed)
         return placed
 
@@ -186,8 +184,8 @@ def read(saved: Saved, like: Progress, precision: str) -> Progress:
     """
     wanted, shape = jax.tree_util.tree_flatten(like)
     found = read_arrays(saved, "leaf", [leaf.shape for leaf in wanted], precision)
-    leaves: List[jax.Array] = []
-    for array, leaf in zip(found, wanted):  # noqa: B905 - Python 3.8
+    leaves: list[jax.Array] = []
+    for array, leaf in zip(found, wanted, strict=True):
         kept = array if array.dtype == leaf.dtype else array.view(leaf.dtype)
         leaves.append(jax.device_put(jnp.array(kept), leaf.sharding))
     restored: Progress = jax.tree_util.tree_unflatten(shape, leaves)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Optional
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ _DTYPES = {"fp64": "float64", "fp32": "float32"}
 class Arithmetic:
     """A precision in NumPy: the type of the arrays."""
 
-    def __init__(self, precision: str, *, numerics: str = "auto", device: Optional[str] = None) -> None:
+    def __init__(self, precision: str, *, numerics: str = "auto", device: str | None = None) -> None:
         if precision not in _DTYPES and precision != OWN:
             raise ValueError(f"precision={precision!r} is not there with numpy: choose {' or '.join(_DTYPES)}")
         if numerics not in ("auto", "native"):
@@ -33,7 +33,7 @@ class Arithmetic:
         return x if self.precision == OWN else x.astype(self.parameter_dtype)
 
 
-def describe_framework() -> Dict[str, Any]:
+def describe_framework() -> dict[str, Any]:
     """Return the details of the event ``framework``."""
     return {
         "framework": "numpy",
@@ -44,7 +44,7 @@ def describe_framework() -> Dict[str, Any]:
     }
 
 
-def _blas() -> Optional[str]:
+def _blas() -> str | None:
     """Return name and version of the BLAS that NumPy was built with; None where it is too old to say."""
     try:
         built = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
@@ -53,7 +53,7 @@ def _blas() -> Optional[str]:
     return " ".join(filter(None, (str(built.get("name", "")), str(built.get("version", ""))))) or None
 
 
-def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
+def measure_precision(arithmetic: Arithmetic) -> dict[str, Any]:
     """Return the details of the event ``precision``: what was asked for, and what a product shows."""
     product = products.matmul()
     formats, errors = products.measure({"matmul": (product, lambda a, b: arithmetic.cast(a) @ arithmetic.cast(b))})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Tuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,10 +42,10 @@ def conv() -> Product:
     return Product(data, weights, exact)
 
 
-def measure(products: Mapping[str, Tuple[Product, Compute]]) -> Tuple[Dict[str, str], Dict[str, float]]:
+def measure(products: Mapping[str, tuple[Product, Compute]]) -> tuple[dict[str, str], dict[str, float]]:
     """Return the format that each product shows, and its relative error in the Frobenius norm."""
-    formats: Dict[str, str] = {}
-    errors: Dict[str, float] = {}
+    formats: dict[str, str] = {}
+    errors: dict[str, float] = {}
     for name, (product, compute) in products.items():
         errors[name] = _relative_error(_scaled(product, compute, 1.0), product.exact)
         formats[name] = name_format(errors[name], functools.partial(_is_finite_beyond_fp16, product, compute))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from hpcml_client.client import Client
 from hpcml_client.formats import name_precision
 from hpcml_client.precisions import OWN
-
-if TYPE_CHECKING:
-    from hpcml_client.client import Client
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "numpy")
 MISMATCH_STATUS = 2  # what a program ends with that cannot be what it was asked to be
@@ -22,7 +21,7 @@ class Asked(NamedTuple):
 
     precision: str
     numerics: str
-    device: Optional[str]  # cpu, cuda; None: nobody planned one
+    device: str | None  # cpu, cuda; None: nobody planned one
     local_rank: int
     rounding: str
     loss_scaling: bool
@@ -36,7 +35,7 @@ class PrecisionMismatchError(SystemExit):
         self.words = words
 
 
-def apply_to(run: Client, framework: Optional[str]) -> Any:  # noqa: ANN401 - the Arithmetic of a framework
+def apply_to(run: Client, framework: str | None) -> Any:  # noqa: ANN401 - the Arithmetic of a framework
     """Set and measure the precision of *run*, report both events, return the framework's Arithmetic.
 
     `Client.apply_precision` describes what happens at a mismatch.
@@ -84,7 +83,7 @@ def _observe(run: Client, proof: Mapping[str, Any]) -> None:
     run.watched_by(observer)
 
 
-def apply(framework: str, asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
+def apply(framework: str, asked: Asked) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Return the framework's Arithmetic, all switches set, and the details of two events.
 
     The first are those of ``framework``, the second those of ``precision``: with the measured precision as
@@ -109,7 +108,7 @@ def mismatch_words(proof: Mapping[str, Any]) -> str:
     )
 
 
-def _apply(framework: str, asked: Asked) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
+def _apply(framework: str, asked: Asked) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Return the framework's Arithmetic, and what `describe_framework` and `measure_precision` say of it."""
     if framework == "numpy":
         from hpcml_train.precision import numpy_arithmetic

@@ -11,7 +11,9 @@ run.metrics(arithmetic.scaling(optimizer, steps))
 
 from __future__ import annotations
 
-from typing import Any, ContextManager, Dict, Mapping, Optional
+import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -30,7 +32,7 @@ class Device:
         self.type = kind  # cpu, cuda
 
 
-def choose_device(kind: Optional[str], local_rank: int) -> Device:
+def choose_device(kind: str | None, local_rank: int) -> Device:
     """Return the planned device (*kind* cpu or cuda) of this process; without a plan a GPU if there is one."""
     gpus = tf.config.list_physical_devices("GPU") if kind in (None, "cuda") else []
     if gpus:
@@ -53,7 +55,7 @@ class Arithmetic:
         precision: str,
         *,
         numerics: str = "auto",
-        device: Optional[Device] = None,
+        device: Device | None = None,
         loss_scaling: bool = True,
     ) -> None:
         self.device = device or Device("CPU:0", "cpu")
@@ -96,9 +98,9 @@ class Arithmetic:
             return x
         return tf.cast(x, tf.keras.mixed_precision.dtype_policy().compute_dtype) if x.dtype.is_floating else x
 
-    def context(self) -> ContextManager[Any]:
+    def context(self) -> contextlib.AbstractContextManager[Any]:
         """Place what the block makes and computes on this arithmetic's device."""
-        found: ContextManager[Any] = tf.device(self.device.name)
+        found: contextlib.AbstractContextManager[Any] = tf.device(self.device.name)
         return found
 
     def scaling(self, optimizer: Any, steps: int) -> Mapping[str, float]:  # noqa: ANN401 - Keras has no types
@@ -113,7 +115,7 @@ class Arithmetic:
         return {"loss_scale": float(optimizer.dynamic_scale), "skipped_steps": float(skipped)}
 
 
-def read_switches() -> Dict[str, object]:
+def read_switches() -> dict[str, object]:
     """Return every switch with its value."""
     options = tf.config.optimizer.get_experimental_options()
     return {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -27,7 +28,7 @@ def normally(deviation: float) -> Draw:
     return drawn
 
 
-def begins_as_torch(inputs: int) -> Dict[str, Draw]:
+def begins_as_torch(inputs: int) -> dict[str, Draw]:
     """Return the arguments of a dense or convolutional layer whose weights and biases begin `evenly`."""
     return {"kernel_initializer": evenly(inputs), "bias_initializer": evenly(inputs)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ from hpcml_train.continuing import Array, Asked, continue_text
 from hpcml_train.tensorflow.recipe import Model
 
 
-def continue_with(model: Model, asked: Asked, *, seed: int) -> Dict[str, Dict[str, object]]:
+def continue_with(model: Model, asked: Asked, *, seed: int) -> dict[str, dict[str, object]]:
     """Return the event ``generated``, as `continue_text` does, said by *model*.
 
     *model* takes as many tokens as the context has at once, and what it says of a token must not depend on those behind

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Set
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -34,10 +35,10 @@ def count_step(model: Model, batch: Batch, loss: Callable[[Model, Batch], tf.Ten
     return StepCount(float(flops), f"operations that are not counted: {unseen}" if unseen else None)
 
 
-def _outputs(model: Model, batch: Batch, loss: Callable[[Model, Batch], tf.Tensor]) -> List[tf.Tensor]:
+def _outputs(model: Model, batch: Batch, loss: Callable[[Model, Batch], tf.Tensor]) -> list[tf.Tensor]:
     """Return the loss and all gradients, as they are in the graph."""
 
-    def loss_and_gradients() -> List[tf.Tensor]:
+    def loss_and_gradients() -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             result = loss(model, batch)
         return [result, *tape.gradient(result, model.trainable_variables)]
@@ -45,10 +46,10 @@ def _outputs(model: Model, batch: Batch, loss: Callable[[Model, Batch], tf.Tenso
     return list(tf.function(loss_and_gradients).get_concrete_function().outputs)
 
 
-def _needed_by(outputs: List[tf.Tensor]) -> List[_Operation]:
+def _needed_by(outputs: list[tf.Tensor]) -> list[_Operation]:
     """Return the operations that *outputs* follow from: TensorFlow writes down more gradients than it computes."""
-    found: List[_Operation] = []
-    seen: Set[str] = set()
+    found: list[_Operation] = []
+    seen: set[str] = set()
     waiting = [tensor.op for tensor in outputs]
     while waiting:
         operation = waiting.pop()
@@ -89,7 +90,7 @@ def _size(shape: Any) -> int:  # noqa: ANN401 - TensorFlow's shape
     return math.prod(int(side) for side in shape)
 
 
-_FORMULAS: Dict[str, Callable[[_Operation], int]] = {
+_FORMULAS: dict[str, Callable[[_Operation], int]] = {
     "MatMul": _matmul,
     "BatchMatMulV2": _matmul,
     "Conv2D": _convolution,

@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from typing import TYPE_CHECKING, Any, List
+from typing import Any
 
 import tensorflow as tf
 
+from hpcml_client.client import Client
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import by_mpi
-
-if TYPE_CHECKING:
-    from hpcml_client.client import Client
 
 
 class Horovod:
@@ -23,7 +21,7 @@ class Horovod:
         self._library = library
         self._numbers = itertools.count()  # tensors meet by name: all ranks build the same graph in the same order
 
-    def summed(self, tensors: List[Any]) -> List[Any]:
+    def summed(self, tensors: list[Any]) -> list[Any]:
         """Return the sums of *tensors* over all ranks, in a graph or outside; by all ranks, in the same order."""
         hvd = self._library
         return [

@@ -6,7 +6,8 @@ which Keras' ``fit`` does by itself where it can.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,16 +15,16 @@ from hpcml_train.precision import products as probe_products
 from hpcml_train.tensorflow.arithmetic import Arithmetic, read_switches
 
 
-def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
+def measure_precision(arithmetic: Arithmetic) -> dict[str, Any]:
     """Return the details of the event ``precision``: what was asked for, and the format that each product shows.
 
     Takes less than a second and draws no random numbers of TensorFlow's. What XLA cannot compile here is left out and
     named in ``not_probed``.
     """
     switches = read_switches()
-    formats: Dict[str, str] = {}
-    errors: Dict[str, float] = {}
-    not_probed: Dict[str, str] = {}
+    formats: dict[str, str] = {}
+    errors: dict[str, float] = {}
+    not_probed: dict[str, str] = {}
     parameters = ""
     with arithmetic.context():
         for name, make, product in (
@@ -59,9 +60,9 @@ def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
     }
 
 
-def describe_framework(arithmetic: Arithmetic) -> Dict[str, Any]:
+def describe_framework(arithmetic: Arithmetic) -> dict[str, Any]:
     """Return the details of the event ``framework``: versions, device and whatever else results depend on."""
-    built: Dict[str, Any] = dict(tf.sysconfig.get_build_info())
+    built: dict[str, Any] = dict(tf.sysconfig.get_build_info())
     return {
         "framework": "tensorflow",
         "tensorflow": tf.__version__,
@@ -85,7 +86,7 @@ def _convolution() -> Any:  # noqa: ANN401 - Keras has no types
     )
 
 
-def _compiled(layer: Any, shape: Tuple[int, ...], *, by_xla: bool) -> Callable[[Any, Any], Any]:  # noqa: ANN401
+def _compiled(layer: Any, shape: tuple[int, ...], *, by_xla: bool) -> Callable[[Any, Any], Any]:  # noqa: ANN401
     compute = tf.function(layer, jit_compile=by_xla)
     graph = compute.get_concrete_function(tf.TensorSpec(shape, layer.compute_dtype))
 

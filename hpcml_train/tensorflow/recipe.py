@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +17,7 @@ class Recipe(abc.ABC):
     """The base of recipes: set `samples` in ``__init__(task, arithmetic)``, and pass the class to `train`."""
 
     samples: int  # in the training set
-    tokens_per_sample: Optional[int] = None  # of texts
+    tokens_per_sample: int | None = None  # of texts
 
     @abc.abstractmethod
     def build(self) -> Model:
@@ -25,7 +26,7 @@ class Recipe(abc.ABC):
         Its first weights are drawn from the random numbers that the seed has just set, in FP32 for every precision.
         """
 
-    def build_counted(self) -> Optional[Model]:
+    def build_counted(self) -> Model | None:
         """Return a network of the same layers to count the operations of, where that of `build` hides them in loops."""
         return None
 

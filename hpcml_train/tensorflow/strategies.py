@@ -8,18 +8,16 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import Any
 
 import tensorflow as tf
 
+from hpcml_client.client import Client
 from hpcml_client.rendezvous import Rendezvous, RendezvousError, meet
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
 from hpcml_train.tensorflow.arithmetic import choose_device
 from hpcml_train.tensorflow.horovod import Horovod, begin_horovod
-
-if TYPE_CHECKING:
-    from hpcml_client.client import Client
 
 IN_ONE_PROCESS = ("single", "cpu_threads", "mirrored", "central_storage")
 IN_SEVERAL = ("multi_worker_mirrored", "horovod")
@@ -31,8 +29,8 @@ class Team:
     """The devices that train one model together."""
 
     strategy: Any  # of tf.distribute
-    rendezvous: Optional[Rendezvous]  # with the other processes, where there are any
-    horovod: Optional[Horovod] = None
+    rendezvous: Rendezvous | None  # with the other processes, where there are any
+    horovod: Horovod | None = None
 
     def part(self, run: Client) -> None:
         """Leave together: the others go when the first no longer needs them, and the first goes last."""
@@ -79,7 +77,7 @@ def _meet(run: Client, task: Task) -> Rendezvous:
         raise RecipeError(f"strategy={task.strategy}: {error}") from error
 
 
-def _make(run: Client, task: Task, rendezvous: Optional[Rendezvous]) -> Any:  # noqa: ANN401 - TensorFlow has no types
+def _make(run: Client, task: Task, rendezvous: Rendezvous | None) -> Any:  # noqa: ANN401 - TensorFlow has no types
     if task.strategy == "multi_worker_mirrored":
         if rendezvous is not None:
             tell_tensorflow(run, rendezvous)
@@ -99,7 +97,7 @@ def _make(run: Client, task: Task, rendezvous: Optional[Rendezvous]) -> Any:  # 
     return tf.distribute.experimental.CentralStorageStrategy(devices)
 
 
-def _devices(task: Task, kind: Optional[str]) -> List[str]:
+def _devices(task: Task, kind: str | None) -> list[str]:
     """Return the devices of this process: its GPUs, or as many logical ones of the CPU as were asked for."""
     gpus = tf.config.list_physical_devices("GPU") if kind in (None, "cuda") else []
     count = task.devices or len(gpus)

@@ -17,7 +17,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 
@@ -32,7 +33,7 @@ _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 _NOTHING = contextlib.nullcontext()  # one for all steps
 
 
-def choose_device(kind: Optional[str], local_rank: int) -> torch.device:
+def choose_device(kind: str | None, local_rank: int) -> torch.device:
     """Return the planned device (*kind* cpu or cuda) of this process; without a plan a GPU if there is one."""
     if kind == "cuda" or (kind is None and torch.cuda.is_available()):
         if not torch.cuda.is_available():
@@ -53,7 +54,7 @@ class Arithmetic:
         precision: str,
         *,
         numerics: str = "auto",
-        device: Optional[torch.device] = None,
+        device: torch.device | None = None,
         rounding: str = "rna",
         loss_scaling: bool = True,
     ) -> None:
@@ -76,10 +77,10 @@ class Arithmetic:
         self.rounding = rounding if precision == "tf32" and self.numerics == "emulated" else None
         self.skipped_steps = 0
         self.overflowed_gradients = 0  # elements that were not finite, in the last step
-        self.products: Dict[str, int] = {}  # operation -> how many were emulated
-        self.unrounded: Dict[str, int] = {}  # operation -> how many passed the emulation as they are
+        self.products: dict[str, int] = {}  # operation -> how many were emulated
+        self.unrounded: dict[str, int] = {}  # operation -> how many passed the emulation as they are
         self._forward = ForwardTensors()
-        self.switches: Mapping[str, Union[str, bool]] = (
+        self.switches: Mapping[str, str | bool] = (
             switches.read_switches()
             if precision == OWN
             else switches.set_switches(tf32=precision == "tf32" and self.numerics == "native")
@@ -87,7 +88,7 @@ class Arithmetic:
         # FP16 gradients of FP16 parameters cannot be unscaled without losing them again: torch's scaler refuses them.
         self._scaler = torch.amp.GradScaler(self.device.type) if loss_scaling and precision == "amp_fp16" else None
         self._has_rnn = False
-        self._unscaled: Set[int] = set()  # the optimizers of this step whose gradients are unscaled already
+        self._unscaled: set[int] = set()  # the optimizers of this step whose gradients are unscaled already
 
     @functools.cached_property  # every step asks
     def replaces_products(self) -> bool:
@@ -121,7 +122,7 @@ class Arithmetic:
         is_cast = x.is_floating_point() and self.precision != OWN
         return x.to(device=self.device, dtype=self.parameter_dtype if is_cast else None)
 
-    def context(self) -> ContextManager[None]:
+    def context(self) -> contextlib.AbstractContextManager[None]:
         """Compute in this precision inside the block: the forward pass and the loss."""
         return self._mixed() if self._row.autocast else self._products(is_backward=False)
 
@@ -177,7 +178,7 @@ class Arithmetic:
 
     def _scaled_steps(
         self, scaler: torch.amp.GradScaler, optimizers: Sequence[torch.optim.Optimizer]
-    ) -> List[torch.optim.Optimizer]:
+    ) -> list[torch.optim.Optimizer]:
         """Step those of *optimizers* whose gradients are finite; return the others."""
         before = scaler.get_scale()
         for optimizer in optimizers:
@@ -224,11 +225,11 @@ class Arithmetic:
         finally:
             self.products, self.unrounded, self._forward = kept
 
-    def counted_products(self) -> Dict[str, Any]:
+    def counted_products(self) -> dict[str, Any]:
         """Return how many products were rounded so far, by operation, and how many passed as they are."""
         return {**self.products, **({"not_rounded": dict(self.unrounded)} if self.unrounded else {})}
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the arithmetic's state for a checkpoint (loss scale, counters)."""
         return {
             "precision": self.precision,
@@ -290,7 +291,7 @@ class Arithmetic:
             stack.enter_context(torch.autocast(self.device.type, dtype=dtype))
             yield
 
-    def _products(self, *, is_backward: bool) -> ContextManager[None]:
+    def _products(self, *, is_backward: bool) -> contextlib.AbstractContextManager[None]:
         """Emulate the products of the block, or compute them in FP8, where the precision asks for one of these."""
         return self._replaced(is_backward=is_backward) if self.replaces_products else _NOTHING
 
@@ -348,5 +349,5 @@ def _decide(precision: str, numerics: str, device: torch.device) -> str:
     return numerics
 
 
-def _why_not_native(row: Precision, device: torch.device) -> Optional[str]:
+def _why_not_native(row: Precision, device: torch.device) -> str | None:
     return why_no_scaled_products(device) if row.scaled_products else row.why_not_on_gpu or None

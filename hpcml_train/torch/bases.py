@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Iterator, Mapping, Tuple
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ class Classification(Recipe):
     held_out: int  # samples to validate on
 
     @abc.abstractmethod
-    def validation(self) -> Iterator[Tuple[torch.Tensor, torch.Tensor]]:
+    def validation(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield inputs and labels of all that is held out, so many at once as the memory has room for."""
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -54,16 +54,17 @@ class Classification(Recipe):
 
 
 class NextToken(Recipe):
-    """Sequences whose tokens are guessed: batches are the model's inputs, and last the labels. Set `held_out`, too.
+    """Sequences whose tokens are guessed: batches are the model's inputs, and last the labels.
 
-    Labels are of the last tokens that the model answers for; where there are fewer of them, the first are not asked.
+    Set `held_out`, too, or say other `facts`. Labels are of the last tokens that the model answers for; where there are
+    fewer of them, the first are not asked.
     """
 
     held_out: int  # sequences to validate on
     unasked: int = -100  # the label of a token that is not to be guessed
 
     @abc.abstractmethod
-    def validation(self) -> Iterator[Tuple[torch.Tensor, ...]]:
+    def validation(self) -> Iterator[tuple[torch.Tensor, ...]]:
         """Yield inputs and labels of all that is held out, so many at once as the memory has room for."""
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from hpcml_train.continuing import Array, Asked, continue_text
 
 def continue_with(
     make: Callable[[], nn.Module], weights: Mapping[str, torch.Tensor], asked: Asked, *, seed: int
-) -> Dict[str, Dict[str, object]]:
+) -> dict[str, dict[str, object]]:
     """Return the event ``generated``, where text is asked for, said by the network of *make* with these *weights*.
 
     Computed on the CPU, in FP32 (of FP64: in that).

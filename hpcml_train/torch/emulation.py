@@ -9,7 +9,8 @@ name (`hpcml_train.torch.operations`).
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -43,15 +44,15 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
 
     is_emulated = True
 
-    def __init__(self, name: str, *, rounding: Optional[str] = None, of: Optional[Pass] = None) -> None:
+    def __init__(self, name: str, *, rounding: str | None = None, of: Pass | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         if name != HALF and name not in names():
             raise ValueError(f"format={name!r}: choose one of {', '.join([*names(), HALF])}")
-        self.calls: Dict[str, int] = {}
-        self.unrounded: Dict[str, int] = {}
+        self.calls: dict[str, int] = {}
+        self.unrounded: dict[str, int] = {}
         self._name = name
         of = of or Pass(ForwardTensors(), is_backward=False)
-        self._scheme: Optional[Scheme] = None if name == HALF else scheme(name, rounding)
+        self._scheme: Scheme | None = None if name == HALF else scheme(name, rounding)
         self._tells_gradients = self._scheme is not None and self._scheme.tells_gradients
         self._forward, self._only_backward = of.forward, of.is_backward
 
@@ -93,7 +94,7 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
             return multiplication.differentiate_convolution(call, rounding)
         return multiplication.multiply(call, rounding, self._which_are_gradients(call))
 
-    def _which_are_gradients(self, call: Call) -> List[bool]:
+    def _which_are_gradients(self, call: Call) -> list[bool]:
         if not self._tells_gradients:
             return [False, False]
         if not is_backward():
@@ -118,7 +119,7 @@ class Emulation(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-igno
         return f"{func.overloadpacket} is not known to the emulation of {self._name}: it is another library's"
 
 
-def _count(counts: Dict[str, int], name: str) -> None:
+def _count(counts: dict[str, int], name: str) -> None:
     counts[name] = counts.get(name, 0) + 1
 
 
@@ -126,10 +127,10 @@ def _count(counts: Dict[str, int], name: str) -> None:
 def emulate(
     name: str,
     *,
-    rounding: Optional[str] = None,
+    rounding: str | None = None,
     has_rnn: bool = False,
     must_see: bool = True,
-    of: Optional[Pass] = None,
+    of: Pass | None = None,
 ) -> Iterator[Emulation]:
     """Emulate the arithmetic *name* in the block; raise at its end where nothing was rounded, unless not *must_see*.
 

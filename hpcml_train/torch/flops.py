@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from typing import Any, Callable, Dict, Optional, Set, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -66,7 +67,7 @@ class _Tally:
 
     def __init__(self) -> None:
         self.flops = 0
-        self.unseen: Set[str] = set()  # operations with products that torch's counter has no formula for
+        self.unseen: set[str] = set()  # operations with products that torch's counter has no formula for
         self.is_backward = False
 
     def counted(self, formula: _Formula) -> _Formula:
@@ -84,7 +85,7 @@ class _Tally:
         count._get_raw = True  # type: ignore[attr-defined] # noqa: SLF001
         return count
 
-    def doubt(self) -> Optional[str]:
+    def doubt(self) -> str | None:
         """Return what escapes the count, or None."""
         names = sorted(self.unseen)
         if not names:
@@ -98,7 +99,7 @@ class _Witness(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     supports_higher_order_operators = True  # they are the counter's business
 
-    def __init__(self, unseen: Set[str]) -> None:
+    def __init__(self, unseen: set[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self._unseen = unseen
 
@@ -112,7 +113,7 @@ class _Witness(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
 def _copy_to_meta(model: nn.Module) -> nn.Module:
     """Return a copy without numbers; none are copied on the way, so that it fits where the model just does."""
-    memo: Dict[int, Any] = {}
+    memo: dict[int, Any] = {}
     for module in model.modules():
         # The third: tensors kept as plain attributes, which `Module.to` leaves where they are.
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False), *vars(module).values()):

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import distributed, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
 from hpcml_train.torch.stages import shared
 from hpcml_train.torch.team import Team, Twin, random_state, set_random_state
 
-if TYPE_CHECKING:
-    from hpcml_train.torch.arithmetic import Arithmetic
-    from hpcml_train.torch.recipe import Recipe
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)  # on the first rank
 
 
 class Sharded(Team):
@@ -29,7 +36,6 @@ class Sharded(Team):
 
     def __init__(self, recipe: Recipe, arithmetic: Arithmetic, *, rank: int, world_size: int) -> None:
         model = recipe.model
-        self._rank = rank
         # to be examined: `fully_shard` changes the model itself, and may not be undone
         self._twin = Twin(model, arithmetic, rank=rank)
         mesh = init_device_mesh(arithmetic.device.type, (world_size,))
@@ -45,71 +51,40 @@ class Sharded(Team):
         mine = sum(cast("DTensor", parameter).to_local().numel() for parameter in self.module.parameters())
         return {"backend": distributed.get_backend(), "layers": self._layers, "parameters_of_rank0": mine}
 
-    def part(self, *, is_last: bool) -> ContextManager[Any]:
+    def part(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         """Exchange gradients after the last part only; until then each rank keeps them whole."""
         self._sharded.set_requires_gradient_sync(is_last)
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[Optional[nn.Module]]:
+    def whole(self) -> Iterator[nn.Module | None]:
         """Gather the weights into the first rank's twin of the model, which lies in host memory meanwhile."""
         with self._twin.holding(self.weights()) as model:
             yield model
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Gather the weights."""
-        return cast("Dict[str, torch.Tensor]", _gathered(self.module.state_dict(), keep=self._rank == 0))
+        return cast("dict[str, torch.Tensor]", get_model_state_dict(self.module, options=_WHOLE))
 
-    def state(self, optimizer: torch.optim.Optimizer) -> Dict[str, Any]:
+    def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Gather the weights and what the optimiser remembers."""
-        remembered = _gathered(optimizer.state_dict(), keep=self._rank == 0)
-        return {"model": self.weights(), "optimizer": remembered, **random_state(self.devices)}
+        model, remembered = get_state_dict(self.module, optimizer, options=_WHOLE)
+        return {"model": model, "optimizer": remembered, **random_state(self.devices)}
 
     def restore(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
         """Take this rank's shards of what was saved."""
-        own = self.module.state_dict()
-        if own.keys() != state["model"].keys():
-            raise KeyError("it is of another model")
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(_as(tensor, state["model"][name]))
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        remembered = {
-            number: {
-                name: _as(parameters[number], value) if _is_of(value, parameters[number]) else value
-                for name, value in values.items()
-            }
-            for number, values in state["optimizer"]["state"].items()
-        }
-        optimizer.load_state_dict({**state["optimizer"], "state": remembered})
+        set_state_dict(
+            self.module,
+            optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+            options=StateDictOptions(full_state_dict=True),
+        )
         set_random_state(state, self.devices)
 
 
-def _alone(layers: Sequence[nn.Module]) -> List[nn.Module]:
+def _alone(layers: Sequence[nn.Module]) -> list[nn.Module]:
     """Return those of *layers* that learn, and share nothing: what is shared stays whole as long as any needs it."""
     common = shared([[layer] for layer in layers])
     learned = ((layer, list(layer.parameters())) for layer in layers)
     return [layer for layer, own in learned if own and not any(parameter in common for parameter in own)]
-
-
-def _gathered(value: Any, *, keep: bool) -> Any:  # noqa: ANN401 - a state dictionary and what is in it
-    """Return *value* with whole tensors in host memory; where it is not kept, only help to gather them."""
-    if isinstance(value, dict):
-        return {key: _gathered(part, keep=keep) for key, part in value.items()}
-    if isinstance(value, DTensor):
-        whole = value.full_tensor().detach()
-        return whole.cpu() if keep else None
-    return value
-
-
-def _is_of(value: object, parameter: torch.Tensor) -> bool:
-    """Tell whether *value* is remembered for each number of *parameter*, and so sharded like it."""
-    return isinstance(value, torch.Tensor) and value.shape == parameter.shape and isinstance(parameter, DTensor)
-
-
-def _as(own: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Return *whole* placed, and if need be sharded, like *own*."""
-    if whole.shape != own.shape:
-        raise ValueError(f"a tensor of {tuple(whole.shape)} is none of {tuple(own.shape)}")
-    placed = whole.to(device=own.device, dtype=own.dtype)
-    return distribute_tensor(placed, own.device_mesh, own.placements) if isinstance(own, DTensor) else placed

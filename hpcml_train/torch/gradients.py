@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -17,7 +18,7 @@ class ForwardTensors:
     """
 
     def __init__(self) -> None:
-        self._known: Set[StorageWeakRef] = set()
+        self._known: set[StorageWeakRef] = set()
 
     def add(self, values: Any) -> None:  # noqa: ANN401 - whatever an operation takes or returns
         """Remember the tensors among *values*."""

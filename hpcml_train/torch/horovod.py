@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Mapping
+from typing import Any
 
 import horovod
 import horovod.torch as hvd
@@ -15,12 +15,10 @@ from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousServer
 from torch import distributed, nn
 
+from hpcml_client.client import Client
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import by_mpi
-from hpcml_train.torch.team import Team
-
-if TYPE_CHECKING:
-    from hpcml_client.client import Client
+from hpcml_train.torch.team import Stopwatch, Team
 
 if not hasattr(hvd, "init"):  # it has printed why, and goes on
     raise ImportError("Horovod is here, but was not built for this torch")
@@ -52,8 +50,9 @@ class Averaged(Team):
 
     def __init__(self, module: nn.Module, device: torch.device, *, world_size: int) -> None:
         super().__init__(module, device, world_size=world_size)
+        self._watch = Stopwatch(device)
         self._is_last = False  # part of a batch
-        self._handles: List[int] = []  # of what is on its way
+        self._handles: list[int] = []  # of what is on its way
         self._began: Any = None
         self._ended: Any = None
         _follow_the_first("weights", module.state_dict())
@@ -67,7 +66,7 @@ class Averaged(Team):
         backend = "nccl" if on_nccl else os.environ.get("HOROVOD_CPU_OPERATIONS", "gloo")
         return {"backend": backend, "horovod": horovod.__version__}
 
-    def part(self, *, is_last: bool) -> ContextManager[Any]:
+    def part(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         """Average gradients after the last part only."""
         return self._averaged() if is_last else contextlib.nullcontext()
 
@@ -76,9 +75,7 @@ class Averaged(Team):
 
         From the moment that all gradients of this rank are computed until those of all ranks are averaged.
         """
-        if self.devices[0].type == "cuda":
-            return {"communication_time_s": self._began.elapsed_time(self._ended) / 1000}
-        return {"communication_time_s": self._ended - self._began}
+        return {"communication_time_s": self._watch.seconds(self._began, self._ended)}
 
     def restore(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
         """Take up what `state` returned, as the first rank has read it."""
@@ -101,10 +98,10 @@ class Averaged(Team):
     def _averaged(self) -> Iterator[None]:
         self._is_last = True
         yield
-        self._began = self._now()
+        self._began = self._watch.now()
         for handle in self._handles:
             hvd.synchronize(handle)
-        self._ended = self._now()
+        self._ended = self._watch.now()
         self._handles.clear()
         self._is_last = False
 
@@ -115,13 +112,6 @@ class Averaged(Team):
                 self._handles.append(hvd.allreduce_async_(flat, name=f"gradient.{name}", op=hvd.Average))
 
         return hand_over
-
-    def _now(self) -> Any:  # noqa: ANN401 - a moment of the device
-        if self.devices[0].type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
-        event.record(torch.cuda.current_stream(self.devices[0]))
-        return event
 
 
 def _meet(run: Client) -> None:
@@ -164,7 +154,7 @@ def _begin_by_mpi(run: Client) -> None:
         raise RecipeError(f"strategy=horovod: MPI has {hvd.size()} process(es), and the run {run.world_size}")
 
 
-def _told(slot: Any, host: str, port: int) -> Dict[str, str]:  # noqa: ANN401 - Horovod has no types
+def _told(slot: Any, host: str, port: int) -> dict[str, str]:  # noqa: ANN401 - Horovod has no types
     """Return the variables that Horovod's launcher sets."""
     places = ("hostname", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
     found = {f"HOROVOD_{place.upper()}": str(getattr(slot, place)) for place in places}

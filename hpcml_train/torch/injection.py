@@ -8,13 +8,11 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any
 
 from hpcml_client.client import ranks_of
 from hpcml_client.journal import JournalWriter
-
-if TYPE_CHECKING:
-    from hpcml_train.torch.observer import Observer
+from hpcml_train.torch.observer import Observer
 
 OBSERVED_RANKS = 8  # of which all windows are taken; of the others the first: a thousand ranks tell no more
 
@@ -56,7 +54,7 @@ class _FirstStep:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._observer: Optional[Observer] = None
+        self._observer: Observer | None = None
         self._is_ours = True
 
     def begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401 - as torch calls it

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -38,7 +39,7 @@ class Call(NamedTuple):
         return operations.name_of(self.func)
 
     @property
-    def factors(self) -> List[torch.Tensor]:
+    def factors(self) -> list[torch.Tensor]:
         """The factors, as they are."""
         return [self.args[position] for position in self.product.factors]
 
@@ -80,9 +81,9 @@ class Call(NamedTuple):
             found = found.sum(0)
         return cast("torch.Tensor", found if self.kwargs.get("alpha", 1) == 1 else found * self.kwargs["alpha"])
 
-    def _with(self, factors: Sequence[torch.Tensor]) -> List[Any]:
+    def _with(self, factors: Sequence[torch.Tensor]) -> list[Any]:
         args = list(self.args)
-        for position, factor in zip(self.product.factors, factors):  # noqa: B905 - Python 3.8
+        for position, factor in zip(self.product.factors, factors, strict=True):
             args[position] = factor
         return args
 
@@ -103,11 +104,10 @@ _BARE: Mapping[str, str] = {
 def multiply(call: Call, scheme: Scheme, are_gradients: Sequence[bool]) -> Any:  # noqa: ANN401
     """Return the sum of the products of the parts of both factors, and what the program adds to it."""
     first, second = (
-        scheme.parts(x, is_gradient=is_gradient)
-        for x, is_gradient in zip(call.factors, are_gradients)  # noqa: B905 - Python 3.8
+        scheme.parts(x, is_gradient=is_gradient) for x, is_gradient in zip(call.factors, are_gradients, strict=True)
     )
     (i, j), *smaller = scheme.pairs
-    corrections: List[torch.Tensor] = []
+    corrections: list[torch.Tensor] = []
     first_finite, second_finite = (_finite(parts) if smaller else parts for parts in (first, second))
     for left, right in reversed(smaller):  # the smallest first
         term = call.bare((first_finite[left], second_finite[right]))
@@ -116,14 +116,14 @@ def multiply(call: Call, scheme: Scheme, are_gradients: Sequence[bool]) -> Any: 
     return result.add_(corrections[0]) if corrections else result
 
 
-def differentiate_convolution(call: Call, scheme: Scheme) -> Tuple[Any, ...]:
+def differentiate_convolution(call: Call, scheme: Scheme) -> tuple[Any, ...]:
     """Return the gradients of a convolution's input, weight and bias.
 
     The first two are products, whose factors are rounded once. The last is a sum of what came from the loss, which
     nothing rounds.
     """
     gradient, mask = call.factors[0], call.args[10]
-    results: List[Any] = [None, None, None]
+    results: list[Any] = [None, None, None]
     if mask[0] or mask[1]:
         _add_gradients(results, call, scheme)
     if mask[2]:
@@ -131,13 +131,13 @@ def differentiate_convolution(call: Call, scheme: Scheme) -> Tuple[Any, ...]:
     return tuple(results)
 
 
-def _add_gradients(results: List[Any], call: Call, scheme: Scheme) -> None:
+def _add_gradients(results: list[Any], call: Call, scheme: Scheme) -> None:
     """Add to *results* the gradients of the input and of the weight, as far as they are wanted."""
     mask = call.args[10]
     needed = (True, mask[1], mask[0])  # the gradient of the one is made of the other
     factors = [
         scheme.parts(x, is_gradient=at == 0) if is_needed else [x] * (1 + max(j for _, j in scheme.pairs))
-        for at, (x, is_needed) in enumerate(zip(call.factors, needed))  # noqa: B905 - Python 3.8
+        for at, (x, is_needed) in enumerate(zip(call.factors, needed, strict=True))
     ]
     call = call._replace(args=[*call.args[:-1], [mask[0], mask[1], False]])
     finite = [_finite(parts) if len(scheme.pairs) > 1 else parts for parts in factors]
@@ -149,7 +149,7 @@ def _add_gradients(results: List[Any], call: Call, scheme: Scheme) -> None:
                 results[at] = term if results[at] is None else results[at].add_(term)
 
 
-def _finite(parts: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+def _finite(parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return *parts* for the smaller products: what is infinite is all in the largest one, and would be NaN by a 0."""
     return [torch.where(torch.isfinite(parts[0]), parts[0], torch.zeros_like(parts[0])), *parts[1:]]
 

@@ -8,7 +8,8 @@ CPU oneDNN's switches decide in the same way.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,7 +19,7 @@ from hpcml_train.torch import switches
 _CLOSED = ("ieee", "none", False, "highest")  # values of switches; "none": neither it nor its parents say anything
 # The switches of each kind of product on a GPU: of torch 2.9 and later, and of those before. Attention in float32 is
 # kernels of torch's own, which keep to FP32 (docs/precision.md); in plain products it is as they are.
-_ON_GPU: Mapping[str, Tuple[str, str]] = {
+_ON_GPU: Mapping[str, tuple[str, str]] = {
     "linear": ("cuda.matmul.fp32_precision", "cuda.matmul.allow_tf32"),
     "attention": ("cuda.matmul.fp32_precision", "cuda.matmul.allow_tf32"),
     "conv": ("cudnn.conv.fp32_precision", "cudnn.allow_tf32"),
@@ -33,7 +34,7 @@ _ON_CPU = {  # of oneDNN, which torch before 2.9 never lets compute float32 in l
 _DRIVERS_VARIABLE = "NVIDIA_TF32_OVERRIDE"  # allows TF32 or forbids it, above torch's switches
 _FIRST_WITH_TF32 = (8, 0)  # compute capability
 # Which of the probe's products stands for each kind, and the kind of that. Attention has none: see above.
-_PROBED_BY: Mapping[str, Tuple[str, str]] = {
+_PROBED_BY: Mapping[str, tuple[str, str]] = {
     "linear": ("matmul", "linear"),
     "conv": ("conv", "conv"),
     "rnn": ("conv", "conv"),
@@ -54,7 +55,7 @@ class Float32:
         self._probed = Probed()
         # As the process was found: nobody knows whether what is put there later is still read.
         self._driver_at_start = os.environ.get(_DRIVERS_VARIABLE)
-        self.allowed: Dict[str, bool] = {}  # kinds of product that met TF32 allowed; True: the probe measured it
+        self.allowed: dict[str, bool] = {}  # kinds of product that met TF32 allowed; True: the probe measured it
 
     def know_probe(self, products: Mapping[str, str], device: str) -> None:
         """Take what a probe has measured just now on *device*, ``cpu`` or ``cuda``."""
@@ -67,7 +68,7 @@ class Float32:
         }
         self._probed = Probed(on_gpu=found) if device == "cuda" else Probed(on_cpu=found)
 
-    def format_of(self, kind: str, device: str) -> Optional[str]:
+    def format_of(self, kind: str, device: str) -> str | None:
         """Return the format of a product of *kind* that is computed now on *device*; None where it is unknown."""
         settings = _settings()
         if device == "cpu":
@@ -80,7 +81,7 @@ class Float32:
         return self._probed.on_gpu.get(kind, TF32_ALLOWED)
 
 
-def tf32_allowed(settings: Mapping[str, Any], at_start: Optional[str]) -> List[str]:
+def tf32_allowed(settings: Mapping[str, Any], at_start: str | None) -> list[str]:
     """Return the kinds of product for which a GPU may compute float32 in TF32, with torch's switches set so.
 
     A switch that could not be read is open. The driver's variable forbids where it has done so from the *at_start* on.
@@ -93,12 +94,12 @@ def tf32_allowed(settings: Mapping[str, Any], at_start: Optional[str]) -> List[s
     ]
 
 
-def open_on_cpu(settings: Optional[Mapping[str, Any]]) -> List[str]:
+def open_on_cpu(settings: Mapping[str, Any] | None) -> list[str]:
     """Return the kinds of product that oneDNN may compute in less than FP32; all where *settings* could not be read."""
     return [kind for kind, name in _ON_CPU.items() if settings is None or settings.get(name, "ieee") not in _CLOSED]
 
 
-def _settings() -> Optional[Mapping[str, Any]]:
+def _settings() -> Mapping[str, Any] | None:
     try:
         return switches.read_fp32_switches()
     except RuntimeError:  # a program that has used torch's old interface and the new one

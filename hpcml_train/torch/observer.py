@@ -15,7 +15,8 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Dict, List, Mapping, Optional, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch.optim import optimizer as optimizers
@@ -45,17 +46,17 @@ class Observer:
         self._hello = {"framework": "torch", "how": how, "version": torch.__version__}
         self._lock = threading.Lock()
         self._is_on = self._is_closed = self._has_said_hello = False
-        self._lead: Optional[weakref.ref[Any]] = None
-        self._depths: Dict[int, int] = {}  # by optimizer: how many of its steps lie in each other now
+        self._lead: weakref.ref[Any] | None = None
+        self._depths: dict[int, int] = {}  # by optimizer: how many of its steps lie in each other now
         self._others = 0  # steps of other optimizers since the last one of the leading
         self._steps = self._windows = 0
         self._next_step = 1
-        self._last_step: Optional[int] = None
+        self._last_step: int | None = None
         self._float32 = Float32()
-        self._window: Optional[Window] = None
-        self._stuck: Optional[Window] = None  # closed, below a mode of the program's
+        self._window: Window | None = None
+        self._stuck: Window | None = None  # closed, below a mode of the program's
         self._began = self._opened_at = self._stepped_at = time.perf_counter()
-        self._usual_s: Optional[float] = None  # that a step takes
+        self._usual_s: float | None = None  # that a step takes
         self._spent_s = self._last_s = 0.0
 
     def install(self, *, is_hooked: bool) -> None:
@@ -196,13 +197,13 @@ class Observer:
     def _report_window(
         self,
         optimizer: Any,  # noqa: ANN401
-        rows: List[Any],
-        unknown: List[Any],
+        rows: list[Any],
+        unknown: list[Any],
         autocast: Mapping[str, str],
         seconds: float,
     ) -> None:
         allowed = self._float32.allowed
-        evidence: Dict[str, Any] = {}
+        evidence: dict[str, Any] = {}
         if allowed:
             evidence["tf32_allowed"] = sorted(allowed)
             evidence["as_probed"] = sorted(kind for kind, is_probed in allowed.items() if is_probed)
@@ -258,7 +259,7 @@ def observe(report: Reporter, *, how: str, is_brief: bool = False, is_hooked: bo
     return _Process.observer
 
 
-def current() -> Optional[Observer]:
+def current() -> Observer | None:
     """Return the observer of this process, if there is one."""
     return _Process.observer
 
@@ -266,7 +267,7 @@ def current() -> Optional[Observer]:
 class _Process:
     """What there is one of in a process, as of the hooks of all optimizers."""
 
-    observer: Optional[Observer] = None
+    observer: Observer | None = None
 
 
 def is_compiling() -> bool:
@@ -287,8 +288,8 @@ def _is_disturbed() -> bool:
     return (is_used and torch.cuda.is_current_stream_capturing()) or torch._C._autograd._profiler_enabled()  # noqa: SLF001
 
 
-def _parameters(optimizer: Any) -> Dict[str, int]:  # noqa: ANN401
-    counts: Dict[str, int] = {}
+def _parameters(optimizer: Any) -> dict[str, int]:  # noqa: ANN401
+    counts: dict[str, int] = {}
     for group in getattr(optimizer, "param_groups", ()):
         for parameter in group["params"]:
             name = str(parameter.dtype).rpartition(".")[2]
@@ -296,7 +297,7 @@ def _parameters(optimizer: Any) -> Dict[str, int]:  # noqa: ANN401
     return counts
 
 
-def _switches() -> Dict[str, Any]:
+def _switches() -> dict[str, Any]:
     try:
         return dict(switches.read_switches())
     except RuntimeError:  # a program that has used torch's old interface and the new one

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from enum import Enum
-from typing import Any, FrozenSet, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch
 
 Operation = Any  # torch._ops.OpOverload, which torch does not export
 
 
-def _words(text: str) -> FrozenSet[str]:
+def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -35,8 +36,8 @@ class Kind(Enum):
 class Product(NamedTuple):
     """The arguments of a product of matrices."""
 
-    factors: Tuple[int, ...]  # positions
-    addend: Optional[int] = None  # the position of what is added to the product, and stays as it is
+    factors: tuple[int, ...]  # positions
+    addend: int | None = None  # the position of what is added to the product, and stays as it is
 
 
 _TWO = Product((0, 1))
@@ -99,7 +100,7 @@ def name_of(func: Operation) -> str:
     return name
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def kind_of(func: Operation) -> Kind:
     """Return what *func* is."""
     namespace, _, name = func._schema.name.rpartition("::")  # noqa: SLF001

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -12,12 +13,10 @@ from torch.func import functional_call
 
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Batch, Recipe
 from hpcml_train.torch.stages import cut, parameters, shared
 from hpcml_train.torch.team import Team, Twin, random_state, set_random_state
-
-if TYPE_CHECKING:
-    from hpcml_train.torch.arithmetic import Arithmetic
-    from hpcml_train.torch.recipe import Batch, Recipe
 
 _SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 _SEEDS_APART = 1_000_003  # steps of one seed do not meet those of the next
@@ -92,25 +91,25 @@ class Pipeline(Team):
             self._schedule.step()
         else:
             self._parts = parts
-            losses: List[torch.Tensor] = []
+            losses: list[torch.Tensor] = []
             self._schedule.step(target=torch.arange(len(parts)), losses=losses)
             return torch.stack([loss.detach() for loss in losses]).mean().to(dtype)
         return torch.zeros((), dtype=dtype, device=arithmetic.device)
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[Optional[nn.Module]]:
+    def whole(self) -> Iterator[nn.Module | None]:
         """Put all stages together on the first rank."""
         with self._twin.holding(self.weights()) as model:
             yield model
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Gather the weights of all stages."""
-        found: Dict[str, torch.Tensor] = {}
+        found: dict[str, torch.Tensor] = {}
         for weights in self._gather(self._own_weights()):
             found.update(weights)
         return found
 
-    def state(self, optimizer: torch.optim.Optimizer) -> Dict[str, Any]:
+    def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Gather what each rank remembers, one after the other."""
         own = {"optimizer": optimizer.state_dict(), **random_state(self.devices)}
         return {"model": self.weights(), "ranks": self._gather(own)}
@@ -124,12 +123,12 @@ class Pipeline(Team):
         optimizer.load_state_dict(own["optimizer"])
         set_random_state(own, self.devices)
 
-    def _own_weights(self) -> Dict[str, torch.Tensor]:
+    def _own_weights(self) -> dict[str, torch.Tensor]:
         return {self._names[inside]: tensor.cpu() for inside, tensor in self.module.state_dict().items()}
 
-    def _gather(self, own: Dict[str, Any]) -> List[Dict[str, Any]]:
+    def _gather(self, own: dict[str, Any]) -> list[dict[str, Any]]:
         """Return what all ranks have, on the first; nothing on others."""
-        found: List[Any] = [None] * self.world_size
+        found: list[Any] = [None] * self.world_size
         distributed.gather_object(own, found if self._rank == 0 else None)
         return found if self._rank == 0 else []
 
@@ -175,7 +174,7 @@ class _Answer(nn.Module):
         return self._output
 
 
-def _names(model: nn.Module, stage: Sequence[nn.Module]) -> Dict[str, str]:
+def _names(model: nn.Module, stage: Sequence[nn.Module]) -> dict[str, str]:
     """Return the name in *model* of each tensor of *stage*, by its name in a Sequential of the stage's layers."""
     prefixes = {id(module): name for name, module in model.named_modules()}
     return {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,15 +33,15 @@ _LEAVES_OUT = {
 }
 
 
-def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
+def measure_precision(arithmetic: Arithmetic) -> dict[str, Any]:
     """Return the details of the event ``precision``: the precision asked for, and the format that each product shows.
 
     Takes milliseconds and leaves torch's random numbers alone. ``switches`` are their values now, ``flipped`` those
     that were changed since the arithmetic set them.
     """
     switches = torch_switches.read_switches()
-    errors: Dict[str, float] = {}
-    formats: Dict[str, str] = {}
+    errors: dict[str, float] = {}
+    formats: dict[str, str] = {}
     with arithmetic.apart():
         for name, product in _PRODUCTS.items():
             if name == "conv" and not arithmetic.has_convolutions:
@@ -66,7 +67,7 @@ def measure_precision(arithmetic: Arithmetic) -> Dict[str, Any]:
     }
 
 
-def describe_framework(arithmetic: Arithmetic) -> Dict[str, Any]:
+def describe_framework(arithmetic: Arithmetic) -> dict[str, Any]:
     """Return the details of the event ``framework``: versions, device and whatever else results depend on."""
     on_gpu = arithmetic.device.type == "cuda"
     return {
@@ -83,7 +84,7 @@ def describe_framework(arithmetic: Arithmetic) -> Dict[str, Any]:
     }
 
 
-def _blas(build: str) -> Optional[str]:
+def _blas(build: str) -> str | None:
     """Return which library multiplies FP32 and FP64 matrices on the CPU, as torch's description of its *build* says."""
     version = re.search(r"Intel\(R\) (?:oneAPI )?(Math Kernel Library Version [\w.-]+)", build)
     name = re.search(r"\bBLAS_INFO=(\w+)", build)
@@ -108,7 +109,7 @@ class Product(NamedTuple):
         return self._replace(x=self.x * scale, weight=self.weight / scale)
 
 
-def _measure(arithmetic: Arithmetic, product: Product) -> Tuple[torch.Tensor, torch.Tensor]:
+def _measure(arithmetic: Arithmetic, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
     return _run(arithmetic, product.layer(), product.x, product.weight), product.reference(product.x, product.weight)
 
 
@@ -151,15 +152,15 @@ def _name_of_full_precision(compute: Multiply, layer: torch.nn.Module) -> str:
         x[at, at] = weight[at, at] = value
         x[at, at + len(_LEAVES_OUT)], weight[at, at + len(_LEAVES_OUT)] = -1, 1
     lacking = (x @ weight.T - product(x, weight)).diagonal()
-    for (name, (_, missing)), lack in zip(_LEAVES_OUT.items(), lacking.tolist()):  # noqa: B905 - Python 3.8
+    for (name, (_, missing)), lack in zip(_LEAVES_OUT.items(), lacking.tolist(), strict=False):
         if abs(lack - missing) < abs(missing) / 8:
             return name
     return "fp32"
 
 
-def _nearest(measured: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, multiply: Multiply) -> Optional[str]:
+def _nearest(measured: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, multiply: Multiply) -> str | None:
     """Return the format of 8 bits whose emulated product of FP64 *x* and *weight* is *measured*; None: of none."""
-    distances: Dict[str, float] = {}
+    distances: dict[str, float] = {}
     for name in _SCALED_FORMATS:
         with torch.no_grad(), emulate(name):
             emulated = multiply(x.float(), weight.float()).double()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from hpcml_client.client import Client
+from hpcml_client.client import Client
 
 _ROWS = 40  # of the table: the operations that took longest
 _PATH = "HPCML_PROFILE"  # of the agent: where this process is to write; absent: it is not profiled
@@ -20,11 +20,11 @@ class StepWindow:
     def __init__(self, tool: str, path: str, *, first: int, count: int) -> None:
         self._tool, self._path = tool, path
         self._first, self._last = first, first + count - 1
-        self._profiler: Optional[Any] = None
+        self._profiler: Any | None = None
         self._is_open = False
 
     @classmethod
-    def of_run(cls, run: Client, done: int) -> Optional[StepWindow]:
+    def of_run(cls, run: Client, done: int) -> StepWindow | None:
         """Return the window that the run asks for in this process; None where it asks for none.
 
         Counted are the steps of this attempt: *done* were done before it.

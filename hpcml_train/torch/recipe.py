@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Iterable, Mapping, Optional, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +24,7 @@ class Recipe(abc.ABC):
 
     model: nn.Module  # as built: `train` moves it to its device, in its dtype and layout
     samples: int  # in the training set
-    tokens_per_sample: Optional[int] = None  # of texts
+    tokens_per_sample: int | None = None  # of texts
 
     @abc.abstractmethod
     def batch(self, indices: torch.Tensor) -> Batch:

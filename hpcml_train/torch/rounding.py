@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from typing import Mapping, NamedTuple, Optional
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 
 _FP32_MANTISSA_BITS = 23
-_FP32_MIN_EXPONENT = -126
 
 
 class Format(NamedTuple):
@@ -27,7 +26,8 @@ FORMATS: Mapping[str, Format] = {
     "fp8_e5m2": Format(2, -14, 57344.0),
 }
 ROUNDINGS = ("rna", "rne", "rz")
-_CASTS = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}  # torch's types with 8 bits
+_SIXTEEN_BITS = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_EIGHT_BITS = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}  # torch's types
 
 
 def round_mantissa(x: torch.Tensor, bits: int, rounding: str = "rne") -> torch.Tensor:
@@ -50,47 +50,25 @@ def round_mantissa(x: torch.Tensor, bits: int, rounding: str = "rne") -> torch.T
     return y if bool(torch.isfinite(x.sum())) else torch.where(torch.isnan(x), x, y)
 
 
-def quantise(x: torch.Tensor, name: str, *, rounding: Optional[str] = None, saturate: bool = False) -> torch.Tensor:
-    """Return the values of format *name* nearest to float32 *x*, stored as float32; overflow is infinite or clamped.
+def quantise(x: torch.Tensor, name: str, *, rounding: str | None = None, saturate: bool = False) -> torch.Tensor:
+    """Return the values of format *name* nearest to float32 *x*, stored as float32.
 
-    *rounding* defaults to rna for TF32, which is what PTX's ``cvt.rna.tf32.f32`` and CUTLASS do, else to rne.
+    Overflow is infinite, or clamped with *saturate*, and always in 8 bits. *rounding* is for TF32 and BF16: by default
+    rna for TF32, which is what PTX's ``cvt.rna.tf32.f32`` and CUTLASS do, else rne.
     """
     form = FORMATS[name]
-    rounding = rounding or default_rounding(name)
-    if rounding == "rne" and name == "bf16" and not saturate:
-        return x.to(torch.bfloat16).float()
-    if rounding == "rne" and name == "fp16" and not saturate:
-        return x.to(torch.float16).float()
-    if rounding == "rne" and name in _CASTS and saturate:
+    if name in _EIGHT_BITS:
         return x.clamp(-form.largest, form.largest).to(eight_bits(name)).float()
-    return _quantise_by_hand(x, form, rounding, saturate=saturate)
+    if name in _SIXTEEN_BITS and rounding in (None, "rne") and not saturate:
+        return x.to(_SIXTEEN_BITS[name]).float()
+    y = round_mantissa(x, form.mantissa_bits, rounding or ("rna" if name == "tf32" else "rne"))
+    if not saturate:
+        return y  # the carry into the exponent has already given infinity
+    limit = torch.full_like(y, form.largest).copysign(x)
+    return torch.where((y.abs() > form.largest) & torch.isfinite(x), limit, y)
 
 
 def eight_bits(name: str) -> torch.dtype:
     """Return torch's type for the format *name*, fp8_e4m3 or fp8_e5m2."""
-    dtype: torch.dtype = getattr(torch, _CASTS[name])
+    dtype: torch.dtype = getattr(torch, _EIGHT_BITS[name])
     return dtype
-
-
-def default_rounding(name: str) -> str:
-    """Return how the hardware converts to format *name*."""
-    return "rna" if name == "tf32" else "rne"
-
-
-def _quantise_by_hand(x: torch.Tensor, form: Format, rounding: str, *, saturate: bool) -> torch.Tensor:
-    y = round_mantissa(x, form.mantissa_bits, rounding)
-    if form.min_exponent == _FP32_MIN_EXPONENT and not saturate:
-        return y  # the carry into the exponent has already given infinity
-    if form.min_exponent > _FP32_MIN_EXPONENT:  # subnormal numbers: a fixed-point grid
-        grid = 2.0 ** (form.min_exponent - form.mantissa_bits)
-        y = torch.where(x.abs() < 2.0**form.min_exponent, _round_to_integer(x / grid, rounding) * grid, y)
-    limit = torch.full_like(y, form.largest if saturate else math.inf).copysign(x)
-    return torch.where((y.abs() > form.largest) & torch.isfinite(x), limit, y)
-
-
-def _round_to_integer(x: torch.Tensor, rounding: str) -> torch.Tensor:
-    if rounding == "rne":
-        return torch.round(x)
-    if rounding == "rz":
-        return torch.trunc(x)
-    return torch.trunc(x + torch.full_like(x, 0.5).copysign(x))

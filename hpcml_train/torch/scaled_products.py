@@ -8,7 +8,8 @@ fewer digits, is off. A CPU computes these products too, slowly, which is how th
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator, Optional, Sequence, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 
@@ -22,7 +23,7 @@ _LEAST_CAPABILITY = (8, 9)
 USES_FAST_ACCUMULATION = False
 
 
-def why_not(device: torch.device) -> Optional[str]:
+def why_not(device: torch.device) -> str | None:
     """Return why torch has no scaled products on *device*; None where it has them."""
     operation = getattr(torch.ops.aten, "_scaled_mm", None)
     returned = operation.default._schema.returns if operation is not None else []  # noqa: SLF001
@@ -67,7 +68,7 @@ _SHAPES = {  # name -> how many dimensions each factor has
 def _multiply(call: Call, rounding: TensorScaled, are_gradients: Sequence[bool]) -> torch.Tensor:
     """Return the product of the factors of *call* in FP32."""
     codes, decoders = [], []
-    for x, is_gradient in zip(call.factors, are_gradients):  # noqa: B905 - Python 3.8
+    for x, is_gradient in zip(call.factors, are_gradients, strict=True):
         scale, form = rounding.scale(x, is_gradient=is_gradient), rounding.form(is_gradient=is_gradient)
         limit = FORMATS[form].largest
         limited = (x * scale).clamp(-limit, limit)  # but what is not finite stays so, where the format can say it
@@ -75,7 +76,7 @@ def _multiply(call: Call, rounding: TensorScaled, are_gradients: Sequence[bool])
         decoders.append(scale.reciprocal())
     a, b = codes
     if _SHAPES[call.name] == (3, 3):
-        products = [_multiply_matrices(one, other, *decoders) for one, other in zip(a, b)]  # noqa: B905
+        products = [_multiply_matrices(one, other, *decoders) for one, other in zip(a, b, strict=True)]
         whole = torch.stack(products) if products else call.factors[0].new_zeros(0, a.shape[1], b.shape[2])
         return whole.sum(0) if call.name.startswith("addbmm") else whole
     rows = a if a.dim() == 2 else a.unsqueeze(0)

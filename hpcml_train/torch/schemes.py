@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import abc
-from typing import List, Optional, Sequence, Tuple
+from collections.abc import Sequence
 
 import torch
 
 from hpcml_train.torch.rounding import FORMATS, quantise
 
-_Pairs = Sequence[Tuple[int, int]]
+_Pairs = Sequence[tuple[int, int]]
 _LARGEST_FP32 = float(torch.finfo(torch.float32).max)
 
 
@@ -21,17 +21,17 @@ class Scheme(abc.ABC):
     tells_gradients = False  # whether factors that came from the loss are rounded otherwise
 
     @abc.abstractmethod
-    def parts(self, x: torch.Tensor, *, is_gradient: bool = False) -> List[torch.Tensor]:
+    def parts(self, x: torch.Tensor, *, is_gradient: bool = False) -> list[torch.Tensor]:
         """Return the parts, whose sum stands for float32 *x*; each is as large as *x*."""
 
 
 class Rounded(Scheme):
     """Each number rounded by itself."""
 
-    def __init__(self, form: str, rounding: Optional[str] = None) -> None:
+    def __init__(self, form: str, rounding: str | None = None) -> None:
         self._form, self._rounding = form, rounding
 
-    def parts(self, x: torch.Tensor, *, is_gradient: bool = False) -> List[torch.Tensor]:
+    def parts(self, x: torch.Tensor, *, is_gradient: bool = False) -> list[torch.Tensor]:
         """Return one."""
         del is_gradient
         return [quantise(x, self._form, rounding=self._rounding)]
@@ -45,7 +45,7 @@ class Split(Scheme):
     def __init__(self, form: str) -> None:
         self._form = form
 
-    def parts(self, x: torch.Tensor, *, is_gradient: bool = False) -> List[torch.Tensor]:
+    def parts(self, x: torch.Tensor, *, is_gradient: bool = False) -> list[torch.Tensor]:
         """Return the nearest number, and the nearest to what is left."""
         del is_gradient
         parts, left = [], x
@@ -81,14 +81,14 @@ class TensorScaled(Scheme):
             scale = torch.ldexp(torch.ones_like(largest), (exponent - 1).clamp(-126, 126))  # a normal number of FP32
         return torch.where((largest > 0) & torch.isfinite(largest), scale, torch.ones_like(scale))
 
-    def parts(self, x: torch.Tensor, *, is_gradient: bool = False) -> List[torch.Tensor]:
+    def parts(self, x: torch.Tensor, *, is_gradient: bool = False) -> list[torch.Tensor]:
         """Return one; what is not finite stays as it is, so that a training that diverged is seen to."""
         scale = self.scale(x, is_gradient=is_gradient)
         rounded = quantise(x * scale, self.form(is_gradient=is_gradient), saturate=True) / scale
         return [torch.where(torch.isfinite(x), rounded, x)]
 
 
-def scheme(name: str, rounding: Optional[str] = None) -> Scheme:
+def scheme(name: str, rounding: str | None = None) -> Scheme:
     """Return the scheme of the emulated arithmetic *name*; raise `ValueError` where there is none.
 
     *rounding* is rna, rne or rz; None: the format's own.
@@ -104,7 +104,7 @@ def scheme(name: str, rounding: Optional[str] = None) -> Scheme:
     return Rounded(name, rounding)
 
 
-def names() -> List[str]:
+def names() -> list[str]:
     """Return the names of all schemes."""
     return [*FORMATS, "fp8_hybrid", *_SPLIT]
 

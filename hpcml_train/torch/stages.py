@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from hpcml_train.errors import RecipeError
-from hpcml_train.torch.team import Team
+from hpcml_train.torch.team import Stopwatch, Team
 
-Stage = List[nn.Module]
+Stage = list[nn.Module]
 
 
-def cut(model: nn.Module, layers: Sequence[nn.Module], count: int, strategy: str) -> List[Stage]:
+def cut(model: nn.Module, layers: Sequence[nn.Module], count: int, strategy: str) -> list[Stage]:
     """Return *count* stages of the *layers* of *model*, in their order; the largest is as small as can be.
 
     Sizes are numbers of parameters. Raises `RecipeError` where *layers* are not the whole model, or too few.
@@ -39,18 +39,18 @@ def parameters(stage: Stage) -> int:
     return sum(parameter.numel() for parameter in nn.ModuleList(stage).parameters())
 
 
-def shared(stages: Sequence[Stage]) -> Dict[nn.Parameter, List[int]]:
+def shared(stages: Sequence[Stage]) -> dict[nn.Parameter, list[int]]:
     """Return the parameters that several *stages* use, and the numbers of these stages."""
-    users: Dict[nn.Parameter, List[int]] = {}
+    users: dict[nn.Parameter, list[int]] = {}
     for number, stage in enumerate(stages):
         for parameter in nn.ModuleList(stage).parameters():
             users.setdefault(parameter, []).append(number)
     return {parameter: numbers for parameter, numbers in users.items() if len(numbers) > 1}
 
 
-def _units(layers: Sequence[nn.Module]) -> List[Stage]:
+def _units(layers: Sequence[nn.Module]) -> list[Stage]:
     """Return *layers* in groups of which each learns something: what learns nothing goes with what is before it."""
-    units: List[Stage] = []
+    units: list[Stage] = []
     begun: Stage = []  # before the first layer that learns
     for layer in layers:
         learns = any(True for _ in layer.parameters())
@@ -62,9 +62,9 @@ def _units(layers: Sequence[nn.Module]) -> List[Stage]:
     return units
 
 
-def _split(sizes: Sequence[int], count: int) -> List[Tuple[int, int]]:
+def _split(sizes: Sequence[int], count: int) -> list[tuple[int, int]]:
     """Return *count* ranges of *sizes* that follow each other, none empty, whose largest sum is the smallest."""
-    best: Dict[Tuple[int, int], Tuple[int, int]] = {(0, 0): (0, 0)}  # (ranges, end) -> (largest sum, begin of the last)
+    best: dict[tuple[int, int], tuple[int, int]] = {(0, 0): (0, 0)}  # (ranges, end) -> (largest sum, begin of the last)
     for ranges in range(1, count + 1):
         for end in range(ranges, len(sizes) + 1):
             known = [begin for begin in range(ranges - 1, end) if (ranges - 1, begin) in best]
@@ -87,7 +87,7 @@ class ModelParallel(Team):
         self.devices = list(devices)
         self._clocks = [_StageClock(device) for device in devices]
         # The last first: what stages share lies where it is used first, and the others fetch it.
-        for stage, device, clock in reversed(list(zip(stages, devices, self._clocks))):  # noqa: B905 - not in Python 3.8
+        for stage, device, clock in reversed(list(zip(stages, devices, self._clocks, strict=True))):
             for layer in stage:
                 layer.to(device)
             _put_in_front(stage[0], device, clock)
@@ -103,44 +103,34 @@ class ModelParallel(Team):
         return {
             "stages": [
                 {"device": str(device), "parameters": parameters(stage)}
-                for stage, device in zip(self._stages, self.devices)  # noqa: B905 - not in Python 3.8
+                for stage, device in zip(self._stages, self.devices, strict=True)
             ]
         }
 
 
 class _StageClock:
-    """Times the forward passes of a stage in training; on a GPU by events, so that nothing waits for it."""
+    """Times the forward passes of a stage in training."""
 
     def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        self._device = device
-        self._spans: List[Tuple[Any, Any]] = []
+        self._watch = Stopwatch(device)
+        self._spans: list[tuple[Any, Any]] = []
         self._began: Any = None
 
     def begin(self) -> None:
-        self._began = self._now()
+        self._began = self._watch.now()
 
     def ended(self, module: nn.Module, *_: object) -> None:
         if module.training:
-            self._spans.append((self._began, self._now()))
+            self._spans.append((self._began, self._watch.now()))
 
     def take_s(self) -> float:
         """Return the seconds since it was asked last; ask once the device has finished."""
         spans, self._spans = self._spans, []
-        if self._on_gpu:
-            return float(sum(began.elapsed_time(ended) for began, ended in spans) / 1000)
-        return float(sum(ended - began for began, ended in spans))
-
-    def _now(self) -> Any:  # noqa: ANN401 - a moment of the device
-        if not self._on_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+        return sum(self._watch.seconds(began, ended) for began, ended in spans)
 
 
 def _put_in_front(layer: nn.Module, device: torch.device, clock: _StageClock) -> None:
-    def arrive(module: nn.Module, args: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
+    def arrive(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         moved = tuple(move(arg, device) for arg in args)
         if module.training:
             clock.begin()

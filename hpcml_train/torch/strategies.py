@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Callable, ContextManager, Dict, Iterator, List, Mapping, Tuple
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import distributed, nn
 
+from hpcml_client.client import Client
 from hpcml_train.errors import RecipeError
 from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Recipe
 from hpcml_train.torch.stages import ModelParallel, cut
 from hpcml_train.torch.team import DataParallel, Team
-
-if TYPE_CHECKING:
-    from hpcml_client.client import Client
-    from hpcml_train.torch.arithmetic import Arithmetic
-    from hpcml_train.torch.recipe import Recipe
 
 STRATEGIES = ("single", "cpu_threads", "ddp", "horovod", "fsdp", "pipeline", "model_parallel")
 _STAGED = ("pipeline", "model_parallel")
@@ -90,7 +88,7 @@ def share(recipe: Recipe, run: Client, task: Task, arithmetic: Arithmetic) -> It
     # for, and then nothing moves any more (seen several times in a few hundred trainings). The process is about to end.
 
 
-def nccl_environment(environ: Mapping[str, str], version: Tuple[int, ...]) -> Mapping[str, str]:
+def nccl_environment(environ: Mapping[str, str], version: tuple[int, ...]) -> Mapping[str, str]:
     """Return the changes to *environ* for an NCCL of *version*.
 
     NCCL before 2.24 takes the ring for operations that the algorithm does not have. Since 2.24 it fails instead
@@ -117,7 +115,7 @@ def _alone(recipe: Recipe, task: Task, arithmetic: Arithmetic) -> Team:
     return ModelParallel(recipe.model, stages, devices)
 
 
-def devices_of(task: Task, first: torch.device) -> List[torch.device]:
+def devices_of(task: Task, first: torch.device) -> list[torch.device]:
     """Return the devices that this process drives."""
     if task.strategy != "model_parallel":
         return [first]
@@ -130,7 +128,7 @@ def devices_of(task: Task, first: torch.device) -> List[torch.device]:
     return [torch.device("cuda", number) for number in range(count)]
 
 
-def _nccl_version() -> Tuple[int, ...]:
+def _nccl_version() -> tuple[int, ...]:
     return tuple(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
 
 
@@ -162,7 +160,7 @@ def _pipeline(recipe: Recipe, run: Client, task: Task, arithmetic: Arithmetic) -
     return Pipeline(recipe, task, arithmetic, rank=run.rank, world_size=run.world_size)
 
 
-def _horovod(recipe: Recipe, run: Client, arithmetic: Arithmetic) -> ContextManager[Team]:
+def _horovod(recipe: Recipe, run: Client, arithmetic: Arithmetic) -> contextlib.AbstractContextManager[Team]:
     try:
         from hpcml_train.torch.horovod import averaging  # here: few have it
     except ImportError as error:
@@ -173,7 +171,7 @@ def _horovod(recipe: Recipe, run: Client, arithmetic: Arithmetic) -> ContextMana
     return averaging(recipe.model, arithmetic.device, run)
 
 
-_TEAMS: Dict[str, Callable[[Recipe, Client, Task, Arithmetic], Team]] = {
+_TEAMS: dict[str, Callable[[Recipe, Client, Task, Arithmetic], Team]] = {
     "ddp": _ddp,
     "fsdp": _fsdp,
     "pipeline": _pipeline,

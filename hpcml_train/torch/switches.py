@@ -7,11 +7,12 @@ in FP32, and may keep sums of 16-bit products in 16 bits.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterator, Mapping, Union
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
-Value = Union[str, bool]
+Value = str | bool
 
 # The CPU's are never set to tf32: it has no such units, and on other hardware than measured a switch might do anything.
 _ON_CUDA = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
@@ -41,12 +42,12 @@ def set_switches(*, tf32: bool) -> Mapping[str, Value]:
     return read_switches()
 
 
-def read_switches() -> Dict[str, Value]:
+def read_switches() -> dict[str, Value]:
     """Return every switch with its value, those that are only recorded too."""
     return {name: _read(name) for name in (*_wanted(tf32=False), *_RECORDED)}
 
 
-def read_fp32_switches() -> Dict[str, Value]:
+def read_fp32_switches() -> dict[str, Value]:
     """Return the switches alone that say what float32 is multiplied in: fewer, and quickly read."""
     names = [f"{part}.fp32_precision" for part in (*_ON_CUDA, *_ON_CPU)] if has_fp32_precision() else _OLD
     return {name: _read(name) for name in names}
@@ -69,9 +70,9 @@ def has_fp32_precision() -> bool:
     return hasattr(torch.backends, "fp32_precision")
 
 
-def _wanted(*, tf32: bool) -> Dict[str, Value]:
+def _wanted(*, tf32: bool) -> dict[str, Value]:
     """Return the wanted value of each switch that this torch has, parents first."""
-    wanted: Dict[str, Value] = {}
+    wanted: dict[str, Value] = {}
     if has_fp32_precision():
         for part in (*_PARENTS, *_ON_CPU):
             wanted[f"{part}.fp32_precision".lstrip(".")] = "ieee"

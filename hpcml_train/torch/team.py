@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-if TYPE_CHECKING:
-    from hpcml_train.torch.arithmetic import Arithmetic
-    from hpcml_train.torch.recipe import Batch, Recipe
+from hpcml_train.torch.arithmetic import Arithmetic
+from hpcml_train.torch.recipe import Batch, Recipe
 
 _NOTHING = contextlib.nullcontext()  # one for all steps
 
@@ -35,13 +35,13 @@ class Team:
     reorders_gradients = False  # after its first step, so that sums differ in the last bit
 
     def __init__(
-        self, module: nn.Module, device: torch.device, *, world_size: int = 1, replicas: Optional[int] = None
+        self, module: nn.Module, device: torch.device, *, world_size: int = 1, replicas: int | None = None
     ) -> None:
         self.world_size = world_size
         self.replicas = world_size if replicas is None else replicas  # processes with samples of their own
         self.module = module
         self.model = module  # what to call in training
-        self.devices: List[torch.device] = [device]  # of this process
+        self.devices: list[torch.device] = [device]  # of this process
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return the parameters that this process updates."""
@@ -55,12 +55,12 @@ class Team:
         """Return the strategy's metrics of the last step; call it once the device has finished."""
         return {}
 
-    def drawing(self, step: int) -> ContextManager[Any]:
+    def drawing(self, step: int) -> contextlib.AbstractContextManager[Any]:
         """Return a context manager around fetching the samples of *step*."""
         del step
         return _NOTHING
 
-    def part(self, *, is_last: bool) -> ContextManager[Any]:
+    def part(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         """Return a context manager around forward and backward pass of a part of a batch.
 
         Gradients are exchanged after the last part.
@@ -104,7 +104,7 @@ class Team:
         return numbers
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[Optional[nn.Module]]:
+    def whole(self) -> Iterator[nn.Module | None]:
         """Yield the whole model on the first rank, for evaluation, None on others; by all ranks."""
         yield self.module
 
@@ -112,7 +112,7 @@ class Team:
         """Return the whole model's weights on the first rank; by all ranks."""
         return self.module.state_dict()
 
-    def state(self, optimizer: torch.optim.Optimizer) -> Dict[str, Any]:
+    def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return on the first rank the state of model, *optimizer* and random numbers for a checkpoint.
 
         By all ranks.
@@ -132,11 +132,11 @@ class DataParallel(Team):
     reorders_gradients = True
 
     def __init__(
-        self, module: nn.Module, device: torch.device, *, world_size: int, bucket_cap_mb: Optional[float] = None
+        self, module: nn.Module, device: torch.device, *, world_size: int, bucket_cap_mb: float | None = None
     ) -> None:
         super().__init__(module, device, world_size=world_size)
         # an argument of its own only where something is set: torch's default of the first bucket is smaller
-        bucket: Dict[str, Any] = {} if bucket_cap_mb is None else {"bucket_cap_mb": bucket_cap_mb}
+        bucket: dict[str, Any] = {} if bucket_cap_mb is None else {"bucket_cap_mb": bucket_cap_mb}
         self._bucket_cap_mb = bucket_cap_mb
         self._parallel = DistributedDataParallel(
             module, device_ids=[device] if device.type == "cuda" else None, **bucket
@@ -148,7 +148,7 @@ class DataParallel(Team):
         """Return the backend of the communication."""
         return {"backend": distributed.get_backend(), "bucket_cap_mb": self._bucket_cap_mb}
 
-    def part(self, *, is_last: bool) -> ContextManager[Any]:
+    def part(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         """Exchange gradients after the last part only."""
         return self._waiting.watched() if is_last else self._parallel.no_sync()
 
@@ -166,11 +166,11 @@ class Twin:
     """A copy of *model* in the host memory of the first rank; the others have none."""
 
     def __init__(self, model: nn.Module, arithmetic: Arithmetic, *, rank: int) -> None:
-        self._model: Optional[nn.Module] = copy.deepcopy(model).cpu() if rank == 0 else None
+        self._model: nn.Module | None = copy.deepcopy(model).cpu() if rank == 0 else None
         self._arithmetic = arithmetic
 
     @contextlib.contextmanager
-    def holding(self, weights: Mapping[str, torch.Tensor]) -> Iterator[Optional[nn.Module]]:
+    def holding(self, weights: Mapping[str, torch.Tensor]) -> Iterator[nn.Module | None]:
         """Give the first rank its copy with these *weights*, on the device meanwhile; the others get None."""
         if self._model is None:
             yield None
@@ -180,9 +180,9 @@ class Twin:
         self._model.cpu()
 
 
-def random_state(devices: Sequence[torch.device]) -> Dict[str, Any]:
+def random_state(devices: Sequence[torch.device]) -> dict[str, Any]:
     """Return the state of torch's random numbers."""
-    state: Dict[str, Any] = {"random": torch.get_rng_state()}
+    state: dict[str, Any] = {"random": torch.get_rng_state()}
     if devices[0].type == "cuda":
         states = [torch.cuda.get_rng_state(device) for device in devices]
         state["random_cuda"] = states[0] if len(states) == 1 else states
@@ -194,8 +194,27 @@ def set_random_state(state: Mapping[str, Any], devices: Sequence[torch.device]) 
     torch.set_rng_state(state["random"])
     if devices[0].type == "cuda":
         states = [state["random_cuda"]] if len(devices) == 1 else state["random_cuda"]
-        for saved, device in zip(states, devices):  # noqa: B905 - not in Python 3.8
+        for saved, device in zip(states, devices, strict=True):
             torch.cuda.set_rng_state(saved, device)
+
+
+class Stopwatch:
+    """Moments of a device; on a GPU they are events in the stream that computes, so that nothing waits for them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def now(self) -> Any:  # noqa: ANN401 - a moment of the device
+        """Return the moment at which the device has done all that it was given so far."""
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def seconds(self, began: Any, ended: Any) -> float:  # noqa: ANN401 - two moments
+        """Return the seconds between two moments; ask once the device has finished."""
+        return float(began.elapsed_time(ended)) / 1000 if self._device.type == "cuda" else float(ended - began)
 
 
 class _Waiting:
@@ -207,10 +226,10 @@ class _Waiting:
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self._device = device
+        self._watch = Stopwatch(device)
         self._learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._hooks: Dict[torch.Tensor, Any] = {}
-        self._last: Optional[torch.Tensor] = None  # the parameter whose gradient came last
+        self._hooks: dict[torch.Tensor, Any] = {}
+        self._last: torch.Tensor | None = None  # the parameter whose gradient came last
         self._began: Any = None
         self._ended: Any = None
         self._listen()
@@ -220,7 +239,7 @@ class _Waiting:
         """Watch one backward pass; DDP lets it end when the gradients of all ranks are there."""
         self._began = None
         yield
-        self._ended = self._now()
+        self._ended = self._watch.now()
         if self._began is None:  # another graph than in the step before, without the parameter that was last
             self._listen()
         elif len(self._hooks) > 1:  # the first step: from now on only the last one calls us
@@ -229,13 +248,11 @@ class _Waiting:
                     hook.remove()
             self._hooks = {parameter: hook for parameter, hook in self._hooks.items() if parameter is self._last}
 
-    def seconds(self) -> Optional[float]:
+    def seconds(self) -> float | None:
         """Return the time between the two, or None where it was missed."""
         if self._began is None:
             return None
-        if self._device.type == "cuda":
-            return float(self._began.elapsed_time(self._ended)) / 1000
-        return float(self._ended - self._began)
+        return self._watch.seconds(self._began, self._ended)
 
     def _listen(self) -> None:
         for parameter in self._learned:
@@ -246,11 +263,4 @@ class _Waiting:
 
     def _has_gradient(self, parameter: torch.Tensor) -> None:
         self._last = parameter
-        self._began = self._now()
-
-    def _now(self) -> Any:  # noqa: ANN401 - a moment of the device
-        if self._device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call, unused-ignore]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+        self._began = self._watch.now()

@@ -8,25 +8,24 @@ import hashlib
 import itertools
 import os
 import pickle
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Union, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import nn
 
+from hpcml_client.checkpoints import Checkpoints, Saved
+from hpcml_client.client import Client
 from hpcml_train import loop
 from hpcml_train.errors import RecipeError, TrainingFailed, cannot_go_on, out_of_memory
 from hpcml_train.loop import StepClock, StepEnd, Work
+from hpcml_train.task import Task
+from hpcml_train.torch.arithmetic import Arithmetic
 from hpcml_train.torch.flops import count_step
 from hpcml_train.torch.profiling import StepWindow
 from hpcml_train.torch.recipe import Batch, Recipe
 from hpcml_train.torch.strategies import STRATEGIES, devices_of, prepare, refuse_impossible, share
 from hpcml_train.torch.team import Team
-
-if TYPE_CHECKING:
-    from hpcml_client.checkpoints import Checkpoints, Saved
-    from hpcml_client.client import Client
-    from hpcml_train.task import Task
-    from hpcml_train.torch.arithmetic import Arithmetic
 
 _MIB = 1 << 20
 _NO_HOST_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
@@ -78,7 +77,7 @@ class TorchTraining(loop.Training):
         self._recipe = recipe
         self._arithmetic = arithmetic
         self._part_size = part_size
-        self._memories: List[PeakMemory] = []
+        self._memories: list[PeakMemory] = []
         self._team: Team  # once they are together
         self._optimizer: torch.optim.Optimizer
 
@@ -206,7 +205,7 @@ class TorchTraining(loop.Training):
         yield "final", {"step": self.task.steps, "sha256": digest(weights)}
         yield from self._recipe.results(weights).items()
 
-    def _fetch(self, indices: torch.Tensor) -> List[Batch]:
+    def _fetch(self, indices: torch.Tensor) -> list[Batch]:
         chosen = indices.to(self._arithmetic.device)
         parts = [chosen] if len(chosen) == self._part_size else torch.split(chosen, self._part_size)
         return [self._recipe.batch(part) for part in parts]
@@ -251,7 +250,7 @@ class PeakMemory:
         yield
         self._reset()
 
-    def details(self) -> Dict[str, Union[str, Optional[float]]]:
+    def details(self) -> dict[str, str | float | None]:
         """Return the details of the event ``memory``, in MiB."""
         self._note()
         known = self._device.type == "cuda"

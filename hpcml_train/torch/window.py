@@ -11,10 +11,10 @@ import math
 import re
 import sys
 import threading
-from typing import Any, Callable, ClassVar, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch._subclasses import FakeTensor
 from torch.nn.modules import module as modules
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
     format: str
     phase: str  # forward, backward, optimizer, evaluation
-    layer: Optional[str]  # None: outside of modules, or in a backward pass
+    layer: str | None  # None: outside of modules, or in a backward pass
     emulated: bool = False
 
 
@@ -57,21 +57,21 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
     `flops` is by row. `unknown` names operations that may hide products, with their FLOPs or None.
     """
 
-    current: ClassVar[Optional[Window]] = None  # a process observes one step at a time
+    current: ClassVar[Window | None] = None  # a process observes one step at a time
     supports_higher_order_operators = True
 
     def __init__(self, float32: Float32) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
-        self.flops: Dict[Row, float] = {}
-        self.unknown: Dict[str, Optional[float]] = {}
-        self.autocast: Dict[str, str] = {}
+        self.flops: dict[Row, float] = {}
+        self.unknown: dict[str, float | None] = {}
+        self.autocast: dict[str, str] = {}
         self.is_closed = self.is_given_up = False
         self.is_in_optimizer = False
         self._float32 = float32
         self._has_solver = False
         self._thread = threading.local()
-        self._names: Dict[int, str] = {}
-        self._hooks: List[Any] = []
+        self._names: dict[int, str] = {}
+        self._hooks: list[Any] = []
         self._undo: Callable[[], None] = lambda: None
 
     def open(self) -> None:
@@ -101,7 +101,7 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call, unused-ignore]
         return True
 
-    def rows(self) -> List[Dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
         """Return the rows of an event ``precision_observed``, largest first."""
         found = dict(self.flops)
         of_layers = [row for row in found if row.layer is not None]
@@ -113,7 +113,7 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
             for row, flops in sorted(found.items(), key=lambda item: (-item[1], str(item[0])))
         ]
 
-    def unknown_rows(self) -> List[Dict[str, Any]]:
+    def unknown_rows(self) -> list[dict[str, Any]]:
         """Return what is unknown, for the event: a forward pass too that must have been there and was not seen."""
         unknown = dict(self.unknown)
         if self.flops and all(row.phase == "backward" for row in self.flops) and not self._has_solver:
@@ -122,10 +122,11 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
 
     def __torch_dispatch__(self, func: Operation, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         kwargs = kwargs or {}
-        is_fake = any(kind is FakeTensor for kind in types)  # how DTensor asks for the shape of a result
-        if not is_fake and any(kind not in (torch.Tensor, torch.nn.Parameter) for kind in types):
+        if any(kind.__name__ == "FakeTensor" for kind in types):
+            return func(*args, **kwargs)  # shapes alone, as FSDP's tensors ask for them: nothing is computed
+        if any(kind not in (torch.Tensor, torch.nn.Parameter) for kind in types):
             return NotImplemented  # a subclass computes by operations of plain tensors, which are seen then
-        if is_fake or self.is_closed or self._is_paused:
+        if self.is_closed or self._is_paused:
             return func(*args, **kwargs)
         if isinstance(func, torch._ops.HigherOrderOperator):  # noqa: SLF001
             self._add_unknown(str(func), None)
@@ -184,9 +185,7 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
         device = factors[0].device.type
         if device == "meta":
             return
-        form: Optional[str] = "x".join(
-            sorted({_FORMATS.get(x.dtype) or str(x.dtype).rpartition(".")[2] for x in factors})
-        )
+        form: str | None = "x".join(sorted({_FORMATS.get(x.dtype) or str(x.dtype).rpartition(".")[2] for x in factors}))
         if form == "fp32":
             form = self._float32.format_of(of, device)
         if form is not None:
@@ -195,7 +194,7 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
         what = f"float32 with oneDNN's {of} switch open" if device == "cpu" else f"float32 on {device}"
         self._add_unknown(what, flops)
 
-    def _add_unknown(self, what: str, flops: Optional[float]) -> None:
+    def _add_unknown(self, what: str, flops: float | None) -> None:
         if self._phase() in JUDGED:
             before = self.unknown.get(what, 0.0)
             self.unknown[what] = None if flops is None or before is None else before + flops
@@ -208,8 +207,8 @@ class Window(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
         return "optimizer" if self.is_in_optimizer else "evaluation"
 
     @property
-    def _stack(self) -> List[Tuple[int, str]]:
-        found: List[Tuple[int, str]] = self._thread.__dict__.setdefault("stack", [])
+    def _stack(self) -> list[tuple[int, str]]:
+        found: list[tuple[int, str]] = self._thread.__dict__.setdefault("stack", [])
         return found
 
     def _enter_layer(self, module: torch.nn.Module, _: object) -> None:
@@ -247,15 +246,15 @@ def counted_as(name: str, flops: Callable[[], float], *, is_emulated: bool) -> I
         yield
 
 
-def active_mode() -> Optional[TorchDispatchMode]:
+def active_mode() -> TorchDispatchMode | None:
     """Return the innermost dispatch mode of this thread, if there is one."""
     from torch.utils import _python_dispatch
 
-    mode: Optional[TorchDispatchMode] = _python_dispatch._get_current_dispatch_mode()  # noqa: SLF001
+    mode: TorchDispatchMode | None = _python_dispatch._get_current_dispatch_mode()  # noqa: SLF001
     return mode
 
 
-def autocast_dtype(device: str) -> Optional[str]:
+def autocast_dtype(device: str) -> str | None:
     """Return the dtype of the autocast that this thread is in on *device* (``cpu`` or ``cuda``), or None."""
     if hasattr(torch, "get_autocast_dtype"):  # torch 2.4 and later
         return str(torch.get_autocast_dtype(device)).rpartition(".")[2] if torch.is_autocast_enabled(device) else None
@@ -291,7 +290,7 @@ def _watch_triton(tell: Callable[[str], None]) -> Callable[[], None]:
     return undo
 
 
-_Multiplied = Tuple[str, Sequence[torch.Tensor], float]  # the kind of layer, the factors, the FLOPs
+_Multiplied = tuple[str, Sequence[torch.Tensor], float]  # the kind of layer, the factors, the FLOPs
 
 
 def _multiplied(
@@ -300,7 +299,7 @@ def _multiplied(
     name: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-) -> Optional[_Multiplied]:
+) -> _Multiplied | None:
     """Return what an operation has multiplied, or None where nobody can tell."""
     if kind is Kind.PRODUCT:
         call = Call.of(func, args, kwargs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -24,17 +23,6 @@ _DIGITS_SIDE = 20  # 8x8 digits are enlarged to this, then padded: MNIST's own d
 Pair = tuple[torch.Tensor, torch.Tensor]  # images, labels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """Images and labels on the device."""
-
-    images: torch.Tensor
-    labels: torch.Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
 class Digits(Classification):
     """Digits, told apart."""
 
@@ -42,25 +30,23 @@ class Digits(Classification):
         name = task.choose("model", MODELS)
         task.choose("layout", ("nchw", "nhwc"))
         self._cast = arithmetic.cast
-        self._training, self._validation = (_place(pictures, arithmetic, task) for pictures in digits.read(task))
-        self.samples, self.held_out = len(self._training), len(self._validation)
+        training, validation = digits.read(task)
+        self._training, self._validation = (_place(pictures, arithmetic, task) for pictures in (training, validation))
+        self.samples, self.held_out = len(training), len(validation)
         self.model = MODELS[name]()
 
     def batch(self, indices: torch.Tensor) -> Pair:
-        return self._cast(self._training.images[indices]), self._training.labels[indices]
+        images, labels = self._training
+        return self._cast(images[indices]), labels[indices]
 
     def validation(self) -> Iterator[Pair]:
-        yield from zip(
-            self._validation.images.split(_EVALUATION_BATCH),
-            self._validation.labels.split(_EVALUATION_BATCH),
-            strict=True,
-        )
+        yield from zip(*(part.split(_EVALUATION_BATCH) for part in self._validation), strict=True)
 
 
 train = partial(train_recipe, make=Digits)
 
 
-def _place(pictures: Pictures, arithmetic: Arithmetic, task: Task) -> Samples:
+def _place(pictures: Pictures, arithmetic: Arithmetic, task: Task) -> Pair:
     """Put all *pictures* on the device: 28x28 pixels between 0 and 1."""
     labels = torch.from_numpy(pictures.labels)
     # not permuted: of one channel `contiguous` keeps NHWC's strides, by which torch chooses its kernels
@@ -76,4 +62,4 @@ def _place(pictures: Pictures, arithmetic: Arithmetic, task: Task) -> Samples:
         )
     if task.layout == "nhwc":
         pixels = pixels.contiguous(memory_format=torch.channels_last)
-    return Samples(images=pixels.to(arithmetic.device), labels=labels.to(arithmetic.device))
+    return pixels.to(arithmetic.device), labels.to(arithmetic.device)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
@@ -12,13 +10,7 @@ from hpcml_train.data import digits
 from hpcml_train.data.pictures import Pictures
 from hpcml_train.task import Task
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Digits:
-    """Pictures between 0 and 1, (count, 1, 8, 8), and their labels."""
-
-    images: torch.Tensor
-    labels: torch.Tensor
+Digits = tuple[torch.Tensor, torch.Tensor]  # pictures between 0 and 1, (count, 1, 8, 8), and their labels
 
 
 def digits_cnn() -> nn.Module:
@@ -44,13 +36,14 @@ def read(task: Task) -> tuple[Digits, Digits]:
 
 def train(task: Task, digits: Digits) -> nn.Module:
     """Return the network after `training.steps` steps, the same for every precision of a seed."""
+    images, labels = digits
     torch.manual_seed(task.seed)
     torch.use_deterministic_algorithms(task.deterministic)
     model = digits_cnn()
     optimizer = torch.optim.Adam(model.parameters(), lr=task.learning_rate)
     for _ in range(task.steps):
-        chosen = torch.randint(len(digits.labels), (task.batch_size,))
-        F.cross_entropy(model(digits.images[chosen]), digits.labels[chosen]).backward()
+        chosen = torch.randint(len(labels), (task.batch_size,))
+        F.cross_entropy(model(images[chosen]), labels[chosen]).backward()
         optimizer.step()
         optimizer.zero_grad()
     return model.eval()
@@ -59,4 +52,4 @@ def train(task: Task, digits: Digits) -> nn.Module:
 def _as_tensors(pictures: Pictures) -> Digits:
     # not permuted: of one channel `contiguous` keeps NHWC's strides, by which torch chooses its kernels
     pixels = torch.from_numpy(pictures.images).squeeze(3).unsqueeze(1).float() / pictures.largest
-    return Digits(images=pixels, labels=torch.from_numpy(pictures.labels))
+    return pixels, torch.from_numpy(pictures.labels)

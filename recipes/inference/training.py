@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ _WARM_UP = 20  # answers that are not timed: buffers and caches are made in the 
 class Options:
     """The settings of recipe.toml; the defaults are those of conf/model/inference.yaml."""
 
-    quantisation: str = "none"
     provider: str = "cpu"
     batches: Sequence[int] = field(default_factory=lambda: [1, 64])
     repeats: int = 200
@@ -41,9 +40,9 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
     del checkpoints
     options = Options(**task.options)
     task.choose("data", ("digits",))
-    is_half = _check(run.precision, options)
-    if run.precision == "int8":
-        options = replace(options, quantisation="int8")
+    if run.precision not in ("fp32", "fp16", "int8"):
+        raise RecipeError(f"precision={run.precision} is not in this recipe: choose fp32 or fp16 or int8")
+    is_half = run.precision == "fp16"  # weights and inputs
     check_provider(options.provider)
     threads = int(os.environ.get("OMP_NUM_THREADS") or 0) or torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -52,7 +51,7 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
     model = network.train(task, training)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(run.run_dir or scratch)
-        path = _deploy(model, training.images, folder, options, is_half=is_half)
+        path = _deploy(model, training[0], folder, run.precision)
         run.artifact(path, kind="onnx")
         session = open_session(str(path), options.provider, threads)
         values = _compare(model, validation, session, is_half=is_half)
@@ -64,18 +63,6 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
     run.metrics(values, 1)
     print(", ".join(f"{name} {value:.4g}" for name, value in values.items()), flush=True)
     return True
-
-
-def _check(precision: str, options: Options) -> bool:
-    """Return whether weights are in FP16, or refuse what is not measured."""
-    if precision not in ("fp32", "fp16", "int8"):
-        raise RecipeError(f"precision={precision} is not in this recipe: choose fp32 or fp16 or int8")
-    if options.quantisation == "int8" and precision == "fp16":
-        raise RecipeError(
-            f"model.options.quantisation=int8 with precision={precision}: what is not quantised is computed in FP32: "
-            "set precision=fp32"
-        )
-    return precision == "fp16"
 
 
 def _report_arithmetic(run: Client, options: Options, threads: int, *, is_half: bool) -> None:
@@ -111,10 +98,11 @@ def _report_arithmetic(run: Client, options: Options, threads: int, *, is_half: 
         raise RecipeError(f"precision={run.precision} was asked for, but {effective} was measured in ONNX Runtime")
 
 
-def _deploy(model: nn.Module, images: torch.Tensor, folder: Path, options: Options, *, is_half: bool) -> Path:
+def _deploy(model: nn.Module, images: torch.Tensor, folder: Path, precision: str) -> Path:
+    is_half = precision == "fp16"
     path = folder / ("model-fp16.onnx" if is_half else "model-fp32.onnx")
     export(model, images[:2], path, is_half=is_half)
-    if options.quantisation == "none":
+    if precision != "int8":
         return path
     quantised = folder / "model-int8.onnx"
     quantise(path, quantised, images[:_CALIBRATION].numpy())
@@ -123,10 +111,11 @@ def _deploy(model: nn.Module, images: torch.Tensor, folder: Path, options: Optio
 
 def _compare(model: nn.Module, digits: network.Digits, session: Any, *, is_half: bool) -> dict[str, float]:  # noqa: ANN401
     """Return how well *session* tells the digits apart, and how far its answers are from the network's in torch."""
+    images, numbers = digits
     with torch.no_grad():
-        expected = model(digits.images).numpy()
-    logits = _answer(session, digits.images.numpy(), is_half=is_half)
-    found, labels = logits.argmax(axis=1), digits.labels.numpy()
+        expected = model(images).numpy()
+    logits = _answer(session, images.numpy(), is_half=is_half)
+    found, labels = logits.argmax(axis=1), numbers.numpy()
     return {
         "val_accuracy": float((found == labels).mean()),
         "agreement": float((found == expected.argmax(axis=1)).mean()),

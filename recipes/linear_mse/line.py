@@ -10,7 +10,6 @@ from typing import Any
 from hpcml_train.task import Task
 
 DEFAULTS: Mapping[str, Any] = {"slope": 2.0, "intercept": -1.0, "samples": 256, "noise": 0.0}
-LEARNING_RATE = 0.2  # by hand; conf/model/linear_mse.yaml says the same
 _NOISE_SEED = 20170911
 
 

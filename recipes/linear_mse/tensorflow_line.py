@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from line import LEARNING_RATE, Points, training_points, validation_points
+from line import Points, training_points, validation_points
 
-from hpcml_client import Checkpoints, Client
 from hpcml_train.task import Task
 from hpcml_train.tensorflow.arithmetic import Arithmetic
 from hpcml_train.tensorflow.recipe import Batch, Recipe
@@ -49,11 +48,7 @@ class Line(Recipe):
         return {"val_loss": float(_mse(model(x, training=False), y)), "slope": weight, "intercept": bias}
 
 
-def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
-    """Train as *task* says; return False where it left at a checkpoint."""
-    if not run.config:
-        task = replace(task, learning_rate=LEARNING_RATE)
-    return train_recipe(run, task, checkpoints, Line)
+train = partial(train_recipe, make=Line)
 
 
 def _columns(points: Points) -> tuple[Array, Array]:

@@ -3,4 +3,4 @@
 from hpcml_train.start import start
 
 if __name__ == "__main__":
-    start("linear_mse", tensorflow="tensorflow_line")
+    start("linear_mse", learning_rate=0.2, tensorflow="tensorflow_line")

@@ -7,7 +7,7 @@ from shape import Shape
 from torch import nn
 
 
-class Recurrent(nn.LSTM):
+class LongShortTerm(nn.LSTM):
     """An LSTM that hands on the states of all places, and keeps its memory to itself."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
@@ -23,11 +23,11 @@ class PlainRecurrent(nn.RNN):
         return states.contiguous()
 
 
-CELLS = {"lstm": Recurrent, "rnn": PlainRecurrent}
+CELLS = {"lstm": LongShortTerm, "rnn": PlainRecurrent}
 
 
 class Output(nn.Linear):
-    """A dense layer that returns no view of another tensor, nor does `Recurrent`: FSDP warns of such."""
+    """A dense layer that returns no view of another tensor, nor do the recurrent ones: FSDP warns of such."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x).clone()

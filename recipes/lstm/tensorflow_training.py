@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from functools import partial
 
 import tensorflow as tf
-from arrays import Array, choose_sequences
+from sequences import choose_sequences
 from shape import Shape
 
 from hpcml_train.continuing import check_prompt
+from hpcml_train.data.windows import Array
 from hpcml_train.loop import perplexity
 from hpcml_train.task import Task
 from hpcml_train.tensorflow.arithmetic import Arithmetic

@@ -32,7 +32,7 @@ class Continuation(NextToken):
     def __init__(self, task: Task, arithmetic: Arithmetic) -> None:
         shape = Shape(**task.options)
         self._shape, self._seed = shape, task.seed
-        self._sequences = choose_sequences(task, shape, arithmetic.device)
+        self._sequences = choose_sequences(task, shape, partial(torch.tensor, device=arithmetic.device))
         check_prompt(shape.prompt, shape.generate, reads_text=task.data != "fibonacci")
         self.samples, self.held_out = len(self._sequences), len(self._sequences.validation())
         self.tokens_per_sample = shape.context

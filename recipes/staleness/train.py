@@ -3,4 +3,4 @@
 from hpcml_train.start import start
 
 if __name__ == "__main__":
-    start("staleness")
+    start("staleness", learning_rate=0.5)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from stale import StaleWorkers, draw_delays
 from torch import nn
 
-from hpcml_client import Checkpoints, Client
 from hpcml_train.data import digits
 from hpcml_train.data.pictures import Pictures
 from hpcml_train.errors import RecipeError
@@ -20,7 +19,6 @@ from hpcml_train.torch.bases import Classification
 from hpcml_train.torch.training import train as train_recipe
 
 DEFAULTS: Mapping[str, Any] = {"workers": 4, "staleness": 0, "delay": "uniform", "hidden": 32}
-LEARNING_RATE = 0.5  # by hand; conf/model/staleness.yaml says the same
 _CLASSES = 10
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # pixels, labels
@@ -74,11 +72,7 @@ class StaleDigits(Classification):
         }
 
 
-def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
-    """Train as *task* says; return False where it left at a checkpoint."""
-    if not run.config:
-        task = replace(task, learning_rate=LEARNING_RATE)
-    return train_recipe(run, task, checkpoints, StaleDigits)
+train = partial(train_recipe, make=StaleDigits)
 
 
 def _refuse_impossible(task: Task, workers: int) -> None:

@@ -8,11 +8,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from batches import Array, Batches
+from batches import Batches
 from jax_models import Transformer, Weights, first_weights
 from shape import UNASKED, Shape
 
 from hpcml_train.continuing import continue_text
+from hpcml_train.data.windows import Array
 from hpcml_train.jax.arithmetic import Arithmetic
 from hpcml_train.jax.recipe import Recipe
 from hpcml_train.jax.training import train as train_recipe

@@ -64,7 +64,7 @@ def test_half_of_a_model_under_autocast_is_seen(make_run: MakeRun, tmp_path: Pat
     assert [hello["how"] for hello in told(run_dir, "precision_observer")] == ["injected"]
 
 
-def test_a_program_that_leaves_at_once_is_observed_to_its_end(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_program_that_leaves_at_once_is_observed(make_run: MakeRun, tmp_path: Path) -> None:
     leaves = f"{HALF}import os\nif os.fork() == 0:\n    os._exit(0)\nos.wait()\nos._exit(0)\n"
     run_dir = make_run(leaves, "precision=fp32", "precision.observe=always")
 
@@ -72,7 +72,6 @@ def test_a_program_that_leaves_at_once_is_observed_to_its_end(make_run: MakeRun,
 
     assert (done.returncode, run_dir.stderr(0, 0).read_text()) == (0, "")
     assert known(run_dir, tmp_path).precision_effective == MIXED
-    assert len(told(run_dir, "precision_observer_closed")) == 1
 
 
 def test_nobody_looks_unless_asked(make_run: MakeRun, tmp_path: Path) -> None:
@@ -165,79 +164,9 @@ if __name__ == "__main__":
     assert record.incomplete is None
 
 
-BY_HAND = """
-def update(model, passes, asked=torch.float32):
-    for _ in range(passes):
-        with torch.autocast("cpu", torch.bfloat16, enabled=HALF):
-            loss = model(torch.randn(32, 64).to(asked)).float().square().mean()
-        loss.backward()
-        with torch.no_grad():
-            for p in model.parameters():
-                p -= 1e-3 * p.grad
-                p.grad = None
-"""
-
-GRADIENTS = """
-w = torch.randn(64, 64, requires_grad=True)
-for _ in range(12):
-    x = torch.randn(32, 64, requires_grad=True)
-    (slope,) = torch.autograd.grad((x @ w).sum(), x, create_graph=True)
-    (grad,) = torch.autograd.grad(((x @ w).sum(1) + slope.sum(1)).square().mean(), w)
-    w = (w - 1e-3 * grad).detach().requires_grad_()
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "word"),
-    [
-        ("update(torch.nn.Linear(64, 64), 12)", "amp_bf16"),
-        ("HALF = False; update(torch.nn.Linear(64, 64), 12)", "not used(fp32)"),
-        ("HALF = False; update(torch.nn.Linear(64, 64).bfloat16(), 12, torch.bfloat16)", "bf16"),
-        ("update(torch.nn.Linear(64, 64), 5)", "unknown"),
-        (f"HALF = False\n{GRADIENTS}", "not used(fp32)"),
-    ],
-    ids=["autocast", "float32", "parameters", "few", "gradients"],
-)
-def test_a_program_that_updates_its_parameters_by_hand_is_seen(
-    code: str, word: str, make_run: MakeRun, tmp_path: Path
-) -> None:
-    run_dir = make_run(f"HALF = True{NET}{BY_HAND}{code}\n", "precision=amp_bf16", "precision.observe=always")
-
-    done = agent(str(run_dir.path))
-
-    assert (done.returncode, run_dir.stderr(0, 0).read_text()) == (0, "")
-    assert known(run_dir, tmp_path).precision_effective == word
-
-
-def test_where_an_optimizer_steps_its_steps_count_and_no_passes(make_run: MakeRun, tmp_path: Path) -> None:
-    run_dir = make_run(
-        f"{HALF}for _ in range(20): torch.nn.Linear(8, 8)(torch.ones(8)).sum().backward()\n"
-        "assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward\n",
-        "precision=fp32",
-        "precision.observe=always",
-    )
-
-    assert agent(str(run_dir.path)).returncode == 0
-
-    assert known(run_dir, tmp_path).precision_effective == MIXED
-    assert [closed["steps"] for closed in told(run_dir, "precision_observer_closed")] == [4]
-
-
-def test_passes_before_the_first_step_of_an_optimizer_are_of_the_same_training(
+def test_a_step_that_is_compiled_whole_is_unknown_and_brings_no_word_of_the_compiler(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
-    accumulated = HALF.replace(
-        "model(torch.randn(32, 64))",
-        "[model(torch.randn(32, 64)).square().mean().backward() for _ in range(16)]; model(torch.randn(32, 64))",
-    )
-    run_dir = make_run(accumulated, "precision=fp32", "precision.observe=always")
-
-    assert agent(str(run_dir.path)).returncode == 0
-
-    assert known(run_dir, tmp_path).precision_effective == MIXED
-
-
-def test_a_step_that_is_compiled_whole_brings_no_word_of_the_compiler(make_run: MakeRun, tmp_path: Path) -> None:
     compiled = f"""HALF = False{NET}
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -257,4 +186,4 @@ for _ in range(12):
 
     assert done.returncode == 0
     assert "does not know" not in run_dir.stderr(0, 0).read_text()  # of functions that it cannot compile
-    assert known(run_dir, tmp_path).precision_effective == "fp32"
+    assert known(run_dir, tmp_path).precision_effective == "unknown"

@@ -16,7 +16,7 @@ import pytest
 import hpcml_client
 from hpcml.agent.metrics.wandb_log import WandbLog
 from hpcml.runs.journal import Event, Metrics, read_journal
-from tests.client.test_old_python import find_python38
+from tests.client.test_old_python import find_python310
 
 _RECORDED = Path(__file__).parents[1] / "agent" / "recorded" / "wandb-0.31.0-script.wandb.gz"
 Points = dict[tuple[str, int], float]
@@ -140,11 +140,11 @@ def details(events: Iterable[Event], name: str) -> list[object]:
     return [event.details for event in events if event.name == name]
 
 
-@pytest.fixture(params=["this", "3.8"])
+@pytest.fixture(params=["this", "3.10"])
 def python(request: pytest.FixtureRequest) -> str:
     """This Python, and the oldest that the client supports."""
-    found = sys.executable if request.param == "this" else find_python38()
-    return found or pytest.skip("no python3.8 on this machine")
+    found = sys.executable if request.param == "this" else find_python310()
+    return found or pytest.skip("no python3.10 on this machine")
 
 
 def test_the_stand_in_for_wandb_reports_the_metrics_and_what_it_leaves_out(tmp_path: Path, python: str) -> None:

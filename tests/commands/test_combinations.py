@@ -251,7 +251,6 @@ SCHEDULES = some_of(microbatches=[None, 1, 2, 3], schedule=["gpipe", "1f1b"])
 KINDS_OF_TRANSFORMER = ["decoder", "encoder", "encoder_decoder"]
 OPTIONS = st.fixed_dictionaries(  # that some other setting asks something of
     {
-        "inference": some_of(quantisation=["none", "int8"]),
         "lu": some_of(factorisation=["blocked", "library"]),
         "staleness": some_of(workers=[1, 3, 4]),
         "transformer": some_of(heads=[1, 3, 4], width=[12, 16], layers=[2, 3], kind=KINDS_OF_TRANSFORMER),

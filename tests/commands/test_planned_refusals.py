@@ -88,10 +88,6 @@ def plan_without(folder: Path, *words: str, absent: str) -> list[Planned]:
             "part_size=1 with model.options.image_size=32 must be at least 2: one picture of 32 pixels",
         ),
         (
-            ["model=inference", "model.options.quantisation=int8", "precision=fp16"],
-            "precision=fp16 with model.options.qu",
-        ),
-        (
             ["model=inference", "model.options.provider=cuda"],
             "device=cpu with model.options.provider=cuda must be cuda",
         ),

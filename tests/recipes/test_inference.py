@@ -29,9 +29,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     jobs = [
         Job(name="fp32", run=described()),
         Job(name="fp16", precision="fp16", run=described()),
-        Job(name="int8", run=described(quantisation="int8")),
-        Job(name="int8 arm", precision="int8", run=described()),
-        Job(name="both", precision="fp16", run=described(quantisation="int8")),
+        Job(name="int8", precision="int8", run=described()),
         Job(name="tensorrt", run=described(provider="tensorrt")),
         Job(name="bf16", precision="bf16", run=described()),
     ]
@@ -71,18 +69,10 @@ def test_fewer_bits_make_smaller_files(done: Done) -> None:
 
 
 def test_what_a_session_computes_in_is_measured(done: Done) -> None:
-    for name, precision in (("fp32", "fp32"), ("fp16", "fp16"), ("int8", "fp32"), ("int8 arm", "int8")):
+    for name, precision in (("fp32", "fp32"), ("fp16", "fp16"), ("int8", "int8")):
         probe = done.recorded(name).events["precision"]
         assert name_precision(probe["products"], probe["parameters"]) == precision
         assert probe["numerics"] == ("emulated" if name == "fp16" else "native")
-
-
-def test_int8_is_the_same_as_a_precision_and_as_a_setting(done: Done) -> None:
-    arm, setting = last(done, "int8 arm"), last(done, "int8")
-
-    assert {key: arm[key] for key in ("val_accuracy", "agreement", "max_logit_error", "model_kb")} == {
-        key: setting[key] for key in ("val_accuracy", "agreement", "max_logit_error", "model_kb")
-    }
 
 
 def test_only_arithmetic_that_is_native_has_rates(done: Done) -> None:
@@ -95,9 +85,8 @@ def test_only_arithmetic_that_is_native_has_rates(done: Done) -> None:
 
 
 def test_what_is_not_there_is_refused_in_one_line(done: Done) -> None:
-    both, tensorrt, bf16 = done.said[-3:]
+    tensorrt, bf16 = done.said[-2:]
 
-    assert both.startswith("model.options.quantisation=int8 with precision=fp16: ")
     assert tensorrt.startswith("model.options.provider=tensorrt: the ONNX Runtime ")
     assert "here has no TensorrtExecutionProvider: choose cpu" in tensorrt
     assert bf16 == "precision=bf16 is not in this recipe: choose fp32 or fp16 or int8"

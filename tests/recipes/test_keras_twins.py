@@ -15,7 +15,7 @@ pytestmark = [
 PIPELINE = ["strategy=pipeline", "strategy.processes_per_node=2"]
 FSDP = ["strategy=fsdp", "strategy.processes_per_node=2"]
 CENTRAL = ["strategy=central_storage", "strategy.devices=2"]
-IN_FP64 = "layout=nchw with model.framework=tensorflow, precision=fp64, device=cpu must be nhwc"
+IN_FP64 = "layout=nchw with model.framework=tensorflow, model=mnist_cnn, precision=fp64, device=cpu must be nhwc"
 IN_BF16 = "beta_2=0.999 is 1 in BF16: choose amp_bf16"
 
 

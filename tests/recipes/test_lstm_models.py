@@ -108,11 +108,11 @@ def test_a_plain_network_computes_what_the_course_writes() -> None:
     assert not hasattr(network, "lstm")
 
 
-sequences, arrays = load("lstm", "sequences"), load("lstm", "arrays")
+sequences = load("lstm", "sequences")
 
 
 def test_fibonaccis_numbers_are_fibonaccis() -> None:
-    found = arrays.fibonacci(np.array([[1, 1], [0, 1]]), 62, 10)
+    found = sequences.fibonacci(np.array([[1, 1], [0, 1]]), 62, 10)
 
     assert found[0, :11].tolist() == [1, 1, 2, 3, 5, 8, 3, 1, 4, 5, 9]
     assert found[1, 60:].tolist() == [0, 1]  # Pisano's period of 10 is 60
@@ -121,7 +121,7 @@ def test_fibonaccis_numbers_are_fibonaccis() -> None:
 def test_held_out_pairs_are_not_trained_on_and_no_pair_is_lost() -> None:
     shape = models.Shape(modulus=10, context=4)
 
-    found = sequences.Fibonacci(shape, 0.2, torch.device("cpu"))
+    found = sequences.Fibonacci(shape, 0.2, torch.tensor)
 
     trained = {tuple(row[:2].tolist()) for row in found.training(torch.arange(len(found)))}
     held_out = {tuple(row[:2].tolist()) for row in found.validation()}
@@ -132,7 +132,7 @@ def test_held_out_pairs_are_not_trained_on_and_no_pair_is_lost() -> None:
 
 def test_a_share_that_leaves_no_pair_is_refused_in_one_line() -> None:
     with pytest.raises(RecipeError, match=r"data.holdout=0.01 of 9 pairs leaves none"):
-        sequences.Fibonacci(models.Shape(modulus=3), 0.01, torch.device("cpu"))
+        sequences.Fibonacci(models.Shape(modulus=3), 0.01, torch.tensor)
 
 
 @pytest.mark.parametrize(("name", "vocabulary", "parameters"), [("lstm", 12, 84_876), ("lstm_text", 256, 1_020_160)])

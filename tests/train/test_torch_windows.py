@@ -9,11 +9,10 @@ pytest.importorskip("torch")
 import torch
 
 from hpcml_train.data.texts import Text
+from hpcml_train.data.windows import Windows
 from hpcml_train.errors import RecipeError
-from hpcml_train.torch.windows import Windows
 
 pytestmark = pytest.mark.torch
-CPU = torch.device("cpu")
 
 
 def text_of(size: int) -> Text:
@@ -23,7 +22,7 @@ def text_of(size: int) -> Text:
 
 def windows_of(size: int, *, most: int = 1000, most_samples: int = 10_000) -> Windows:
     text = text_of(size)
-    return Windows(text, length=10, holdout=0.2, validation_windows=most, device=CPU, most_samples=most_samples)
+    return Windows(text, length=10, holdout=0.2, validation_windows=most, place=torch.tensor, most_samples=most_samples)
 
 
 def places(starts: torch.Tensor, length: int) -> set[int]:
