@@ -100,7 +100,6 @@ def test_an_estimate_names_its_runs_its_sums_and_its_doubts() -> None:
         "energy of the GPUs: 2.00 kWh, 400 g of CO2",
         "up to 1h12m; resources.walltime=1h30m would do",
         "spread by 5.0 % (7 degrees of freedom)",
-        "precision=tf32: 9000 steps are extrapolated",
         "precision=tf32: never recorded; a range from runs that differ in precision.name=tf32 (recorded: fp32)",
         "1 run without a record of such work",
     ):
