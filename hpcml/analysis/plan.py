@@ -28,6 +28,8 @@ from hpcml.errors import ComparisonError
 from hpcml.model.records import RunRecord
 
 COLUMNS = (3, 5, 8, 10, 15, 20, 30)  # seeds of the table
+_SHARED = 0.5  # correlation of differences to one reference, where all arms vary alike
+_ONE_SEED = 1.0  # of values of one seed in several arms, at most: what so few runs show of it is too uncertain
 _MARGINS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the table, times the one asked for
 
 
@@ -141,11 +143,23 @@ def _cell(where: Mapping[str, str], runs: Sequence[RunRecord], terms: _Terms) ->
 def find_spreads(arms: Mapping[str, Arm], reference: str) -> dict[bool, Spread]:
     """Return the spread of differences (True, where some seeds are shared) and that of an arm (False), by `paired`.
 
-    Empty where no arm has two seeds.
+    Their bounds reckon with what arms have in common: the reference, or the seeds. Empty where no arm has two seeds.
     """
-    spreads = {True: _paired_spread(arms, reference)}
-    spreads[False] = pooled([list(arm.values.values()) for arm in arms.values()])
-    return {paired: spread for paired, spread in spreads.items() if spread is not None}
+    unpaired, paired = pooled([list(arm.values.values()) for arm in arms.values()]), _paired_spread(arms, reference)
+    if unpaired is None:
+        return {}
+    if paired is None:
+        return {False: unpaired}
+    return {True: _narrowed(paired, len(arms) - 1, _SHARED), False: _narrowed(unpaired, len(arms), _ONE_SEED)}
+
+
+def _narrowed(spread: Spread, groups: int, rho: float) -> Spread:
+    """Return *spread* with the degrees of freedom that *groups* of values which correlate by *rho* really have.
+
+    The sums of squares of two such groups correlate by rho², and a sum of them has the variance of a chi-square with
+    ``df / (1 + (groups - 1) rho²)`` (Satterthwaite's rule).
+    """
+    return _bounded(spread.sd, spread.df / (1 + max(0, groups - 1) * rho**2))
 
 
 def _lost_share(arms: Mapping[str, Arm]) -> float:
@@ -279,5 +293,9 @@ def pooled(groups: Sequence[Sequence[float]]) -> Spread | None:
     scale = max(abs(value) for group in groups for value in group)
     if sd <= 1e-12 * scale:  # rounding
         sd = 0.0
+    return _bounded(sd, df)
+
+
+def _bounded(sd: float, df: float) -> Spread:
     low, high = (sd * math.sqrt(df / (2 * float(special.gammaincinv(df / 2, chance)))) for chance in (_SURE, 1 - _SURE))
     return Spread(sd=sd, df=df, low=low, high=high)

@@ -23,7 +23,7 @@ class Spread:
     """The standard deviation of a metric, and an interval for it from the runs at hand."""
 
     sd: float  # unpaired: of one arm, over seeds; paired: of the differences, over pairs
-    df: int
+    df: float  # less than counted where differences share a reference: they are no independent witnesses
     low: float  # with 80 % confidence the true one is not below it
     high: float  # nor, with 80 % confidence, above it
 

@@ -142,7 +142,7 @@ def test_recurring_slow_steps_count_in_the_speed_up() -> None:
     assert "speeds are of mean step times: their medians tell others" in texts(cell)
 
 
-@pytest.mark.parametrize(("arms", "n", "rho"), [(1, 3, 0.0), (1, 5, 0.0)])
+@pytest.mark.parametrize(("arms", "n", "rho"), [(1, 3, 0.0), (4, 3, 0.9), (4, 5, 0.5)])
 def test_the_upper_bound_of_a_spread_holds_in_eighty_per_cent(arms: int, n: int, rho: float) -> None:
     trials = times(1500, 10000)
 
