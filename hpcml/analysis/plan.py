@@ -28,9 +28,9 @@ from hpcml.errors import ComparisonError
 from hpcml.model.records import RunRecord
 
 COLUMNS = (3, 5, 8, 10, 15, 20, 30)  # seeds of the table
-_MARGINS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the table, times the one asked for
 _SHARED = 0.5  # correlation of differences to one reference, where all arms vary alike
 _ONE_SEED = 1.0  # of values of one seed in several arms, at most: what so few runs show of it is too uncertain
+_MARGINS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the table, times the one asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ def _narrowed(spread: Spread, groups: int, rho: float) -> Spread:
     The sums of squares of two such groups correlate by rho², and a sum of them has the variance of a chi-square with
     ``df / (1 + (groups - 1) rho²)`` (Satterthwaite's rule).
     """
-    return _bounded(spread.sd, spread.df / (1 + max(0, groups - 1) * rho**2), rho=spread.rho)
+    return _bounded(spread.sd, spread.df / (1 + max(0, groups - 1) * rho**2))
 
 
 def _lost_share(arms: Mapping[str, Arm]) -> float:
@@ -169,25 +169,9 @@ def _lost_share(arms: Mapping[str, Arm]) -> float:
 
 def _paired_spread(arms: Mapping[str, Arm], reference: str) -> Spread | None:
     """Return the spread of differences to the reference over shared seeds; None below two of them."""
-    base = arms.get(reference)
-    if base is None:
-        return None
-    differences: list[list[float]] = []
-    ones: list[float] = []
-    others: list[float] = []
-    for level, arm in arms.items():
-        shared = [seed for seed in arm.seeds if seed in base.values]
-        if level == reference or len(shared) < 2:
-            continue
-        values, references = [arm.values[seed] for seed in shared], [base.values[seed] for seed in shared]
-        differences.append([value - other for value, other in zip(values, references, strict=True)])
-        ones, others = ones + _centred(values), others + _centred(references)
-    return pooled(differences, rho=stats.correlation(ones, others)) if differences else None
-
-
-def _centred(values: Sequence[float]) -> list[float]:
-    mean = stats.average(values)
-    return [value - mean for value in values]
+    base = arms[reference].values if reference in arms else {}
+    others = [arm.values for level, arm in arms.items() if level != reference]
+    return pooled([[values[seed] - base[seed] for seed in values if seed in base] for values in others])
 
 
 def _design(spread: Spread, margin: float, terms: _Terms, *, paired: bool, lost: float) -> Design:
@@ -210,7 +194,6 @@ def _design(spread: Spread, margin: float, terms: _Terms, *, paired: bool, lost:
             (each * margin, [power(n, each * margin / spread.sd, **how) if spread.sd else 1.0 for n in COLUMNS])
             for each in _MARGINS
         ],
-        smallest=[spread.sd * smallest_margin(n, terms.power, **how) if spread.sd else 0.0 for n in COLUMNS],
     )
 
 
@@ -267,21 +250,6 @@ def power(n: int, margin: float, *, verdict: WantedVerdict, paired: bool, compar
     return float(np.mean(np.maximum(0.0, 2 * above - 1) if verdict == "equivalent" else above))
 
 
-def smallest_margin(n: int, wanted: float, *, verdict: WantedVerdict, paired: bool, comparisons: int = 1) -> float:
-    """Return the smallest margin, in true standard deviations, that *n* seeds show with the power *wanted*."""
-
-    def suffices(margin: float) -> bool:
-        return power(n, margin, verdict=verdict, paired=paired, comparisons=comparisons) >= wanted
-
-    low, high = 0.0, 1.0
-    while not suffices(high):
-        low, high = high, 2 * high
-    for _ in range(20):
-        middle = (low + high) / 2
-        low, high = (low, middle) if suffices(middle) else (middle, high)
-    return high
-
-
 def seeds_needed(
     margin: float, wanted: float, *, verdict: WantedVerdict, paired: bool, comparisons: int = 1
 ) -> int | None:
@@ -306,11 +274,10 @@ def seeds_needed(
     return high
 
 
-def pooled(groups: Sequence[Sequence[float]], *, rho: float | None = None) -> Spread | None:
+def pooled(groups: Sequence[Sequence[float]]) -> Spread | None:
     """Return the pooled standard deviation of *groups* with 80 % bounds; None where each has one value.
 
-    ``sd² = Σ(x - mean)² / Σ(n - 1)``; each bound is one-sided, from the chi-square distribution. *rho* is passed
-    through.
+    ``sd² = Σ(x - mean)² / Σ(n - 1)``; each bound is one-sided, from the chi-square distribution.
 
     >>> spread = pooled([[1.0, 3.0], [5.0, 7.0]])
     >>> spread is not None and (round(spread.sd, 3), spread.df)
@@ -326,9 +293,9 @@ def pooled(groups: Sequence[Sequence[float]], *, rho: float | None = None) -> Sp
     scale = max(abs(value) for group in groups for value in group)
     if sd <= 1e-12 * scale:  # rounding
         sd = 0.0
-    return _bounded(sd, df, rho=rho)
+    return _bounded(sd, df)
 
 
-def _bounded(sd: float, df: float, *, rho: float | None) -> Spread:
+def _bounded(sd: float, df: float) -> Spread:
     low, high = (sd * math.sqrt(df / (2 * float(special.gammaincinv(df / 2, chance)))) for chance in (_SURE, 1 - _SURE))
-    return Spread(sd=sd, df=df, low=low, high=high, rho=rho)
+    return Spread(sd=sd, df=df, low=low, high=high)

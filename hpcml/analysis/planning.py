@@ -26,7 +26,6 @@ class Spread:
     df: float  # less than counted where differences share a reference: they are no independent witnesses
     low: float  # with 80 % confidence the true one is not below it
     high: float  # nor, with 80 % confidence, above it
-    rho: float | None = None  # correlation of the pairs; None unpaired, or where it cannot be estimated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,6 @@ class Design:
     seeds_low: int | None  # if the spread is as small as it may be
     seeds_high: int | None  # if it is as large as it may be
     table: Sequence[tuple[float, Sequence[float]]]  # margin, power with each of PowerPlan.columns
-    smallest: Sequence[float | None]  # margin that each of PowerPlan.columns would show with the power asked for
     to_launch: int | None = None  # that `seeds` of them count on average, if as large a share is lost again
 
 
@@ -113,7 +111,6 @@ class Forecast:
     energy_j: float | None = None  # of the GPUs' boards, over all nodes
     suggested_s: int | None = None  # a walltime to ask for
     asked: Sequence[AskedUsed] = ()  # what it asks for, against what runs alike used
-    remarks: Sequence[str] = ()
 
     @property
     def low_s(self) -> float | None:

@@ -15,7 +15,6 @@ from hpcml.analysis.compare.cells import group_runs, with_seeds_from
 from hpcml.analysis.compare.comparison import COMMUNICATION, DATA, STEP
 from hpcml.analysis.compare.objective import find_yardstick
 from hpcml.analysis.compare.result import Band, Comparison, ComparisonRequest, ReportGroup
-from hpcml.analysis.compare.to_target import energy_at
 from hpcml.analysis.peak import attain
 from hpcml.analysis.scaling.result import Scaling
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
@@ -95,7 +94,7 @@ def gather(
     groups = group_runs(runs, by, comparison)
     metrics = _metrics(runs, wish, comparison, is_live=live is not None)
     seeded = runs if comparison is None or comparison.seed is None else with_seeds_from(comparison.seed, runs)
-    curves = _curves(seeded, groups, _points(store, runs, metrics, steps), sampled)
+    curves = _curves(seeded, groups, _points(store, runs, metrics, steps))
     left_out: dict[str, str] = {}
     of_steps = StepCurves(step_s=steps[STEP], communication_s=steps[COMMUNICATION], waiting_s=steps[DATA])
     origins, unknown = _origins(runs)
@@ -202,41 +201,32 @@ def _curves(
     runs: Sequence[RunRecord],
     groups: Sequence[ReportGroup],
     curves: Mapping[str, _Points],
-    sampled: Mapping[str, Sequence[Timeline]],
 ) -> tuple[GroupCurves, ...]:
     by_uid = {run.uid: run for run in runs}
     found = []
     for metric, points in curves.items():
-        energy = {uid: energy_at(of, sampled[uid]) for uid, of in points.items() if uid in sampled}
         for at, group in enumerate(groups):
             members = [by_uid[uid] for level in group.levels for uid in level.uids]
             drawn = {run.uid for run in members if metric != STEP or run.numerics == Numerics.native.name}
             own: dict[str, Sequence[Point]] = {
                 run.uid: points.get(run.uid, []) if run.uid in drawn else [] for run in members
             }
-            known = {uid: used for uid, used in energy.items() if uid in drawn and used is not None}
             bands = {
-                level.name: _bands([(by_uid[uid].seed, own[uid], known.get(uid)) for uid in level.counted])
-                for level in group.levels
+                level.name: _bands([(by_uid[uid].seed, own[uid]) for uid in level.counted]) for level in group.levels
             }
             of_group = Curves(metric=metric, runs=members, points=own)
-            found.append(GroupCurves(group=at, curves=of_group, bands=bands, energy_kj=known))
+            found.append(GroupCurves(group=at, curves=of_group, bands=bands))
     return tuple(found)
 
 
-def _bands(tracks: Sequence[tuple[int, Sequence[Point], Sequence[float] | None]]) -> dict[Axis, Band]:
-    """Return the bands of one level over each axis; over energy only where it is known of every run.
-
-    *tracks* are, for each run, its seed, its points, and the joules at each point (None: not known).
-    """
-    tracks = [(seed, points, energy) for seed, points, energy in tracks if points]
+def _bands(tracks: Sequence[tuple[int, Sequence[Point]]]) -> dict[Axis, Band]:
+    """Return the bands of one level over each axis; *tracks* are, for each run, its seed and its points."""
+    tracks = [(seed, points) for seed, points in tracks if points]
     over: dict[Axis, list[tuple[int, Track]]] = {
-        "step": [(seed, ([p.step for p in points], [p.value for p in points])) for seed, points, _ in tracks],
-        "time": [(seed, _ordered([p.t_s for p in points], points)) for seed, points, _ in tracks],
-        "energy": [(seed, _ordered(energy, points)) for seed, points, energy in tracks if energy is not None],
+        "step": [(seed, ([p.step for p in points], [p.value for p in points])) for seed, points in tracks],
+        "time": [(seed, _ordered([p.t_s for p in points], points)) for seed, points in tracks],
     }
-    bands = {axis: band(one) for axis, one in over.items() if len(one) == len(tracks)}
-    return {axis: one for axis, one in bands.items() if one is not None}
+    return {axis: found for axis, one in over.items() if (found := band(one)) is not None}
 
 
 def _ordered(x: Sequence[float], points: Sequence[Point]) -> Track:

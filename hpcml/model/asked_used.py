@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,14 +54,6 @@ def of_run(run: RunRecord) -> list[AskedUsed]:
     """
     found = asked_and_used(run.params, [run]) if run.state.is_final else []
     return [each for each in found if run.attempt == 0 or each.what == "cores"]
-
-
-def over_runs(runs: Sequence[RunRecord]) -> Iterator[tuple[str, list[AskedUsed]]]:
-    """Yield each resource with what was asked and used, run by run, where any run tells."""
-    each = [of_run(run) for run in runs]
-    for what in _RESOURCES:
-        if found := [one for told in each for one in told if one.what == what]:
-            yield what, found
 
 
 def _walltime_s(params: Mapping[str, Any]) -> float | None:

@@ -17,7 +17,7 @@ from hpcml.model.live import RunNow
 from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import RunRecord
 
-Axis = Literal["step", "time", "energy"]  # seconds since the run's start; kJ of all its GPUs since then
+Axis = Literal["step", "time"]  # seconds since the run's start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,6 @@ class GroupCurves:
     group: int  # of `Publication.groups`
     curves: Curves
     bands: Mapping[str, Mapping[Axis, Band]]  # by level; one that has no band is left out
-    energy_kj: Mapping[str, Sequence[float]]  # by uid, for each of its points; runs whose energy is known only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

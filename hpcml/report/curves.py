@@ -104,13 +104,13 @@ POINTS = 90_000  # of all curves of a report: about 2 MB of its file
 _MOST, _FEWEST = 1000, 20  # of one curve
 _MOST_CURVES = 1500  # with more, a drawing of each is a blot and no browser likes it: then means alone
 _LISTED = 10  # places of a mean that the table names
-_VIEWS = {"step": "step", "time": "seconds since the start", "energy": "kJ of all GPUs since the start"}
+_VIEWS = {"step": "step", "time": "seconds since the start"}
 
 
 def curve_chart(found: GroupCurves, group: ReportGroup, styles: Styles, *, curves: int) -> Figure | None:
     """Return the chart of one group, or None where nothing was recorded.
 
-    Its horizontal axis can show steps, seconds, and where it was measured energy. Thin lines are runs, dotted where a
+    Its horizontal axis can show steps or seconds. Thin lines are runs, dotted where a
     run does not count, thick ones means over seeds with their 95 % interval.
 
     *curves* is the number of curves in the whole report: the more there are, the fewer points each of them keeps,
@@ -146,7 +146,6 @@ class _Trace:
 
 def _curve_plot(found: GroupCurves, group: ReportGroup, styles: Styles, most: int) -> Plot:
     """Return the chart, of each run with *most* of its points (0: means alone); buttons choose the horizontal axis."""
-    views = [view for view in _VIEWS if view != "energy" or found.energy_kj]
     traces = [*(_runs(found, group, styles, most) if most else ()), *_means(found, group, styles)]
     drawn = plot(x=titled("step"), y=titled(found.curves.metric), height_px=420)
     for trace in traces:
@@ -160,7 +159,7 @@ def _curve_plot(found: GroupCurves, group: ReportGroup, styles: Styles, most: in
                 {"xaxis.title.text": _VIEWS[view], "xaxis.autorange": True},
             ],
         )
-        for view in views
+        for view in _VIEWS
     ]
     drawn.update_layout(updatemenus=[choices(buttons, x=0), choices(LOG_AXIS, x=0.5)], margin_t=48)
     return drawn
@@ -172,8 +171,7 @@ def _runs(found: GroupCurves, group: ReportGroup, styles: Styles, most: int) -> 
         style, names_level = styles[level.name], not found.bands.get(level.name)
         for uid in level.uids:
             if points := found.curves.points.get(uid):
-                kept, energy = decimate(points, most), found.energy_kj.get(uid, ())
-                counts = uid in level.counted
+                kept, counts = decimate(points, most), uid in level.counted
                 name = f"{uid} {title(runs[uid])}, {level.name}, seed {runs[uid].seed}"
                 yield _Trace(
                     drawn={
@@ -187,23 +185,9 @@ def _runs(found: GroupCurves, group: ReportGroup, styles: Styles, most: int) -> 
                         "legendgroup": drawn_text(level.name),
                         "showlegend": names_level,
                     },
-                    xs=_places(points, kept, energy),
+                    xs={"step": [point.step for point in kept], "time": [point.t_s for point in kept]},
                 )
                 names_level = False
-
-
-def _places(
-    points: Sequence[Point], kept: Sequence[Point], energy: Sequence[float]
-) -> Mapping[str, Sequence[float | None]]:
-    """Return where the *kept* of *points* stand on each axis; *energy* is that used until each of *points*."""
-    xs: dict[str, Sequence[float | None]] = {
-        "step": [point.step for point in kept],
-        "time": [point.t_s for point in kept],
-    }
-    if energy:
-        at_step = dict(zip((point.step for point in points), energy, strict=True))
-        xs["energy"] = [at_step[point.step] for point in kept]
-    return xs
 
 
 def _means(found: GroupCurves, group: ReportGroup, styles: Styles) -> Iterator[_Trace]:

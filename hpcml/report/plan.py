@@ -35,7 +35,7 @@ def _cell(cell: PowerCell, plan: PowerPlan) -> Section:
 def _powers(design: Design, plan: PowerPlan) -> Listing[list[str]]:
     headings = ["margin", *(f"n={n}" for n in plan.columns)]
     columns = [_column(index, heading) for index, heading in enumerate(headings)]
-    return Listing(caption=_title(design, plan), columns=columns, rows=_rows(design, plan))
+    return Listing(caption=_title(design, plan), columns=columns, rows=_rows(design))
 
 
 def _column(index: int, heading: str) -> Column[list[str]]:
@@ -61,12 +61,11 @@ def _heading(cell: PowerCell) -> str:
 def _answer(design: Design, cell: PowerCell) -> str:
     how = "paired by seed" if design.paired else "unpaired"
     spread, what = design.spread, "differences" if design.paired else "an arm"
-    rho = f", rho {spread.rho:+.2f}" if spread.rho is not None else ""
     low, high = _seeds(design.seeds_low), _seeds(design.seeds_high)
     between = f"; between {low} and {high}, as the spread may be" if (low, high) != (_seeds(design.seeds),) * 2 else ""
     bounds = f"{number(spread.low, 3)} to {number(spread.high, 3)}, each with 80 %"
     times = f"margin / sd {cell.margin / spread.sd:.2f}" if spread.sd else "no spread"
-    return f"{how}: {_seeds(design.seeds)} seeds{between} (sd of {what} {number(spread.sd, 3)}: {bounds}; {times}{rho})"
+    return f"{how}: {_seeds(design.seeds)} seeds{between} (sd of {what} {number(spread.sd, 3)}: {bounds}; {times})"
 
 
 def _with_spread(cell: PowerCell) -> list[Design]:
@@ -82,10 +81,8 @@ def _title(design: Design, plan: PowerPlan) -> str:
     return f"how often '{plan.verdict}' is reached, {how}, by margin and number of seeds:"
 
 
-def _rows(design: Design, plan: PowerPlan) -> list[list[str]]:
-    rows = [[f"{margin:g}", *(_percent(power) for power in powers)] for margin, powers in design.table]
-    least = [number(margin, 3) for margin in design.smallest]
-    return [*rows, [f"least margin for {plan.power:.3g}", *least]]
+def _rows(design: Design) -> list[list[str]]:
+    return [[f"{margin:g}", *(_percent(power) for power in powers)] for margin, powers in design.table]
 
 
 def _percent(share: float) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from hpcml.analysis.compare.result import Cell, Comparison, ReportGroup
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.model.told_apart import alike_words
-from hpcml.report.asked_used import asked_used_section
 from hpcml.report.charts import Styles, level_styles
 from hpcml.report.comparison import comparison_section, hours_section, introduction
 from hpcml.report.contents import Origin, Publication
@@ -53,7 +51,6 @@ def publication_document(publication: Publication) -> Document:
         scaling_section(publication.scaling) if publication.scaling else None,
         utilization_section(publication.attainment) if publication.attainment else None,
         hours_section(*publication.hours) if publication.hours else None,
-        asked_used_section(publication.runs),
         environment_section(publication),
         runs_section(publication),
         methods_section(publication),
@@ -125,7 +122,6 @@ def _where(group: ReportGroup) -> str:
 
 
 _LISTED = 6  # values of one fact
-_MANY = 30  # runs, from which on a table says once what is alike in all of them
 
 
 def runs_section(publication: Publication) -> Section:
@@ -191,8 +187,7 @@ def _all_runs(publication: Publication, levels: Mapping[str, str]) -> Listing[Ru
         Column("git", "git", _commit),
     ]
     caption = "The only run" if len(publication.runs) == 1 else f"All {len(publication.runs)} runs"
-    listing = Listing(caption=caption, columns=columns, rows=publication.runs)
-    return listing if len(publication.runs) <= _MANY else _stated_once(listing)
+    return Listing(caption=caption, columns=columns, rows=publication.runs)
 
 
 def _requested() -> Column[RunRecord]:
@@ -205,18 +200,6 @@ def _energy_kj(run: RunRecord) -> float | None:
 
 def _commit(run: RunRecord) -> str | None:
     return None if run.git_commit is None else f"{run.git_commit[:10]}{' + changes' * bool(run.git_dirty)}"
-
-
-def _stated_once(listing: Listing[RunRecord]) -> Listing[RunRecord]:
-    """Return *listing* without the columns that say the same in each row: its caption says that."""
-    name, *others = listing.shown()
-    alike = [column for column in others if len({column.written(run) for run in listing.rows}) == 1]
-    words = ", ".join(f"{column.title} {column.written(listing.rows[0])}" for column in alike)
-    return replace(
-        listing,
-        caption=f"{listing.caption}; in all: {words}" if alike else listing.caption,
-        columns=[name, *(column for column in others if column not in alike)],
-    )
 
 
 def _tone(run: RunRecord) -> Tone:
@@ -320,20 +303,13 @@ def _methods(publication: Publication) -> Iterator[str]:
 
 
 def _speed_methods(comparison: Comparison) -> Iterator[str]:
-    """Yield how speeds were obtained, if any row has one: of medians, or in cells where these mislead of means."""
-    speeds = [(cell, row.speed) for cell in comparison.cells for row in cell.rows if row.speed is not None]
-    if all(speed.step_ms is None for _, speed in speeds):
-        return
-    together = all(cell.steady_from_step is not None for cell, speed in speeds if speed.step_ms is not None)
-    steps = "the same steps of all arms" if together else "the last half of each run's steps where runs share too few"
-    yield (
-        f"Speed is the median step time in steady state, over {steps}; speed-ups are ratios of time per sample, "
-        "computed on logarithms. Only runs that were all computed natively have a speed."
-    )
-    if any(speed.speedup_of == "means" for _, speed in speeds):
+    """Yield how speeds were obtained, if any row has one."""
+    speeds = [row.speed for cell in comparison.cells for row in cell.rows if row.speed is not None]
+    if any(speed.step_ms is not None for speed in speeds):
         yield (
-            "Where steps are of two kinds, or means tell another speed-up than medians, speed-ups and samples per "
-            "second are of mean step times, as a footnote says; the column 'step ms' has the median."
+            "Speed is the median step time in steady state, of the steps that a note below the table names, or the "
+            "mean where a footnote says so; speed-ups are ratios of time per sample, computed on logarithms. Only runs "
+            "that were all computed natively have a speed."
         )
 
 

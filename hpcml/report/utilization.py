@@ -10,11 +10,11 @@ from typing import Any
 
 from hpcml.analysis.attained import Attained, Attainment, Published
 from hpcml.codec import encode
+from hpcml.model.record_keys import ARGUMENTS
 from hpcml.model.told_apart import alike_words
 from hpcml.report.document import Column, Document, Listing, Paragraph, Part, Remarks, Section
 from hpcml.report.text import number
 from hpcml.report.text_charts import bar
-from hpcml.report.utilization_charts import attained_names, roofline_chart
 
 FORMAT = 2  # of JSON; grows when a key changes its meaning or goes
 _BAR_WIDTH = 10
@@ -61,15 +61,10 @@ def utilization_document(attainment: Attainment) -> Document:
 
 
 def utilization_section(attainment: Attainment) -> Section:
-    """Return the section of a report: what runs attained beside the peaks, and below it what others published.
-
-    The chart has only the cells whose memory traffic was measured; the table has all.
-    """
-    chart = roofline_chart(attainment.attained)
-    parts: list[Part] = [] if chart is None else [chart]
-    named = list(zip(attained_names(attainment.attained), attainment.attained, strict=True))
+    """Return the section of a report: what runs attained beside the peaks, and below it what others published."""
+    named = list(zip(_names(attainment.attained), attainment.attained, strict=True))
     names: Column[Attained] = Column("", "runs", lambda row: next(name for name, each in named if each is row))
-    parts += [
+    parts: list[Part] = [
         Listing(
             caption="What was attained, in steady state, for each device",
             columns=[names, *_columns()],
@@ -79,6 +74,28 @@ def utilization_section(attainment: Attainment) -> Section:
     ]
     below = [_published(attainment.published)] if attainment.published else []
     return Section(heading="Peaks", parts=parts, sections=below)
+
+
+def _names(attained: Sequence[Attained]) -> list[str]:
+    """Return a name for each of *attained* that distinguishes it from the others, in their order.
+
+    That is the model and the precision, and between them each other setting, and the device, in which these differ.
+    """
+    settings: dict[str, list[str]] = {}
+    for key in dict.fromkeys(key for each in attained for key in each.where):
+        settings[key.removeprefix(ARGUMENTS)] = [each.where.get(key, "not set") for each in attained]
+    settings["device"] = [each.device or "not known" for each in attained]
+    telling = [key for key, values in settings.items() if key != "model" and len(set(values)) > 1]
+    return [
+        " · ".join(
+            [
+                *([each.where["model"]] if "model" in each.where else []),
+                *(f"{key} {settings[key][at]}" for key in telling),
+                each.precision,
+            ]
+        )
+        for at, each in enumerate(attained)
+    ]
 
 
 def _heading(row: Attained) -> str:

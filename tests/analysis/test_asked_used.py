@@ -10,8 +10,7 @@ import pytest
 from hpcml.model.asked_used import AskedUsed, asked_and_used, of_run
 from hpcml.model.records import RunRecord, Usage
 from hpcml.model.state import State
-from hpcml.report.asked_used import asked_used_section, expected_line, used_line
-from hpcml.report.document import Listing
+from hpcml.report.asked_used import expected_line, used_line
 from tests.report.report_values import run as record
 
 ASKED = {"resources.walltime": "8h", "resources.mem": "4G", "resources.cpus_per_task": 4, "resources.gpus_per_node": 2}
@@ -47,19 +46,6 @@ def test_for_a_planned_run_the_hungriest_of_those_alike_counts() -> None:
 
     assert found == [AskedUsed(what="walltime", asked=28800.0, used=2400.0, runs=2)]
     assert expected_line(found[0]) == "resources.walltime: asked 8h, 2 such runs took 40m at most"
-
-
-def test_a_report_has_a_row_for_each_resource_that_any_run_tells() -> None:
-    section = asked_used_section([run(), run(wall_s=1200.0, cpu_s=1200.0), run(params={})])
-
-    assert section is not None
-    (table,) = section.parts
-    assert isinstance(table, Listing)
-    assert [[column.written(row) for column in table.columns[:4]] for row in table.rows] == [
-        ["walltime", "8h", "30m", "40m"],
-        ["cores", "8.0", "1.0", "1.0"],
-    ]
-    assert asked_used_section([run(params={})]) is None
 
 
 @pytest.mark.parametrize(("used", "share"), [(14400.0, 0.5), (43200.0, 1.5)])

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from hpcml.analysis.compare.to_target import energy_at
+from hpcml.analysis.compare.to_target import energy_until
 from hpcml.analysis.stats import band
 from hpcml.model.query_results import TelemetrySpan, Timeline
-from hpcml.model.records import Point
 
 
 def test_a_band_is_the_mean_with_students_interval_at_each_place() -> None:
@@ -81,17 +80,14 @@ def gpu(*joules: float | None, device: str = "gpu0") -> Timeline:
     return Timeline(attempt=1, node=0, host="node7", device=device, uuid=None, spans=spans)
 
 
-def points(*at: float) -> list[Point]:
-    return [Point(step=step, t_s=t_s, value=0.0) for step, t_s in enumerate(at)]
-
-
-def test_energy_adds_up_over_time_and_over_gpus() -> None:
+@pytest.mark.parametrize(("at_s", "kj"), [(0, 0), (5, 1.5), (15, 5.5), (99, 8)])
+def test_energy_adds_up_over_time_and_over_gpus(at_s: float, kj: float) -> None:
     lines = [gpu(1000.0, 3000.0), gpu(2000.0, 2000.0, device="gpu1"), gpu(None, device="host")]
 
-    assert energy_at(points(0, 5, 10, 15, 20, 99), lines) == pytest.approx([0, 1.5, 3, 5.5, 8, 8])
+    assert energy_until(at_s, lines) == pytest.approx(kj)
 
 
 def test_energy_is_not_known_where_one_gpu_misses_a_span() -> None:
-    assert energy_at(points(0, 5), [gpu(1000.0, 1000.0), gpu(1000.0, None, device="gpu1")]) is None
-    assert energy_at(points(0, 5), [gpu(None, device="host")]) is None
-    assert energy_at(points(0, 5), []) is None
+    assert energy_until(5, [gpu(1000.0, 1000.0), gpu(1000.0, None, device="gpu1")]) is None
+    assert energy_until(5, [gpu(None, device="host")]) is None
+    assert energy_until(5, []) is None

@@ -10,7 +10,7 @@ from statsmodels_said import said
 from verdict_by_interval import verdict as said_by_interval
 
 from hpcml.analysis import stats as statistics
-from hpcml.analysis.plan import MOST_SEEDS, pooled, power, seeds_needed, smallest_margin
+from hpcml.analysis.plan import MOST_SEEDS, pooled, power, seeds_needed
 from hpcml.analysis.planning import WantedVerdict
 
 # Simulated in a study made before this code: docs/statistics.md.
@@ -106,12 +106,6 @@ def test_several_comparisons_need_more_seeds() -> None:
     assert one is not None
     assert five is not None
     assert five > one
-
-
-def test_the_smallest_margin_is_shown_with_just_that_power() -> None:
-    margin = smallest_margin(5, 0.8, verdict="equivalent", paired=False)
-
-    assert power(5, margin, verdict="equivalent", paired=False) == pytest.approx(0.8, abs=1e-4)
 
 
 def test_a_spread_is_pooled_over_arms_with_the_bounds_of_chi_square() -> None:

@@ -25,7 +25,6 @@ def test_runs_with_the_same_seeds_are_planned_in_pairs_and_without() -> None:
 
     paired, unpaired = cell.designs
     assert (paired.paired, unpaired.paired) == (True, False)
-    assert paired.spread.rho == pytest.approx(0.99, abs=0.01)
     assert (paired.spread.df, unpaired.spread.df) == (3, 3)  # one seed in two arms is one witness
     assert paired.spread.sd == pytest.approx(0.001258, rel=1e-3)
     assert unpaired.spread.sd == pytest.approx(0.01275, rel=1e-3)
@@ -52,7 +51,7 @@ def test_one_arm_is_enough_to_plan_without_pairs() -> None:
     assert any("not paired" in flag.text for flag in cell.flags)
 
 
-def test_the_table_grows_with_seeds_and_margins_and_its_least_margins_shrink() -> None:
+def test_the_table_grows_with_seeds_and_margins() -> None:
     (cell,) = planned(arm("fp32", FP32)).cells
     (design,) = cell.designs
 
@@ -60,7 +59,6 @@ def test_the_table_grows_with_seeds_and_margins_and_its_least_margins_shrink() -
     assert len(powers[0]) == len(COLUMNS)
     assert all(row == sorted(row) for row in powers)
     assert all(list(column) == sorted(column) for column in zip(*powers, strict=True))
-    assert list(design.smallest) == sorted(design.smallest, key=lambda margin: -(margin or 0))
 
 
 def test_configurations_that_differ_in_more_than_the_factor_are_planned_apart() -> None:

@@ -265,9 +265,7 @@ def publication(
         level: {over: band_of([found[uid] for uid in counted[level]], over=over) for over in ("step", "time")}
         for level in levels
     }
-    drawn = GroupCurves(
-        group=0, curves=Curves(metric="val_accuracy", runs=runs, points=found), bands=bands, energy_kj={}
-    )
+    drawn = GroupCurves(group=0, curves=Curves(metric="val_accuracy", runs=runs, points=found), bands=bands)
     origin = Origin(
         command_line=("hpcml", "run", "-m", "precision=fp32,amp,tf32", "seed=range(5)", "name=it's; rm -rf ~"),
         cwd="/home/me/study",

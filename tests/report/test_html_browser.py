@@ -55,18 +55,6 @@ def test_a_table_is_sorted_by_the_column_whose_heading_is_pressed(opened: Open, 
     assert heading.get_attribute("aria-sort") == "descending"
 
 
-def test_what_is_not_known_stays_below_whichever_way_a_table_is_sorted(opened: Open, brief: str) -> None:
-    report = opened(brief)
-    button = report.page.get_by_role("button", name="difference to fp32 [90 %]", exact=True)
-
-    orders = []
-    for _ in range(2):
-        button.click()
-        orders.append(report.column("val_accuracy against fp32", 1))
-
-    assert orders == [["tf32", "amp_bf16", "fp32"], ["amp_bf16", "tf32", "fp32"]]
-
-
 _CURVES = "figure:has(.updatemenu-button)"
 
 

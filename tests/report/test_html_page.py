@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 import pytest
 from rendered import report_page
 
-from hpcml.analysis.compare.result import Discrepancy, Occurrence
 from tests.report.publication_values import HOSTILE, LEVELS, full_comparison, publication, runs_of
 from tests.report.report_values import flag, row
 
@@ -83,38 +82,6 @@ def test_conclusions_come_before_everything_that_they_rest_on(page: Page) -> Non
     assert page.text.index("2.22 [2.21, 2.23] times as fast as fp32") < page.text.index(
         "val_accuracy against fp32; margin"
     )
-
-
-def test_failed_runs_and_the_command_lines_are_there(page: Page) -> None:
-    assert "CUDA out of memory" in page.text
-    assert "hpcml run -m precision=fp32,amp,tf32 'seed=range(5)' 'name=it'\"'\"'s; rm -rf ~'" in page.text
-    assert "hpcml report --experiment study" in page.text
-
-
-def test_published_figures_are_apart_and_said_to_be_published(page: Page) -> None:
-    part = page.text[page.text.rindex("Published by others") :]
-
-    assert "not measured by hpcml" in part
-    assert "1325" in part
-
-
-def test_a_confounder_is_said_in_the_summary() -> None:
-    drivers = tuple(Occurrence(value=v, n_runs=5, levels=(level,)) for v, level in (("535", "fp32"), ("550", "tf32")))
-    driver = Discrepancy(key="gpu_driver", kind="fact", occurrences=drivers)
-    mixed = full_comparison(flags=(flag(f"CONFOUNDED by fact {driver}"),))
-
-    page = Page(report_page(publication(comparison=mixed)))
-
-    summary = page.text[page.text.index("Summary") : page.text.rindex("Comparison by precision")]
-    assert "CONFOUNDED by fact gpu_driver: 535 (5 runs: fp32); 550 (5 runs: tf32)" in summary
-
-
-def test_runs_that_were_not_compared_are_reported_with_the_reason() -> None:
-    page = Page(report_page(publication(comparison=None, not_compared="these runs differ:\n  in gpu_model")))
-
-    assert "These runs were not compared:" in page.text
-    assert "in gpu_model" in page.text
-    assert "All 15 runs" in page.text
 
 
 def test_nothing_is_linked_from_outside(page: Page) -> None:
@@ -202,7 +169,6 @@ def test_a_value_that_is_no_number_is_a_gap_and_no_invalid_json() -> None:
         group=0,
         curves=type(curves.curves)(metric=curves.curves.metric, runs=curves.curves.runs, points=points),
         bands=curves.bands,
-        energy_kj={},
     )
     page = Page(report_page(publication(points=20, curves=(told,))))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shutil
 import subprocess
@@ -16,8 +15,8 @@ from rendered import comparison_latex
 from report_values import comparison
 
 from hpcml.analysis.compare.result import Discrepancy, Occurrence
-from hpcml.report.document import Column, Document, Listing, Remarks, Section
-from hpcml.report.render.latex import as_latex, as_latex_report, escaped
+from hpcml.report.document import Column, Document, Listing, Section
+from hpcml.report.render.latex import as_latex_report, escaped
 from hpcml.report.text import safe
 from tests.parts import require
 from tests.report.publication_values import cost, load
@@ -77,10 +76,6 @@ def test_any_text_is_shown_and_nothing_of_it_is_a_command(text: str) -> None:
 def test_hostile_words_are_shown_letter_by_letter() -> None:
     assert read_back(escaped(HOSTILE)) == HOSTILE
     assert "--" not in escaped("--")
-
-
-def test_a_minus_before_a_number_is_one_and_a_hyphen_stays() -> None:
-    assert escaped("-0.5 [-1, 2026-11]") == r"$-$0.5 {[}$-$1, 2026{-}11{]}"
 
 
 @pytest.mark.parametrize("field", ["level", "where", "metric", "note"])
@@ -144,18 +139,6 @@ def test_a_cell_is_one_table_with_caption_label_notes_and_units() -> None:
     assert rows[1].startswith(r"  amp\_bf16 & amp\_bf16 & 5 & 0.9098 $\pm$ 0.0024 & $-$0.0010 {[}$-$0.0018")
 
 
-def test_columns_in_which_nobody_has_anything_are_left_out() -> None:
-    plain = comparison()
-    (cell,) = plain.cells
-    rows = [replace(row, precision_effective=row.precision_requested, numerics="native") for row in cell.rows]
-    without = replace(cell, rows=tuple(replace(row, speed=None) for row in rows))
-
-    text = comparison_latex(replace(plain, cells=(without,)))
-
-    assert "speed{-}up" not in rows_of(text)[0]
-    assert {columns_of(line) for line in rows_of(text)} == {7}
-
-
 def test_what_rows_cost_and_how_hard_they_worked_is_a_second_table() -> None:
     plain = comparison()
     (cell,) = plain.cells
@@ -177,23 +160,6 @@ def table(rows: int, columns: int, *, of: str = "0.9102 [0.9, 0.92]", name: str 
 
 def report_of(*tables: Listing[int]) -> Document:
     return Document(title="t", introduction="i", sections=[Section(heading="h", parts=list(tables))])
-
-
-def test_rows_that_have_nothing_in_common_are_a_table_too() -> None:
-    document = dataclasses.replace(report_of(), sections=[Section(heading="", parts=[table(1, 2)])])
-
-    assert r"\caption{what was found}" in as_latex(document)
-    assert "0.9102" in as_latex(document)
-
-
-def test_a_word_of_a_note_that_is_as_long_as_a_line_may_be_broken_at_its_joints() -> None:
-    name = "_".join(["very_long"] * 12)
-    section = Section(heading="x", parts=[table(3, 3), Remarks(lines=[f"worse: {name} and short_one"])])
-
-    text = as_latex(replace(report_of(), sections=[section]))
-
-    assert r"very\_\allowbreak{}long" in text
-    assert r"and short\_\allowbreak{}one\par" in text
 
 
 def test_a_report_is_typeset_without_a_word_beyond_the_paper(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -21,7 +20,6 @@ from hpcml.report.query import rows_document, value_words
 from hpcml.report.render.data import as_csv, as_json
 from hpcml.report.render.markdown import as_markdown
 from hpcml.report.render.terminal import as_text
-from hpcml.report.runs import keys_in, rows_of
 from hpcml.report.text_charts import axes, sparkline
 
 
@@ -47,10 +45,6 @@ def points(*values: float) -> list[Point]:
 )
 def test_values_are_words_for_people(value: object, heading: str, words: str) -> None:
     assert value_words(value, heading) == words
-
-
-def test_a_moment_is_shown_as_one() -> None:
-    assert value_words(1_795_252_440.0, "t_start").startswith("2026-11-2")
 
 
 ROWS = [["a", 1, None], ["b,c", 0.25, [1, "x"]]]
@@ -82,14 +76,6 @@ def test_rows_for_programs_are_whole() -> None:
         "| --- | ---: |",
         "| x | 1.50000 |",
     ]
-
-
-def test_texts_from_users_stay_in_their_line() -> None:
-    lines = shown(rows_document([EVIL, "b"], [[EVIL, 1]]))
-
-    assert len(lines) == 2
-    assert not set("".join(lines)) & {"\x1b", "\r", "\u202e"}
-    assert len(list(csv.reader(io.StringIO(as_csv(rows_document([EVIL], [[EVIL]])))))) == 2
 
 
 def test_a_terminal_gets_no_more_rows_and_columns_than_it_can_show_and_programs_get_all() -> None:
@@ -125,15 +111,6 @@ def test_a_curve_keeps_to_its_place_on_axes_that_several_share() -> None:
     assert sparkline(points(1.0) * 50, width=1, steps=(0, 0), values=(0.0, 1.0)) == "█"
 
 
-def test_a_short_curve_beside_a_long_one_has_steps_of_its_own() -> None:
-    long, short = run(uid="20260528-202640-aaaaaa"), run(uid="20260528-202640-bbbbbb")
-    of = {long.uid: points(*range(1000)), short.uid: points(0, 999, 0, 999)}
-
-    lines = shown(curve_views.curves_document(Curves(metric="loss", runs=[long, short], points=of)), 200)
-
-    assert " ▁█▁█ to step 3" in lines[-1]
-
-
 def curves_markdown(found: Curves) -> str:
     return as_markdown(curve_views.curves_document(found))
 
@@ -145,34 +122,6 @@ def curves() -> Curves:
         runs=[run(uid="20260528-202640-aaaaaa", metrics={"loss": summary("loss", 0.1)}), ended],
         points={"20260528-202640-aaaaaa": points(4.0, 2.0, 0.0), "20260528-202640-bbbbbb": points(4.0, math.nan)},
     )
-
-
-def test_a_last_value_that_is_not_finite_is_told_by_the_last_point_where_it_is_there() -> None:
-    found = curves()
-    uid = found.runs[1].uid
-    reached = [Point(0, 0.0, 4.0), Point(100, 1.0, -math.inf)]
-
-    told = curves_markdown(replace(found, points={**found.points, uid: reached}))
-    without = curves_markdown(replace(found, points={**found.points, uid: reached[:1]}))
-
-    assert "| -inf |" in told
-    assert "| not finite |" in without
-
-
-def test_a_first_value_that_is_not_finite_is_told() -> None:
-    began = replace(summary("loss", 0.5), first=0.5)
-    table = curves_markdown(
-        Curves(metric="loss", runs=[run(metrics={"loss": began})], points={run().uid: points(math.inf, 0.5)})
-    )
-
-    assert re.search(r"\| inf \| 0\.5", table)
-
-
-def test_a_difference_in_a_last_value_that_is_not_finite_does_not_say_which_it_is() -> None:
-    contrast = RunDiffEntry(section="outcome", key="metrics.loss", first=math.nan, second=0.25)
-    differences = RunDiff(first=run(), second=run(), contrasts=[contrast], alike=7)
-
-    assert "| metrics.loss | not finite | 0.250000 |" in as_markdown(diff.differences_document(differences))
 
 
 def test_curves_are_drawn_and_their_points_told() -> None:
@@ -243,21 +192,6 @@ def test_a_ranking_reads_in_every_form() -> None:
     assert "| aaaaaa |" in as_markdown(best.ranking_document(ranking()))
 
 
-def test_a_best_run_that_diverged_is_told_in_every_form() -> None:
-    early = replace(ranking(), ranked=[replace(ranking().ranked[0], diverged=("train_loss",))])
-
-    (line,) = csv.DictReader(io.StringIO(as_csv(best.ranking_document(early))))
-
-    assert [each.split()[-1] for each in shown(best.ranking_document(early), 160)[:2]] == [
-        "diverged",
-        "train_loss",
-    ]
-    assert as_markdown(best.ranking_document(early)).rstrip().endswith("| train_loss |")
-    assert json.loads(as_json(best.ranking_document(early)))["ranked"][0]["diverged"] == ["train_loss"]
-    assert line["diverged"] == "train_loss"
-    assert "1 of those listed diverged" in best.ranking_remark(early)
-
-
 def test_a_best_run_of_many_seeds_stands_beside_the_mean_of_its_settings() -> None:
     lucky = replace(ranking(), ranked=[replace(ranking().ranked[0], alike_n=5, alike_seeds=5, alike_mean=0.91)])
 
@@ -270,19 +204,6 @@ def test_a_best_run_of_many_seeds_stands_beside_the_mean_of_its_settings() -> No
     assert "lucky" not in best.ranking_remark(ranking())
     assert (line["alike_n"], line["alike_mean"]) == ("5", "0.91")
     assert json.loads(as_json(best.ranking_document(lucky)))["ranked"][0]["alike_mean"] == 0.91
-
-
-def test_repeats_of_one_seed_are_not_called_seeds_and_one_run_is_no_runs() -> None:
-    first = replace(ranking().ranked[0], alike_n=3, alike_seeds=1, alike_mean=0.91)
-    repeated = replace(ranking(), ranked=[first, replace(first, alike_n=0, alike_seeds=0, alike_mean=None)])
-
-    lines = shown(best.ranking_document(repeated), 160)
-
-    assert lines[0].rstrip().endswith("its repeats' mean")
-    assert lines[1].rstrip().endswith("0.9100 of 3")
-    assert lines[2].rstrip().endswith(" 9")  # the step: none of its settings was completed
-    assert "A best run is lucky among its repeats:" in best.ranking_remark(repeated)
-    assert best.ranking_remark(replace(repeated, candidates=1)).startswith("1 run with val_accuracy; ")
 
 
 def test_differences_read_in_every_form() -> None:
@@ -309,12 +230,3 @@ def test_differences_read_in_every_form() -> None:
     assert as_csv(diff.differences_document(differences)).splitlines()[2] == "outcome,wall_s,90.0,"
     same = RunDiff(first=first, second=first, contrasts=[], alike=7)
     assert diff.remark(same) == "the two do not differ"
-
-
-def test_columns_are_what_was_asked_for() -> None:
-    keys = keys_in(" uid, state,,model.name ,metrics.val_accuracy.max,age,nothing")
-
-    assert keys == ["uid", "state", "model.name", "metrics.val_accuracy.max", "age", "nothing"]
-    recorded = run(uid="u", submitted_at="2026-05-28T20:26:40+00:00", params={"model.name": "cnn"})
-    assert rows_of([recorded], keys, now=1_780_000_010.0) == [["u", recorded.state, "cnn", 0.99, 10.0, None]]
-    assert keys_in(None) == keys_in("") == []

@@ -75,31 +75,6 @@ def test_a_run_shows_what_it_used() -> None:
     ]
 
 
-def test_unknown_energy_is_said_with_its_reason_and_no_co2() -> None:
-    usage = Usage(gpus=1, energy_reason="gpu0 of node 0, attempt 1: Not Supported", incomplete="node 1 told nothing")
-
-    assert section(run(usage=usage), "usage") == [
-        "GPUs             1",
-        "energy           not known",
-        "energy, remarks  gpu0 of node 0, attempt 1: Not Supported",
-        "incomplete       node 1 told nothing",
-    ]
-
-
-def test_whose_energy_it_is_stands_beside_it() -> None:
-    usage = Usage(gpus=1, energy_j=1000.0, energy_scope="board", energy_method="mixed", energy_disagrees=True)
-
-    (_, words) = section(run(usage=usage), "usage")
-
-    assert words == (
-        "energy  1.000 kJ, by mixed, of whole boards, of which the run had instances, the two ways disagree"
-    )
-
-
-def test_a_run_on_the_cpu_shows_no_gpus() -> None:
-    assert section(run(usage=Usage(cpu_s=3.5)), "usage") == ["CPU time  3.500 s"]
-
-
 def test_a_run_shows_what_its_steps_do() -> None:
     assert section(run(work=WORK), "work") == [
         "devices            2",
@@ -120,16 +95,6 @@ def test_power_and_utilisation_of_each_gpu_are_drawn_to_one_scale() -> None:
     assert "power, to 400 W" in heading
     assert first == "gpu0 of acn01, attempt 1  ▁█ ▅             ▅▅▅▅"
     assert second == "gpu1 of acn01, attempt 1  ▃▃               ▅▅"
-
-
-def test_nothing_is_drawn_of_hosts_or_of_one_span() -> None:
-    assert section(run(usage=None), "usage", line(1.0), line(1.0, 2.0, device="host")) == []
-
-
-def test_many_gpus_are_cut_and_it_is_said() -> None:
-    lines = section(run(), "timelines", *(line(1.0, 2.0, device=f"gpu{at}") for at in range(40)))
-
-    assert lines[-1] == "- ... and 24 more"
 
 
 def test_json_has_usage_work_and_timelines_whole() -> None:

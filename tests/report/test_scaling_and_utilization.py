@@ -5,10 +5,8 @@ import io
 import json
 from dataclasses import replace
 
-import pytest
 from rendered import (
     attainment_csv,
-    attainment_json,
     attainment_markdown,
     attainment_renderable,
     scaling_csv,
@@ -24,7 +22,6 @@ from hpcml.analysis.compare.result import Excluded
 from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint, SerialShare
 from hpcml.report.document import Figure, Listing
 from hpcml.report.scaling import scaling_section
-from hpcml.report.text_charts import bar
 from hpcml.report.utilization import utilization_section
 
 REFERENCE = ScalingPoint(
@@ -96,23 +93,6 @@ def test_a_scaling_study_shows_bars_counts_and_conclusions() -> None:
     assert "kJ" not in text  # nobody measured it
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
-def test_no_width_loses_speed_up_and_efficiency(width: int) -> None:
-    console = plain(width)
-    lines = printed(scaling_renderable(SCALING, console=console), console).splitlines()
-
-    assert all(len(line.rstrip()) <= width for line in lines)
-    assert "5.00" in "".join(lines)
-    assert width < 80 or any("5.00 [4.90, 5.10]" in line and "62 % [61, 64]" in line for line in lines)
-
-
-def test_bars_are_as_long_as_their_share_and_never_longer_than_their_room() -> None:
-    assert bar(1.3, width=4, is_plain=False) == "████"
-    assert bar(0.5, width=4, is_plain=True) == "##"
-    assert bar(0.03125, width=4, is_plain=False) == "▏"
-    assert bar(-0.2, width=4, is_plain=False) == bar(None, width=4, is_plain=True) == ""
-
-
 def test_programs_get_every_number_whole() -> None:
     document = json.loads(scaling_json(SCALING))
     lines = list(csv.DictReader(io.StringIO(scaling_csv(SCALING))))
@@ -134,13 +114,6 @@ def test_the_chart_of_speed_ups_says_what_they_are_against() -> None:
     assert chart.described.startswith("Speed-up against 1 GPU with 95 % intervals")
 
 
-def test_markdown_has_a_row_for_each_number_of_devices() -> None:
-    text = scaling_markdown(SCALING)
-
-    assert "| 8 | 4/5 |" in text
-    assert "- **8 GPUs pay (efficiency shown to be 50 % or more)**" in text
-
-
 def test_what_runs_attained_stands_apart_from_what_others_published() -> None:
     text = printed(attainment_renderable(ATTAINMENT, console=plain()), plain())
 
@@ -153,16 +126,6 @@ def test_what_runs_attained_stands_apart_from_what_others_published() -> None:
     assert "3661" in theirs
     assert "DGEMM, Tesla P100, fp64: ERRATUM" in theirs
     assert "source: slides" in theirs
-
-
-def test_no_table_of_a_program_mixes_runs_with_published_figures() -> None:
-    runs = list(csv.DictReader(io.StringIO(attainment_csv(ATTAINMENT))))
-    figures = list(csv.DictReader(io.StringIO(attainment_csv(replace(ATTAINMENT, attained=())))))
-
-    assert [line["mfu"] for line in runs] == ["0.1"]
-    assert [line["value"] for line in figures] == ["3660.58"]
-    assert set(json.loads(attainment_json(ATTAINMENT))) >= {"format", "attained", "published", "flags"}
-    assert "| tf32 | 5 | 4 |" in attainment_markdown(ATTAINMENT)
 
 
 def test_a_report_tells_runs_apart_that_differ_in_a_flag_of_the_program_or_in_the_device() -> None:

@@ -44,17 +44,6 @@ def test_a_waiting_run_shows_what_its_scheduler_said_and_how_long_ago() -> None:
     assert line.endswith("Priority, expected to start 2026-11-21T23:10:00")
 
 
-def test_an_answer_given_just_now_has_no_age() -> None:
-    assert "ago" not in lines(row(waiting(), Known(state=State.PENDING, raw="PENDING"), ago_s=2))[1]
-
-
-def test_columns_with_nothing_in_them_are_left_out() -> None:
-    assert "attempt" not in lines(row(waiting()))[0]
-    assert "cause" not in lines(row(waiting()))[0]
-    assert "attempt" in lines(row(waiting(attempt=2)))[0]
-    assert "gpu_memory" in lines(row(run(state=State.FAILED, cause="gpu_memory")))[1]
-
-
 def test_an_end_that_nobody_has_explained_is_marked() -> None:
     line = lines(row(run(**OPEN, state=State.CANCELLED, is_settled=False, reason="SIGTERM received")))[1]
 
@@ -62,30 +51,10 @@ def test_an_end_that_nobody_has_explained_is_marked() -> None:
     assert "SIGTERM received: its scheduler has not said why" in line
 
 
-def test_an_end_that_was_said_once_is_not_called_unsaid() -> None:
-    ended = run(**OPEN, state=State.CANCELLED, is_settled=False, reason="SIGTERM received")
-
-    line = lines(row(ended, Known(state=State.CANCELLED, raw="CANCELLED by 0"), ago_s=30))[1]
-
-    assert "CANCELLED by 0, 30s ago" in line
-    assert "has not said" not in line
-    assert "SIGTERM received: what its scheduler says counts once it is said again" in line
-
-
-def test_a_run_that_waits_and_whose_job_was_said_to_have_ended_does_not_wait_for_resources() -> None:
-    word = Known(state=State.CANCELLED, raw="CANCELLED by 0", reason="Resources", is_live=False)
-
-    assert "Resources; its job has ended: that counts once it is said again" in lines(row(waiting(), word))[1]
-
-
 def test_a_job_that_has_begun_without_a_word_of_its_agent_says_so() -> None:
     assert "its agent has not written yet" in lines(row(waiting(), Known(state=State.RUNNING, raw="RUNNING")))[1]
     of_a_pack = row(waiting(is_shared=True), Known(state=State.RUNNING, raw="RUNNING"))
     assert "its job has begun, its turn in it has not come" in lines(of_a_pack)[1]
-
-
-def test_a_shared_job_is_called_shared() -> None:
-    assert "slurm 4711 (shared)" in lines(row(waiting(is_shared=True)))[1]
 
 
 def test_json_has_all_keys_whatever_was_said() -> None:

@@ -89,13 +89,6 @@ def test_a_frame_of_one_run_has_everything() -> None:
     assert "LOST: GPU is lost; Xid 79" in second
 
 
-def test_what_no_gpu_gives_has_no_column() -> None:
-    bare = replace(GPU, values={"util_percent": 5.0}, throttled=(), energy_j=None, util_percent=())
-    heading = frame(replace(RUN, nodes=[replace(NODE, gpus=[bare])]))[7]
-
-    assert heading.split() == ["GPU", "model", "util", "%"]
-
-
 def test_several_runs_are_a_line_each() -> None:
     ended = replace(RUN, uid="20261121-083015-223xyzzy", state=State.FAILED, reason="exit status 3", nodes=[])
 
@@ -108,26 +101,12 @@ def test_several_runs_are_a_line_each() -> None:
     assert second.endswith("exit status 3")
 
 
-def test_a_run_that_did_not_report_its_objective_is_shown_by_what_it_did_report() -> None:
-    metrics = {name: Latest(value=0.5, step=120) for name in ("epoch", "val_loss", "train_acc")}
-    other = replace(RUN, metrics=metrics, nodes=[])
-
-    assert "val_loss 0.5000" in frame(other, other)[1]
-    assert next(line for line in frame(other) if "0.5000" in line).startswith("val_loss")
-
-
 def test_old_samples_ends_and_doubts_are_said() -> None:
     node = replace(NODE, gpus=[], ended="the sampler has ended: killed", doubt="NVML: Driver Not Loaded")
     *_, host, doubt = frame(replace(RUN, nodes=[node]), now=1725.0)
 
     assert host.endswith("the sampler has ended: killed  sample 12m05s old")
     assert doubt == "NVML: Driver Not Loaded"
-
-
-def test_a_gpu_that_has_no_samples_any_more_is_named() -> None:
-    silent = replace(NODE, gpus=[GPU, replace(GPU, gpu="gpu1", sampled_at=900.0)])
-
-    assert frame(replace(RUN, nodes=[silent]), now=1000.0)[-1] == "GPU 1: no sample for 1m40s"
 
 
 def test_words_of_others_cannot_move_the_cursor() -> None:

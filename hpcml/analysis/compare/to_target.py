@@ -2,7 +2,8 @@
 
 A run that ended without reaching the target is censored: its time is only known to be longer than it was watched. So
 arms are compared by the share that reached it and by the mean time restricted to a common budget (restricted mean
-survival time: P. Royston, M. Parmar, BMC Med. Res. Methodol. 13:152, 2013). `energy_at` gives the energy drawn by then.
+survival time: P. Royston, M. Parmar, BMC Med. Res. Methodol. 13:152, 2013). `energy_until` gives the energy
+drawn by then.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hpcml.analysis.steady import Curves
 from hpcml.model.choices import Numerics
 from hpcml.model.metric_sources import READ_AFTERWARDS
 from hpcml.model.query_results import Timeline
-from hpcml.model.records import Point, RunRecord
+from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 
 _HOST = "host"
@@ -146,27 +147,22 @@ def _sampled_kj(reach: Reach, race: Race) -> float | None:
     lines = race.timelines.get(reach.run.uid)
     if not lines or reach.at_s is None:
         return None
-    found = energy_at([Point(step=0, t_s=reach.at_s, value=race.target)], lines)
-    return None if found is None else found[0]
+    return energy_until(reach.at_s, lines)
 
 
-def energy_at(points: Sequence[Point], timelines: Sequence[Timeline]) -> list[float] | None:
-    """Return the energy in kJ that all GPUs of a run together had drawn at the times of *points*, or None if not known.
+def energy_until(at_s: float, timelines: Sequence[Timeline]) -> float | None:
+    """Return the energy in kJ that all GPUs of a run together had drawn *at_s* seconds after its start, or None.
 
     It is not known unless every GPU has the energy of each of its spans that lasts. Within a span it is taken to be
-    drawn evenly; before the first and after the last span nothing is added. *points* and *timelines* count seconds
-    from the run's start.
+    drawn evenly; before the first and after the last span nothing is added.
     """
     lasting = [(line, [span for span in line.spans if span.covered_s]) for line in timelines]
     gpus = [spans for line, spans in lasting if line.device != _HOST and line.spans]
-    if not gpus or not points:
-        return None
-    times = [point.t_s for point in points]
-    total = np.zeros(len(points))
+    total = 0.0
     for spans in gpus:
         drawn = [span.energy_j for span in spans if span.energy_j is not None]
         if not drawn or len(drawn) < len(spans):
             return None
         moments = [*(span.t_s for span in spans), spans[-1].end_s]
-        total += np.interp(times, moments, [0.0, *accumulate(drawn)])
-    return [float(joules) / 1000 for joules in total]
+        total += float(np.interp(at_s, moments, [0.0, *accumulate(drawn)]))
+    return total / 1000 if gpus else None
