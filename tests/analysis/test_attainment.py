@@ -13,7 +13,7 @@ from hpcml.analysis.limits import Signs, find_limits
 from hpcml.analysis.peak import attain
 from hpcml.analysis.steady import StepCurves
 from hpcml.errors import ComparisonError
-from hpcml.model.records import Point, RunRecord, Usage, Work
+from hpcml.model.records import MetricSummary, Point, RunRecord, Usage, Work
 
 A100 = {"gpu_model": "NVIDIA A100-SXM4-40GB"}
 STEP_S = 0.1
@@ -52,6 +52,14 @@ def test_the_peak_is_that_of_the_precision_that_was_measured() -> None:
     peaks = [(row.precision, row.peak_tflops, tuple(map(str, row.flags))) for row in rows]
     assert ("amp_bf16", 312, ("1 seed: indicative only, take 5",)) in peaks
     assert ("fp32", 19.5, ("1 seed: indicative only, take 5", "requested as tf32, measured fp32")) in peaks
+
+
+def test_a_cpu_has_a_rate_and_no_peak() -> None:
+    [row] = look(trained("fp32", facts={"device": "cpu", "gpu_model": None})).attained
+
+    assert row.achieved_tflops is not None
+    assert (row.peak_tflops, row.mfu) == (None, None)
+    assert row.why_no_mfu == "no peak is known of a CPU"
 
 
 def test_runs_without_a_rate_are_counted_by_their_reasons() -> None:
@@ -106,6 +114,23 @@ def test_a_benchmark_has_the_rate_that_it_measured(recipe: str | None) -> None:
     assert row.why_no_mfu is None
 
 
+def test_steps_that_loss_scaling_skipped_are_told() -> None:
+    skipped = MetricSummary(
+        name="skipped_steps", n=STEPS, n_nonfinite=0, first=0, last=10, last_step=40,
+        min=0, min_step=1, max=10, max_step=40, mean=5,
+    )  # fmt: skip
+    [row] = look(trained("amp_fp16", metrics={"skipped_steps": skipped})).attained
+
+    assert row.limits == ("loss scaling throws away 25 % of the steps",)
+
+
+def test_more_than_the_peak_is_no_success_but_a_mistake() -> None:
+    [row] = look(trained(work=Work(devices=1, model_flops=200e12 * STEP_S, flops_doubt="2 modules of 0"))).attained
+
+    assert any("more than the peak" in flag.text for flag in row.flags)
+    assert "operations: 2 modules of 0" in {flag.text for flag in row.flags}
+
+
 def test_what_others_published_of_the_same_kind_of_gpu_stands_beside_and_changes_nothing() -> None:
     found = look(*(trained(seed=seed) for seed in range(3)))
 
@@ -158,3 +183,9 @@ def test_full_multiprocessors_without_tensor_cores_are_told_only_of_precisions_t
         "tensor cores work 2 % of the time only: most kernels do not use them",
     )
     assert find_limits(Signs(**signs, uses_tensor_cores=False)) == ()
+
+
+def test_the_likeliest_limit_comes_first() -> None:
+    signs = Signs(communication_share=0.4, data_share=0.2, throttled_power_share=0.9)
+
+    assert [words.split()[0] for words in find_limits(signs)] == ["communication", "waits", "the"]

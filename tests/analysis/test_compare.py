@@ -130,6 +130,12 @@ def test_one_run_an_arm_is_inconclusive() -> None:
     assert not any("seeds are not those" in flag for flag in texts(row))  # they are, there is only one
 
 
+def test_one_run_an_arm_of_another_seed_does_not_match() -> None:
+    row = row_of(compare([run("fp32", 0), run("amp_bf16", 1)], {}), "amp_bf16")
+
+    assert any("seeds are not those" in flag for flag in texts(row))
+
+
 def test_without_a_margin_fixed_beforehand_there_is_no_verdict() -> None:
     runs = [replace(r, params={**r.params, "objective.margin": None}) for r in two_arms()]
 
@@ -184,6 +190,36 @@ def test_runs_that_do_not_count_are_counted_and_listed() -> None:
     assert "3 of 7 seeds lost to their own doing, 0 of 5 of fp32" in texts(row)
 
 
+def test_an_arm_whose_program_calls_the_metric_otherwise_is_told_what_it_recorded() -> None:
+    names = ("accuracy", "loss", "lr", "wer")
+    others = [run("amp_bf16", seed, metrics={name: summary(name, 0.1) for name in names}) for seed in range(5)]
+
+    row = only_cell(compare(arm("fp32", FP32) + others, {})).rows[1]
+
+    assert "not counted: 5 that recorded no val_accuracy, but accuracy: is it called so there?" in texts(row)
+
+
+def test_a_level_without_any_run_that_counts_keeps_its_row() -> None:
+    runs = [*two_arms(), run("fp16", 0, None, state=State.FAILED)]
+
+    row = row_of(compare(runs, {}), "fp16")
+
+    assert (row.n_ok, row.n_failed, row.mean, row.speed, row.difference) == (0, 1, None, None, None)
+    assert row.verdict == "unstable"
+    assert texts(row) == ["1 of 1 seeds lost to their own doing, 0 of 5 of fp32"]
+
+
+def test_a_cell_in_which_nothing_counts_speaks_of_no_margin() -> None:
+    other = {"model.name": "another"}
+    lost = [run(level, 0, None, state=State.FAILED, params=other, uid=f"{level}-lost") for level in ("fp32", "tf32")]
+
+    counted, cell = compare([*two_arms(), *lost], {}).cells  # and comes last, though its name would be the first
+
+    assert counted.margin is not None
+    assert cell.margin is None
+    assert [row.verdict for row in cell.rows] == ["reference", "unstable"]
+
+
 def test_runs_of_one_seed_are_averaged_before_anything_else() -> None:
     twice = [run("amp_bf16", 0, 0.911, uid="again-1"), run("amp_bf16", 0, 0.913, uid="again-2")]
 
@@ -192,6 +228,16 @@ def test_runs_of_one_seed_are_averaged_before_anything_else() -> None:
     assert (row.n_ok, len(row.seeds)) == (7, 5)
     assert row.mean == pytest.approx((0.911 + 0.912 + 0.909 + 0.911 + 0.910) / 5)
     assert "2 more runs of the same seeds: averaged within the seed first" in texts(row)
+
+
+def test_seeds_that_came_later_than_others_of_their_arm_are_told() -> None:
+    at_once = [run(level, seed, 0.9 + seed / 97, submission=level) for level in ("fp32", "tf32") for seed in range(4)]
+    later = [run("tf32", seed, 0.9 + seed / 97, submission="later") for seed in (4, 5)]
+
+    (whole,), (grown,) = compare(at_once, {}).cells, compare([*at_once, *later], {}).cells
+
+    assert not [flag for flag in texts(whole) if "submissions" in flag]
+    assert "seeds came in 2 submissions" in texts(grown)
 
 
 def test_runs_that_their_walltime_ended_are_compared_at_the_last_step_that_all_reached() -> None:
@@ -210,6 +256,12 @@ def test_runs_that_their_walltime_ended_are_compared_at_the_last_step_that_all_r
     assert (row.n_ok, cell.rows[0].n_ok, cell.rows[0].n_failed) == (5, 5, 1)
     beside = compare([*two_arms(), replace(ended[0], uid="beside")], {}, more_curves={"val_accuracy": climbs})
     assert (only_cell(beside).rows[0].n_ok, only_cell(beside).rows[0].n_failed) == (5, 1)
+
+
+def test_a_run_given_twice_counts_once() -> None:
+    runs = two_arms()
+
+    assert compare(runs + runs[:3], {}) == compare(runs, {})
 
 
 def test_lower_is_better_where_the_goal_says_so() -> None:
@@ -249,6 +301,16 @@ def test_where_nothing_tells_which_way_is_better_only_equivalence_is_a_verdict()
         compare(runs, {}, ComparisonRequest(metric="depth", target=3))
 
 
+def test_a_configured_margin_does_not_serve_another_metric() -> None:
+    runs = [replace(r, metrics={**r.metrics, "val_loss": summary("val_loss", 0.3)}) for r in two_arms()]
+
+    comparison = compare(runs, {}, ComparisonRequest(metric="val_loss"))
+
+    assert (comparison.goal, comparison.goal_source) == ("min", "metric name")
+    assert only_cell(comparison).margin is None
+    assert compare(runs, {}, ComparisonRequest(metric="val_loss", goal="max")).goal_source == "command line"
+
+
 def test_every_combination_of_the_other_groups_is_a_cell_of_its_own() -> None:
     elsewhere = [replace(r, uid=f"{r.uid}-x", params={**r.params, "model.name": "mlp"}) for r in two_arms()]
 
@@ -266,6 +328,60 @@ def test_a_cell_without_the_reference_says_so() -> None:
     assert cell.rows[0].difference is None
     assert cell.rows[0].verdict == "inconclusive"
     assert texts(cell)[0] == "no run of fp32 counts here: nothing to subtract"
+
+
+@pytest.mark.parametrize("by", ["training.batch_size", "layout", "layout.name"])
+def test_any_setting_can_be_the_factor(by: str) -> None:
+    key, values = ("training.batch_size", (64, 128)) if by.startswith("training") else ("layout.name", ("nchw", "nhwc"))
+    runs = [run(uid=f"{v}-{seed}", seed=seed, params={key: v}) for v in values for seed in range(3)]
+    same_step_time = {r.uid: curve(0.02, seed=i) for i, r in enumerate(runs)}
+
+    row = only_cell(compare(runs, same_step_time, ComparisonRequest(by=by))).rows[1]
+
+    assert row.level == str(values[1])
+    assert row.speed is not None
+    assert row.speed.speedup == pytest.approx(2.0 if by.startswith("training") else 1.0, rel=0.02)  # per sample
+
+
+def test_numbers_are_ordered_by_size_and_the_smallest_is_the_reference() -> None:
+    runs = [run(uid=f"{v}", params={"training.batch_size": v}) for v in (128, 64, 1024)]
+
+    cell = only_cell(compare(runs, {}, ComparisonRequest(by="training.batch_size")))
+
+    assert [row.level for row in cell.rows] == ["64", "128", "1024"]
+
+
+def test_the_program_of_a_user_may_ignore_the_batch_size_so_nothing_is_said_per_sample() -> None:
+    runs = [replace(r, params={**r.params, "model.recipe": None}) for r in two_arms()]
+
+    row = row_of(compare(runs, curves(runs, STEP_S)), "amp_bf16")
+
+    assert row.speed is not None
+    assert row.speed.samples_per_s is None
+    assert row.speed.speedup == pytest.approx(2.0, rel=0.02)
+
+
+def test_missing_step_times_are_none_and_flagged() -> None:
+    runs = two_arms()
+    known = curves(runs, STEP_S)
+    known[runs[-1].uid] = known[runs[-1].uid][:5]
+    known[runs[-2].uid] = []
+
+    row = row_of(compare(runs, known), "amp_bf16")
+
+    assert row.speed is not None
+    assert row.speed.n == 3
+    assert row.speed.speedup_paired is True  # by the three seeds that are known of both
+    assert "no steady step time of 2 of 5 seeds: step_time_s was not reported" in texts(row)
+
+
+def test_a_program_that_reports_no_step_times_is_told_so_and_nothing_of_steps() -> None:
+    rows = only_cell(compare(two_arms(), {})).rows
+
+    for row in rows:
+        assert row.speed is not None
+        assert row.speed.step_ms is None
+        assert "no steady step time of 5 of 5 seeds: step_time_s was not reported" in texts(row)
 
 
 @pytest.mark.parametrize("name", ["loss", "train_loss", "train/loss"])
@@ -340,11 +456,57 @@ def commanded(*commands: str) -> list[RunRecord]:
     ]
 
 
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        ("precision", "by which setting.* differ in workload.command: --by workload.command$"),
+        ("amp", "a word of their commands, which differ: --by workload.command$"),
+        ("zzz", "--by zzz is no setting of these runs; what differs is workload.command$"),
+    ],
+)
+def test_runs_that_differ_in_their_commands_alone_are_not_said_to_be_alike(by: str, said: str) -> None:
+    runs = commanded("python m.py --seed '{seed}'", "python m.py --amp --seed '{seed}'")
+
+    with pytest.raises(ComparisonError, match=said):
+        compare(runs, {}, ComparisonRequest(by=by))
+
+
+def test_a_flag_that_some_runs_lack_is_what_differs() -> None:
+    runs = commanded("python m.py --seed '{seed}'", "python m.py '{amp}' --seed '{seed}'")
+    runs = [
+        replace(each, params={**each.params, **({"workload.args.amp": "--amp"} if "{amp}" in each.uid else {})})
+        for each in runs
+    ]
+
+    with pytest.raises(ComparisonError, match=r"differ in amp, workload\.command: --by amp$"):
+        compare(runs, {}, ComparisonRequest(by="precision"))
+
+
+def test_a_seed_that_was_typed_by_hand_is_no_difference_to_compare_by() -> None:
+    with pytest.raises(ComparisonError, match="nothing else of them differs"):
+        compare(commanded("m --seed 1 --lr 2", "m --seed 2 --lr 2"), {})
+
+
+def test_a_reference_may_be_named_as_it_was_launched() -> None:
+    runs = arm("fp32", FP32) + arm("amp_fp16", AMP)
+
+    assert compare(runs, {}, ComparisonRequest(reference="amp")) == compare(
+        runs, {}, ComparisonRequest(reference="amp_fp16")
+    )
+
+
 def test_levels_that_never_share_a_cell_are_refused() -> None:
     there = [replace(r, params={**r.params, "cluster.name": "lumi"}) for r in arm("tf32", AMP)]
 
     with pytest.raises(ComparisonError, match="no two runs differ in precision alone"):
         compare(arm("fp32", FP32) + there, {})
+
+
+def test_what_runs_without_any_metric_were_to_be_judged_by_is_no_disagreement() -> None:
+    mute = [replace(one, params={**one.params, "objective.metric": "val_loss"}, metrics={}) for one in two_arms()]
+    renamed = [replace(one, uid=f"{one.uid}0") for one in mute]
+
+    assert compare([*two_arms(), *renamed], {}, ComparisonRequest()).metric == "val_accuracy"
 
 
 @pytest.mark.parametrize(("key", "value"), [("metric", "val_loss"), ("goal", "min"), ("margin", 0.02)])
@@ -431,6 +593,15 @@ def test_runs_of_other_programs_without_the_setting_or_the_metric_are_left_out()
     assert not [flag for row in cell.rows for flag in texts(row) if "precision" in flag or "step_time_s" in flag]
 
 
+def test_runs_without_the_setting_are_no_reference() -> None:
+    named = [replace(of, params={**of.params, "workload.args.opt": opt}, uid=f"{opt}{of.uid}")
+             for opt in ("sgd", "zadam") for of in (program(0.1, seed) for seed in range(3))]  # fmt: skip
+
+    found = compare([*named, program(0.1, 0, command="other.py")], {}, ComparisonRequest(by="opt"))
+
+    assert only_cell(found).reference == "sgd"
+
+
 @pytest.mark.parametrize(
     ("known", "objective", "judged"),
     [
@@ -450,3 +621,34 @@ def test_the_only_metric_of_runs_judges_them_where_nobody_chose_one(
     found = compare([run(params=params, metrics=metrics), run("tf32", params=params, metrics=metrics), mute], {})
 
     assert found.metric == judged
+
+
+@pytest.mark.parametrize(
+    ("known", "objective", "refusal"),
+    [
+        ([], "val_accuracy", "no run recorded any metric: hpcml read --experiment precision-study --metric loss"),
+        (
+            ["Loss/test", "acc"],
+            "val_accuracy",
+            r"by which metric\? they have Loss/test, acc \(--metric NAME judges by one",
+        ),
+        (
+            [f"m{n:02}" for n in range(30)],
+            None,
+            r"by which metric\? they have m00, .*, m19 and 10 more \(--metric NAME",
+        ),
+        (
+            ["valid loss"],
+            "f1",
+            r"no run recorded f1, their objective.metric: .* valid loss \(--metric 'valid loss' judges",
+        ),
+    ],
+)
+def test_runs_that_do_not_say_by_what_to_judge_are_told_what_they_have(
+    known: list[str], objective: str | None, refusal: str
+) -> None:
+    metrics = {name: summary(name, 0.5) for name in known}
+    params = {"objective.metric": objective}
+
+    with pytest.raises(ComparisonError, match=refusal):
+        compare([run(params=params, metrics=metrics), run("tf32", params=params, metrics=metrics)], {})

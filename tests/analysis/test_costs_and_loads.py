@@ -8,7 +8,7 @@ from recorded_runs import arm, curves, run, summary, texts
 
 from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.compare.result import ComparisonRequest, Cost, Load, Row
-from hpcml.analysis.rates import attained
+from hpcml.analysis.rates import attained, samples_per_step
 from hpcml.analysis.steady import SteadyState, Window
 from hpcml.model.records import Point, RunRecord, Usage, Work
 
@@ -93,6 +93,17 @@ def test_energy_is_not_invented() -> None:
     assert rows_of(arm("fp32", VALUES) + arm("tf32", VALUES))[1].cost is None
 
 
+def test_co2_of_two_factors_is_not_averaged() -> None:
+    one = measured("fp32", co2_g=5.0, co2_source="400 g/kWh, A")
+    two = measured("tf32", co2_g=5.0, co2_source="400 g/kWh, A")
+    two[0] = replace(two[0], usage=replace(USAGE, co2_g=1.0, co2_source="80 g/kWh, B"))
+
+    reference, row = rows_of(one + two)
+
+    assert (cost_of(reference).co2_g, cost_of(reference).co2_source) == (5.0, "400 g/kWh, A")
+    assert (cost_of(row).co2_g, cost_of(row).co2_source) == (None, None)
+
+
 def test_energy_that_may_be_doubted_is_flagged() -> None:
     tf32 = measured("tf32", energy_disagrees=True, incomplete="node 2 was not sampled")
     tf32[0] = replace(tf32[0], usage=replace(USAGE, energy_j=None))
@@ -115,6 +126,34 @@ def test_a_device_does_its_share_of_the_work_and_is_measured_against_the_measure
     assert rate.samples_per_s == pytest.approx(12_800.0)
     assert rate.tokens_per_s == pytest.approx(64_000.0)
     assert attained(run("tf32", facts=GPU, work=work), STEADY).mfu == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"work": None}, "did not count its operations"),
+        ({"facts": {"gpu_model": "Unheard Of 9000"}}, "no peak is known of Unheard Of 9000"),
+        ({"facts": {"device": "cpu"}}, "no peak is known of a CPU"),
+        ({"precision_effective": None}, "in precision not proven"),
+        ({"precision_effective": "mixed(conv=tf32, matmul=fp32, parameters=float32)"}, "mixed"),
+        ({"numerics": "emulated"}, "emulated in precision tf32"),
+    ],
+)
+def test_where_there_is_no_share_of_the_peak_the_reason_is_said(fields: dict[str, Any], reason: str) -> None:
+    known: dict[str, Any] = {"facts": GPU, "work": Work(devices=1, model_flops=1e12)}
+
+    rate = attained(run("tf32", **{**known, **fields}), STEADY)
+
+    assert rate.mfu is None
+    assert rate.why_no_mfu is not None
+    assert reason in rate.why_no_mfu
+
+
+def test_samples_are_those_that_the_program_counted_else_those_that_were_asked_for() -> None:
+    assert samples_per_step(run(work=Work(samples=32.0))) == 32.0
+    assert samples_per_step(run()) == 64.0
+    assert samples_per_step(run(params={"model.recipe": None})) is None
+    assert samples_per_step(run(params={"model.recipe": None}, work=Work(samples=32.0))) == 32.0
 
 
 def test_the_load_of_a_row_has_the_share_of_the_peak_and_flags_the_impossible() -> None:
@@ -145,3 +184,12 @@ def test_waiting_for_data_comes_on_top_of_a_step_and_communication_is_in_it() ->
     assert load_of(row).data_share == pytest.approx(0.2)  # the slow start is outside the window
     assert load_of(row).communication_share == pytest.approx(0.25)
     assert load_of(row).limited_by == "communication takes 25 % of a step"
+
+
+def test_steps_skipped_by_loss_scaling_are_the_last_count() -> None:
+    runs = [
+        replace(r, metrics={**r.metrics, "skipped_steps": summary("skipped_steps", float(r.seed))})
+        for r in measured("fp32") + measured("tf32")
+    ]
+
+    assert load_of(rows_of(runs)[1]).skipped_steps == 2.0

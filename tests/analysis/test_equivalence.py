@@ -13,6 +13,7 @@ from statsmodels_said import said
 from verdict_by_interval import verdict
 
 from hpcml.analysis.compare.result import Interval
+from hpcml.analysis.plan import pooled
 from hpcml.analysis.stats import correlation, mean, paired, sd, welch
 
 FP32 = [0.910, 0.913, 0.908, 0.912, 0.911]
@@ -108,6 +109,20 @@ def test_the_interval_decides_the_verdict(low: float, high: float, word: str) ->
     assert verdict(Interval(low=-high, high=-low, confidence=0.9), 0.01, higher_is_better=False) == word
 
 
+def test_without_a_margin_or_without_an_interval_there_is_no_claim() -> None:
+    assert verdict(Interval(low=1.0, high=2.0, confidence=0.9), None, higher_is_better=True) == "no margin"
+    assert verdict(None, 0.01, higher_is_better=True) == "inconclusive"
+
+
+def test_one_run_an_arm_has_a_difference_and_no_interval() -> None:
+    contrast = welch([0.91], [0.90, 0.92])
+
+    assert contrast.value == pytest.approx(0.0)
+    assert contrast.interval(0.9) is None
+    assert contrast.p_tost(0.01) is None
+    assert sd([0.91]) is None
+
+
 def test_arms_without_any_spread_have_an_interval_without_width() -> None:
     contrast = paired([0.3, 0.2, 0.5], [0.2, 0.1, 0.4])  # 0.1 each, but for the last bits
 
@@ -118,6 +133,25 @@ def test_arms_without_any_spread_have_an_interval_without_width() -> None:
     assert contrast.p_tost(0.2) == 0.0
     assert contrast.p_tost(0.05) == 1.0
     assert welch([1.0, 1.0], [1.0, 1.0, 1.0]).p_tost(0.1) == 0.0
+
+
+def test_huge_and_tiny_values_neither_overflow_nor_vanish() -> None:
+    huge, tiny = [1e300, 2e300, 3e300], [1e-300, 2e-300, 3e-300]
+
+    assert sd(huge) == pytest.approx(1e300)
+    assert sd(tiny) == pytest.approx(1e-300)
+    assert welch(tiny, [1e-300, 1e-300, 2e-300]).standard_error > 0
+    assert correlation(huge, tiny) == pytest.approx(1.0)
+
+
+def test_the_largest_number_that_a_c_program_prints_as_the_best_so_far_has_a_mean() -> None:
+    largest = 1.79769e308
+
+    assert mean([largest] * 5).value == largest
+    assert welch([largest, 0.1, largest], [largest, largest, 0.3]).value == pytest.approx(0.0)
+    spread = pooled([[1e200, 2e200]])
+    assert spread is not None
+    assert spread.sd == pytest.approx(1e200 / math.sqrt(2))
 
 
 @pytest.mark.parametrize("offset", [1e9, -1e9, 1e6, 0.0])
@@ -143,6 +177,12 @@ def test_a_ratio_is_that_of_geometric_means() -> None:
     assert found[0] == pytest.approx(4.0)
     assert found[1] is not None
     assert found[1].low * found[1].high == pytest.approx(16.0)  # symmetric in the logarithm
+
+
+def test_a_ratio_of_single_runs_has_no_interval_and_of_zeros_does_not_exist() -> None:
+    assert ratio([2.0], [1.0], pairs=False) == (pytest.approx(2.0), None)
+    assert ratio([0.0, 1.0], [1.0, 1.0], pairs=True) is None
+    assert ratio([], [1.0], pairs=False) is None
 
 
 @pytest.mark.parametrize("n", [3, 5])

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from recorded_runs import arm, run
+from recorded_runs import FACTS, arm, run, texts
 
 from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.compare.factor import natural
@@ -49,6 +49,10 @@ def test_a_second_setting_makes_cells_that_say_in_what_they_differ(key: str, val
     assert all(row.n_ok == 3 for cell in cells for row in cell.rows)
 
 
+def test_a_setting_that_is_the_same_everywhere_is_in_no_cells_name() -> None:
+    assert "training.batch_size" not in compare(arms(), {}).cells[0].where
+
+
 def test_a_setting_may_be_mixed_by_name_and_is_then_a_confounder() -> None:
     cell = compare(
         arms(params={"training.batch_size": 128}), {}, ComparisonRequest(allow=("training.batch_size",))
@@ -56,6 +60,26 @@ def test_a_setting_may_be_mixed_by_name_and_is_then_a_confounder() -> None:
 
     assert [(d.key, d.kind) for d in cell.confounders] == [("training.batch_size", "setting")]
     assert cell.rows[1].difference is not None
+
+
+def test_allowing_one_fact_allows_no_other() -> None:
+    runs = arms(facts={"gpu_driver": "580", "torch": "2.12"})
+
+    with pytest.raises(ComparisonError, match="torch") as caught:
+        compare(runs, {}, ComparisonRequest(allow=("driver",)))
+
+    assert "gpu_driver" not in str(caught.value)
+    assert [d.key for d in compare(runs, {}, ComparisonRequest(allow=("driver", "torch"))).cells[0].confounders] == [
+        "gpu_driver",
+        "torch",
+    ]
+
+
+def test_a_word_that_allows_nothing_is_refused() -> None:
+    with pytest.raises(ComparisonError, match=r"allow=widht: .*did you mean width\?"):
+        compare(arms(params={"workload.args.width": "64"}), {}, ComparisonRequest(allow=("widht",)))
+    with pytest.raises(ComparisonError, match=r"allow=drivr: .*did you mean driver"):
+        compare(arms(), {}, ComparisonRequest(allow=("drivr",)))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +95,19 @@ def test_what_was_measured_beside_some_runs_forbids_too(usage: dict[str, Any], k
 
     with pytest.raises(ComparisonError, match=f"{key}: no .*yes .*tf32"):
         compare(runs, {})
+
+
+def test_not_to_have_measured_is_no_difference() -> None:
+    runs = arm("fp32", VALUES, usage=Usage(energy_scope="gpu")) + arm("tf32", VALUES)
+
+    assert compare(runs, {}).cells[0].confounders == ()
+
+
+def test_a_power_cap_that_was_reached_is_what_the_arm_does() -> None:
+    calm, capped = Usage(throttled_power_share=0.0), Usage(throttled_power_share=0.3)
+    runs = arm("fp32", VALUES, usage=calm) + arm("tf32", VALUES, usage=capped)
+
+    assert [note.key for note in compare(runs, {}).cells[0].notes] == ["power_throttling"]
 
 
 def test_the_seed_in_the_words_of_a_users_program_is_no_difference() -> None:
@@ -89,6 +126,35 @@ def test_a_variable_that_has_the_seed_is_no_difference_and_one_that_does_not_alw
     assert [cell.where["workload.env.SEED"] for cell in compare(odd, {}).cells] == ["0", "2", "9"]
 
 
+def test_a_variable_called_a_seed_that_is_the_same_in_all_runs_of_an_arm_is_no_runs_own() -> None:
+    """PYTHONHASHSEED=0 is the value of seed 0, and yet it is what the other seeds have, too."""
+    hashing = [replace(r, params={**r.params, "workload.env.PYTHONHASHSEED": "0"}) for r in arms()]
+    others = [replace(r, uid=f"{r.uid}-b", params={**r.params, "workload.env.PYTHONHASHSEED": "5"}) for r in arms()]
+
+    cells = compare([*hashing, *others], {}).cells
+
+    assert [cell.where["workload.env.PYTHONHASHSEED"] for cell in cells] == ["0", "5"]
+    assert all(row.n_ok == 3 for cell in cells for row in cell.rows)
+
+
+def test_the_seed_of_the_runs_is_no_other_question_where_it_is_named() -> None:
+    assert compare(arms(), {}, ComparisonRequest(seed="seed")) == compare(arms(), {})
+
+
+def test_a_variable_that_was_swept_beside_the_seed_is_not_taken_for_it_where_they_are_equal() -> None:
+    runs = [
+        replace(r, uid=f"{r.uid}{split}", params={**r.params, "workload.env.SPLIT_SEED": str(split)})
+        for r in arms()
+        for split in range(3)
+    ]
+
+    cells = compare(runs, {}).cells
+
+    assert [cell.where["workload.env.SPLIT_SEED"] for cell in cells] == ["0", "1", "2"]
+    assert [[row.n_ok for row in cell.rows] for cell in cells] == [[3, 3]] * 3
+    assert not any(cell.confounders for cell in cells)
+
+
 def test_several_settings_may_change_together() -> None:
     few = [run(uid=f"a{s}", seed=s, params={"resources.gpus_per_node": 1}) for s in range(3)]
     many = [run(uid=f"b{s}", seed=s, params={"resources.gpus_per_node": 4, "resources.nodes": 2}) for s in range(3)]
@@ -100,6 +166,21 @@ def test_several_settings_may_change_together() -> None:
         compare(few + many, {}, ComparisonRequest(by="resources.nodes,resources.gpus_per_node")).cells[0].rows
         == cell.rows
     )
+
+
+def test_the_tag_of_a_container_goes_with_the_software_in_it() -> None:
+    here = arm("fp32", VALUES, params={"container.tag": "25.01"}, facts={"image_sha256": "aa", "torch": "2.12"})
+    there = [
+        replace(
+            r, uid=f"{r.uid}-b", params={**r.params, "container.tag": "25.06"}, facts={**FACTS, "image_sha256": "bb"}
+        )
+        for r in here
+    ]
+
+    cell = compare(here + there, {}, ComparisonRequest(by="container.tag")).cells[0]
+
+    assert [row.level for row in cell.rows] == ["25.01", "25.06"]
+    assert [note.key for note in cell.notes] == ["torch", "image_sha256"]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +201,11 @@ def test_several_settings_may_change_together() -> None:
 def test_other_hardware_or_software_is_refused(fact: str, value: object) -> None:
     with pytest.raises(ComparisonError, match=rf"{fact}: .*{value} \(3 runs: tf32\)"):
         compare(arms(facts={fact: value}), {})
+
+
+def test_a_fact_that_only_some_runs_recorded_is_a_difference() -> None:
+    with pytest.raises(ComparisonError, match=r"torch: .*not recorded \(3 runs: tf32\)"):
+        compare(arms(facts={"torch": None}), {})
 
 
 def test_mixing_can_be_allowed_and_is_listed_as_a_confounder() -> None:
@@ -168,6 +254,17 @@ def test_other_code_between_arms_is_refused_and_named_first_if_allowed() -> None
     assert [d.key for d in compare(runs, {}, ComparisonRequest(allow=("code",))).cells[0].confounders] == ["code"]
 
 
+def test_without_a_copy_of_the_code_its_commit_stands_for_it() -> None:
+    with pytest.raises(ComparisonError, match=r"code: commit abc1234 .*; commit fff with uncommitted edits .*tf32"):
+        compare(arms(git_commit="fff", git_dirty=True), {})
+
+
+@pytest.mark.parametrize(("fact", "value"), [("packages", "numpy 2.4"), ("nccl", "2.27.3")])
+def test_other_packages_and_another_nccl_are_refused(fact: str, value: str) -> None:
+    with pytest.raises(ComparisonError, match=rf"{fact}: .*{value} \(3 runs: tf32\)"):
+        compare(arms(facts={fact: value}), {})
+
+
 def at_step(runs: list[RunRecord], step: int) -> list[RunRecord]:
     return [
         replace(r, metrics={name: replace(of, last_step=step) for name, of in r.metrics.items()}, uid=f"{r.uid}-{step}")
@@ -187,6 +284,12 @@ def ended_at(level: str, *steps: int) -> list[RunRecord]:
 @pytest.mark.parametrize("steps", [(984, 1008, 1020), (1020, 1020, 1010)])
 def test_last_steps_that_are_scattered_alike_or_by_little_in_each_arm_are_noted(steps: tuple[int, ...]) -> None:
     cell = compare(ended_at("fp32", 984, 1008, 1020) + ended_at("tf32", *steps), {}).cells[0]
+
+    assert [note.key for note in cell.notes] == ["last_step"]
+
+
+def test_last_steps_that_are_alike_seed_by_seed_may_be_far_from_each_other() -> None:
+    cell = compare(ended_at("fp32", 40, 300, 90) + ended_at("tf32", 40, 300, 90), {}).cells[0]
 
     assert [note.key for note in cell.notes] == ["last_step"]
 
@@ -237,6 +340,10 @@ def test_an_option_that_makes_another_arithmetic_is_in_the_name_of_the_level() -
     assert [row.level for row in cell.rows] == ["fp32", "tf32 rounding=rz", "amp_fp16 loss_scaling=false"]
 
 
+def test_one_number_written_in_two_ways_is_one_value() -> None:
+    assert compare(arms(params={"training.batch_size": 64.0}), {}).cells[0].confounders == ()
+
+
 def test_a_setting_of_the_factor_must_not_differ_within_a_level() -> None:
     runs = arms()
     runs[-1] = replace(runs[-1], params={**runs[-1].params, "precision.rounding": "rz"})
@@ -275,6 +382,27 @@ def test_comparing_clusters_means_comparing_their_hardware() -> None:
     assert "cluster" not in cell.where
 
 
+def test_two_kinds_of_hardware_within_one_level_are_refused_even_then() -> None:
+    runs = arm("fp32", VALUES) + arm("fp32", VALUES, params={"cluster.name": "lumi"})
+    runs = [replace(r, uid=str(i)) for i, r in enumerate(runs)]
+    runs[0] = replace(runs[0], facts={**runs[0].facts, "gpu_model": "V100"})
+
+    with pytest.raises(ComparisonError, match="gpu_model"):
+        compare(runs, {}, ComparisonRequest(by="cluster"))
+
+
+@pytest.mark.parametrize("word", ["width", "args.width", "workload.args.width"])
+def test_a_flag_of_the_program_is_allowed_to_differ_by_the_name_that_headings_give_it(word: str) -> None:
+    runs = [
+        *arm("fp32", [0.9, 0.91, 0.92], params={"workload.args.width": "64"}),
+        *arm("tf32", [0.9, 0.91, 0.92], params={"workload.args.width": "128"}),
+    ]
+
+    (cell,) = compare(runs, {}, ComparisonRequest(allow=(word,))).cells
+
+    assert [each.key for each in cell.confounders] == ["workload.args.width"]
+
+
 def test_runs_are_compared_though_each_writes_elsewhere_and_some_have_a_flag_that_others_lack() -> None:
     with_flag = "python t.py '{amp}' --lr '{lr}' --seed '{seed}' '--out-dir={out-dir}'"
     without = "python t.py '--out-dir={out-dir}' --lr '{lr}' --seed '{seed}'"
@@ -295,6 +423,15 @@ def test_runs_are_compared_though_each_writes_elsewhere_and_some_have_a_flag_tha
     assert [each.uid for each in apart.excluded] == [other.uid]
 
 
+def test_what_runs_share_and_that_changed_meanwhile_is_a_flag_of_the_arm() -> None:
+    changed = arm("tf32", VALUES, facts={**FACTS, "changed_outside": "mine/data, mine/cache.bin"})
+
+    reference, row = compare(arm("fp32", VALUES) + changed, {}).cells[0].rows
+
+    assert not any("changed while" in flag for flag in texts(reference))
+    assert "mine/data, mine/cache.bin changed while 3 of 3 runs went on, which share it" in texts(row)
+
+
 def swept_as_a_setting(values: list[str], key: str = "workload.args.random_state") -> list[RunRecord]:
     return [
         replace(r, uid=f"{level}-{at}", seed=0, params={**r.params, "seed": 0, key: value})
@@ -313,3 +450,27 @@ def test_a_setting_may_stand_for_the_seed(values: list[str]) -> None:
     difference = cell.rows[1].difference
     assert difference is not None
     assert (difference.paired, difference.n_pairs) == (True, 3)
+
+
+@pytest.mark.parametrize(
+    ("seed", "why"),
+    [
+        ("random_stat", "--seed random_stat is no setting of these runs; did you mean random_state?"),
+        ("data", "--seed data: all runs have digits"),
+        ("precision.loss_scale", "--seed precision.loss_scale is no setting"),
+    ],
+)
+def test_what_cannot_stand_for_the_seed_is_refused(seed: str, why: str) -> None:
+    with pytest.raises(ComparisonError) as caught:
+        compare(swept_as_a_setting(["0", "1", "2"]), {}, ComparisonRequest(seed=seed))
+    assert str(caught.value).startswith(why)
+
+
+def test_runs_with_several_seeds_besides_or_without_the_setting_are_refused() -> None:
+    runs = swept_as_a_setting(["0", "1", "2"])
+    request = ComparisonRequest(seed="random_state")
+
+    with pytest.raises(ComparisonError, match=r"several seeds besides; --where seed=0 takes one"):
+        compare([*runs, *(replace(r, uid=f"{r.uid}-b", seed=1) for r in runs)], {}, request)
+    with pytest.raises(ComparisonError, match=r"6 of 12 runs have none: leave them out with --where"):
+        compare([*runs, *arms()], {}, request)

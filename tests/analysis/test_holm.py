@@ -140,3 +140,12 @@ def test_a_row_has_the_adjusted_p_of_the_claim_that_its_verdict_is(by: float, ve
         assert row.p_claim == pytest.approx(2 * alone)  # Holm: the smaller p of two rows
         assert row.p_adjusted is not None
         assert row.p_adjusted > 0.9  # that of TOST says nothing of this claim
+
+
+def test_a_row_that_claims_nothing_has_no_p_of_a_claim() -> None:
+    row = compare(runs_of(6), {}).cells[0].rows[1]
+    lonely = compare([r for r in runs_of(1) if r.seed == 0], {}).cells[0].rows[1]
+
+    assert (row.verdict, row.p_claim) == ("inconclusive", None)
+    assert row.p_adjusted is not None
+    assert (lonely.verdict, lonely.p_claim) == ("inconclusive", None)

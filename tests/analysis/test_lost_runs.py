@@ -12,9 +12,11 @@ from recorded_runs import arm, run, summary, texts
 from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.compare.result import ComparisonRequest, Row
 from hpcml.analysis.stats import share_interval
+from hpcml.errors import ComparisonError
 from hpcml.model.failure_causes import Cause
 from hpcml.model.records import RunRecord
 from hpcml.model.state import State
+from hpcml.report.finding import findings_of
 
 TEN = [0.9 + seed / 977 for seed in range(10)]
 LARGE = ComparisonRequest(margin=0.05)
@@ -133,6 +135,13 @@ def test_one_run_lost_of_ten_forbids_what_is_good_and_not_what_is_bad() -> None:
     assert (good.verdict, bad.verdict) == ("unstable", "worse by more than the margin")
 
 
+def test_losses_that_both_arms_have_forbid_nothing() -> None:
+    row = judged([math.nan, *(value + value / 999 for value in TEN[1:])], [*TEN[:9], math.nan])
+
+    assert row.verdict == "equivalent"
+    assert "1 of 10 seeds lost to their own doing, 1 of 10 of fp32" in texts(row)
+
+
 @pytest.mark.parametrize(
     ("state", "cause", "verdict"),
     [
@@ -157,6 +166,30 @@ def test_who_ended_a_run_decides_whether_the_arm_lost_it(state: State, cause: Ca
     assert row.losses.n + row.losses.n_elsewhere == 1
 
 
+def test_a_spread_without_width_shows_nothing() -> None:
+    off = [0.1234567, 0.2345678, 0.3987654, 0.4111111, 0.5717171]
+
+    row = judged([value + 0.25 for value in off], [*off])
+
+    assert row.verdict == "inconclusive"
+    assert row.difference is not None
+    assert row.difference.p_tost is None  # of nothing that varies there is no p, and 0 would be the opposite
+    assert any("all differences are the same" in flag for flag in texts(row))
+
+
+def test_two_seeds_have_no_verdict_however_well_they_agree() -> None:
+    row = judged([0.912345, 0.923467], [0.912346, 0.923469])
+
+    assert row.verdict == "inconclusive"
+    assert "2 seeds: too few for a verdict, take 5" in texts(row)
+
+
+def test_precisions_that_nobody_measured_are_not_judged() -> None:
+    runs = arm("fp32", TEN) + arm("tf32", [value + value / 999 for value in TEN], precision_effective=None)
+
+    assert compare(runs, {}, LARGE).cells[0].rows[1].verdict == "not proven"
+
+
 def test_on_the_log_scale_the_margin_is_translated_where_it_was_meant() -> None:
     scale = {"objective.scale": "log", "objective.scale_at": 0.05, "objective.goal": "min", "objective.margin": 0.02}
     losses = [0.04, 0.0503, 0.0617, 0.0555, 0.047]
@@ -170,6 +203,13 @@ def test_on_the_log_scale_the_margin_is_translated_where_it_was_meant() -> None:
     assert cell.rows[1].difference.value == pytest.approx(0.05 * 0.036, rel=0.05)
 
 
+def test_a_value_that_has_no_place_on_the_scale_is_refused() -> None:
+    scale = {"objective.scale": "log", "objective.scale_at": 0.05, "objective.goal": "min"}
+
+    with pytest.raises(ComparisonError, match=r"objective.scale=log has no place for a value of 0"):
+        compare(arm("fp32", [0.0, 0.1, 0.2], params=scale) + arm("tf32", [0.1, 0.1, 0.2], params=scale), {})
+
+
 def test_the_interval_of_a_share_is_that_of_the_books() -> None:
     from scipy.stats import binomtest  # noqa: PLC0415 - an oracle, slow to import
 
@@ -178,6 +218,19 @@ def test_the_interval_of_a_share_is_that_of_the_books() -> None:
 
     assert found is not None
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_runs_of_which_no_value_was_read_are_not_said_to_have_broken_down() -> None:
+    mute = [replace(one, metrics={}) for one in arm("tf32", [0.9] * 8)]
+    one, reference = run("tf32", 8, math.nan), arm("fp32", [*TEN])
+    ok = [run("tf32", 9, TEN[9])]
+
+    only_mute = compare([*reference, *mute, *ok], {}, LARGE).cells[0].rows[1]
+    both = compare([*reference, *mute, one, *ok], {}, LARGE).cells[0].rows[1]
+
+    assert (only_mute.verdict, both.verdict) == ("inconclusive", "unstable")
+    assert "not counted: 8 of which no metric was read" in texts(only_mute)
+    assert "1 of 2 seeds lost to their own doing, 0 of 10 of fp32" in texts(both)
 
 
 def test_who_repeats_the_survivors_loses_no_smaller_share() -> None:
@@ -284,6 +337,18 @@ def test_two_arms_that_both_diverged_are_not_alike(ours: list[float]) -> None:
     assert rows[1].verdict == "unstable"
 
 
+def test_against_a_reference_that_diverged_there_is_no_verdict() -> None:
+    reference = diverging(arm("fp32", TEN))
+    alike, above = arm("tf32", ALIKE), arm("tf32", [value + 0.08 + seed / 1e4 for seed, value in enumerate(TEN)])
+
+    verdicts = [
+        compare([*reference, *diverging(of, of=0)], {}, ComparisonRequest(margin=0.01)).cells[0].rows[1].verdict
+        for of in (alike, above)
+    ]
+
+    assert verdicts == ["unstable reference", "unstable reference"]
+
+
 def test_an_arm_that_diverged_is_unstable_and_its_reference_makes_nobody_worse() -> None:
     below = [value - 0.3 - seed / 1e4 for seed, value in enumerate(TEN)]
     worse = compare([*arm("fp32", TEN), *diverging(arm("tf32", below))], {}, LARGE).cells[0].rows[1]
@@ -291,6 +356,29 @@ def test_an_arm_that_diverged_is_unstable_and_its_reference_makes_nobody_worse()
 
     assert worse.verdict == "unstable"
     assert excused.verdict == "unstable reference"
+
+
+def test_the_verdict_names_the_reference_where_it_alone_lost_runs() -> None:
+    failed = [
+        run("fp32", seed, None, state=State.FAILED, cause=Cause.PROGRAM.value, metrics={}, uid=f"failed{seed}")
+        for seed in range(3)
+    ]
+
+    comparison = compare([*failed, *arm("tf32", TEN[:3])], {}, LARGE)
+
+    assert comparison.cells[0].rows[1].verdict == "unstable reference"
+    (found,) = findings_of(comparison)
+    told = (
+        "unstable reference: lost 0 of 3 of its seeds to their own doing, fp32 lost 3 of 3: no val_accuracy to compare"
+    )
+    assert found.found == told
+
+
+def test_a_single_run_of_ten_that_diverged_forbids_what_is_good_and_one_of_both_does_not() -> None:
+    one = compare([*diverging(arm("fp32", TEN), of=0), *diverging(arm("tf32", ALIKE), of=1)], {}, LARGE)
+    each = compare([*diverging(arm("fp32", TEN), of=1), *diverging(arm("tf32", ALIKE), of=1)], {}, LARGE)
+
+    assert [found.cells[0].rows[1].verdict for found in (one, each)] == ["unstable", "equivalent"]
 
 
 @pytest.mark.parametrize("name", ["loss_scale", "grad_norm", "lossless", "packet_loss_percent", "loss_weight"])

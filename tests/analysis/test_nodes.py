@@ -11,7 +11,7 @@ import pytest
 from recorded_runs import arm, curves, run, summary, texts
 from scaling_runs import Sweep
 
-from benchmarks.speed_rates import bound_holds, node_coverage
+from benchmarks.speed_rates import bound_holds, help_claims, node_coverage
 from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.compare.result import ComparisonRequest, Row
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
@@ -140,6 +140,36 @@ def test_recurring_slow_steps_count_in_the_speed_up() -> None:
     assert speed.speedup_of == "means"
     assert speed.speedup == pytest.approx(1.25, rel=0.01)
     assert "speeds are of mean step times: their medians tell others" in texts(cell)
+
+
+def test_means_are_no_remark_where_only_the_reference_has_a_speed() -> None:
+    runs = arm("fp32", VALUES) + [replace(r, numerics="emulated") for r in arm("tf32", VALUES)]
+    shapes = dict.fromkeys(("fp32", "tf32"), lambda s, _seed: 0.02 * (3 if s % 3 == 0 else 1))
+
+    cell = compare(runs, kept(runs, shapes)).cells[0]
+
+    assert cell.rows[0].speed is not None
+    assert cell.rows[0].speed.speedup_of == "means"
+    assert not any("mean step times" in remark for remark in texts(cell))
+
+
+def test_one_short_run_takes_no_speed_from_the_others() -> None:
+    runs = arm("fp32", VALUES[:5]) + arm("tf32", VALUES[:5])
+    steps = curves(runs, {"fp32": 0.02, "tf32": 0.01})
+    steps[runs[0].uid] = steps[runs[0].uid][:40]
+
+    cell = compare(runs, steps).cells[0]
+
+    assert [row.speed.n for row in cell.rows if row.speed is not None] == [5, 5]
+    assert not any("no steady step time" in flag for row in cell.rows for flag in texts(row))
+    assert any("each is of its own last half" in remark for remark in texts(cell))
+
+
+def test_more_gpus_are_not_said_to_help_where_they_are_slower_than_fewer() -> None:
+    noise = {1: 0.2, 2: 0.2, 4: 0.01, 8: 0.01}
+
+    assert help_claims({1: 1.0, 2: 2.0, 4: 1.5, 8: 1.2}, noise, seeds=3, trials=times(300, 10000)) <= 0.05
+    assert help_claims({1: 1.0, 2: 0.6, 4: 0.4, 8: 0.3}, dict.fromkeys(noise, 0.02), seeds=3, trials=50) > 0.95
 
 
 @pytest.mark.parametrize(("arms", "n", "rho"), [(1, 3, 0.0), (4, 3, 0.9), (4, 5, 0.5)])

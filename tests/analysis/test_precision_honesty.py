@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from recorded_runs import arm, curves, texts
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.analysis.compare.result import ComparisonRequest, Row
+from hpcml.analysis.compare.result import ComparisonRequest, Row, Speed
+from hpcml.errors import ComparisonError
 
 VALUES = [0.910, 0.913, 0.908, 0.912, 0.911]
 STEP_S = {"fp32": 0.02, "tf32": 0.5, "fp8_e4m3": 0.7}
@@ -32,6 +33,18 @@ def test_an_emulated_arm_has_accuracy_and_no_speed() -> None:
     assert reference.speed is not None
 
 
+def test_against_an_emulated_reference_there_is_no_speed_up() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES, numerics="emulated")
+
+    cell = compare(runs, curves(runs, STEP_S), ComparisonRequest(reference="tf32")).cells[0]
+
+    row = row_of("fp32", cell.rows)
+    assert row.speed is not None
+    assert row.speed.step_ms is not None
+    assert (row.speed.speedup, row.speed.speedup_ci95) == (None, None)
+    assert texts(cell) == ["the reference tf32 is emulated: no speed-ups"]
+
+
 def test_one_emulated_run_takes_the_speed_of_its_whole_row() -> None:
     tf32 = arm("tf32", VALUES)
     tf32[2] = replace(tf32[2], numerics="emulated")
@@ -50,6 +63,26 @@ def test_a_program_that_proves_no_emulation_has_no_speed_and_the_row_says_why() 
 
     assert (row.numerics, row.speed) == ("unproven", None)
     assert "numerics unproven: no speed" in texts(row)
+
+
+def test_what_is_mixed_in_a_row_is_named() -> None:
+    tf32 = arm("tf32", VALUES)
+    tf32[2], tf32[3] = replace(tf32[2], numerics="unproven"), replace(tf32[3], numerics="emulated")
+
+    row = compare(arm("fp32", VALUES) + tf32, {}).cells[0].rows[1]
+
+    assert (row.numerics, row.speed) == ("mixed", None)
+    assert "native, emulated and unproven runs mixed: no speed" in texts(row)
+
+
+def test_the_step_times_of_emulated_runs_do_not_move_the_window_of_the_others() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES, numerics="emulated")
+    times = curves(runs, STEP_S)
+    times |= {r.uid: times[r.uid][:30] for r in runs if r.precision == "tf32"}
+
+    cell = compare(runs, times).cells[0]
+
+    assert (cell.steady_from_step, cell.steady_to_step) == (50, 99)
 
 
 def test_a_row_with_speed_that_is_not_native_cannot_be_built() -> None:
@@ -93,6 +126,13 @@ def test_no_speed_ever_comes_from_a_run_that_was_not_native(
         assert (row.speed is None) == (set(kinds) != {"native"})
     if set(first + second) != {"native"}:
         assert all(row.speed is None or row.speed.speedup is None for row in cell.rows)
+
+
+def test_every_time_of_a_row_is_kept_in_its_speed() -> None:
+    times = {"step_ms", "step_ms_p5", "step_ms_p95", "samples_per_s", "speedup", "speedup_ci95", "wall_s"}
+
+    assert times <= {field.name for field in fields(Speed)}
+    assert not times & {field.name for field in fields(Row)}
 
 
 def test_a_precision_that_was_not_what_was_asked_for_is_flagged() -> None:
@@ -147,6 +187,37 @@ def test_an_arm_of_which_too_little_was_seen_is_not_proven(level: str, word: str
     assert f"precision is {word}" in texts(row_of(level, rows))
 
 
+def test_a_verdict_on_probes_alone_says_that_the_programs_were_not_observed() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    runs[-1] = replace(runs[-1], facts={**runs[-1].facts, "precision_evidence": "probed"})
+    row = compare(runs, {}, ComparisonRequest(margin=0.5)).cells[0].rows[1]
+
+    assert row.verdict == "identical"
+    assert "precision of 1 of 5 runs is that of a probe: the program's own products were not observed" in texts(row)
+
+
+@pytest.mark.parametrize(("to", "is_flagged"), [(2, True), (149, True), (150, False), (300, False)])
+def test_a_program_that_went_on_for_longer_than_it_was_observed_is_flagged(to: int, *, is_flagged: bool) -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    runs[-1] = replace(runs[-1], facts={**runs[-1].facts, "precision_observed_to_step": to, "precision_steps": 300})
+    row = compare(runs, {}, ComparisonRequest(margin=0.5)).cells[0].rows[1]
+
+    assert any(f"was observed to step {to} of 300, and not after it" in flag for flag in texts(row)) == is_flagged
+
+
+def test_mixed_effective_precisions_within_a_row_are_flagged() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    runs[-1] = replace(runs[-1], precision_effective="mixed(conv=tf32, matmul=fp32, parameters=float32)")
+
+    with pytest.raises(ComparisonError, match=r"precision_effective: .*mixed"):
+        compare(runs, {})
+    row = compare(runs, {}, ComparisonRequest(allow=("precision_effective",))).cells[0].rows[1]
+
+    assert len(row.precision_effective) == 2
+    assert any("differs within the arm" in flag for flag in texts(row))
+    assert any("asked for in 1 of 5 runs, measured mixed(conv=tf32" in flag for flag in texts(row))
+
+
 def test_a_precision_nobody_measured_is_not_proven() -> None:
     runs = arm("fp32", VALUES) + arm("tf32", VALUES, precision_effective=None)
 
@@ -154,6 +225,13 @@ def test_a_precision_nobody_measured_is_not_proven() -> None:
 
     assert row.precision_effective == ("not proven",)
     assert "precision was not measured" in texts(row)
+
+
+def test_arms_that_agree_to_the_last_bit_raise_the_question_whether_they_differ() -> None:
+    row = compare(arm("fp32", VALUES) + arm("tf32", VALUES), {}).cells[0].rows[1]
+
+    assert row.verdict == "identical"
+    assert any("really compute different things" in flag for flag in texts(row))
 
 
 @pytest.mark.parametrize(("value", "is_asked"), [(4.275, True), (1.0, False), (0.0, False), (100.0, False)])
@@ -167,9 +245,23 @@ def test_seeds_that_change_nothing_raise_the_question_whether_they_reach_the_pro
     assert any("really compute different things" in flag for flag in texts(rows[1]))
 
 
+def test_seeds_of_which_one_differs_are_not_asked_about() -> None:
+    rows = compare(arm("fp32", [4.2, 4.2, 4.3]) + arm("tf32", VALUES), {}).cells[0].rows
+
+    assert not any("does the program take its seed" in flag for row in rows for flag in texts(row))
+
+
 def test_precisions_are_listed_in_hpcmls_order_with_fp32_first() -> None:
     runs = [r for p in ("fp8_e4m3", "amp_bf16", "tf32", "fp64", "fp32") for r in arm(p, VALUES)]
 
     rows = compare(runs, {}).cells[0].rows
 
     assert [row.level for row in rows] == ["fp32", "fp64", "tf32", "amp_bf16", "fp8_e4m3"]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_few_seeds_are_only_indicative(n: int) -> None:
+    rows = compare(arm("fp32", VALUES[:n]) + arm("tf32", VALUES[:n]), {}).cells[0].rows
+
+    enough = "too few for a verdict" if n < 3 else "indicative only"
+    assert all(f"{n} seeds: {enough}, take 5" in texts(row) for row in rows)

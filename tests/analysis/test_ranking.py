@@ -76,6 +76,19 @@ def test_beside_a_run_stands_the_mean_over_seeds_of_the_completed_runs_alike() -
     assert (of_failed.alike_n, of_failed.alike_mean) == (0, None)
 
 
+@pytest.mark.parametrize("flag", ["name", "model", "layout", "state"])
+def test_a_flag_of_the_program_that_is_called_as_something_of_ours_makes_groups_and_is_told(flag: str) -> None:
+    runs = [run(letter, 0.5, params={f"workload.args.{flag}": word}) for letter, word in (("a", "x"), ("b", "y"))]
+
+    assert [each.group for each in best(runs, by=[flag], count=1).ranked] == [("x",), ("y",)]
+    assert best(runs).differ == (f"args.{flag}",)
+    assert best(runs, by=[flag]).differ == ()
+
+
+def test_the_goal_can_be_turned_and_the_number_limited() -> None:
+    assert ranked(best([run("a", 0.7), run("b", 0.9), run("c", 0.8)], goal="min", count=2)) == "ac"
+
+
 def test_a_run_that_ended_without_a_finite_value_is_counted_and_not_ranked() -> None:
     lost = replace(run("x", None), metrics={})
 
@@ -134,6 +147,16 @@ def test_a_metric_of_which_nothing_tells_the_direction_ranks_no_runs() -> None:
     assert ranked(best(runs, metric="depth", goal="min")) == "ab"
 
 
+def test_a_metric_that_nobody_recorded_is_refused() -> None:
+    with pytest.raises(ComparisonError, match="accuracy"):
+        best([run("a", 0.7)], metric="acuracy")
+
+
+def test_without_a_run_there_is_nothing_to_judge_by() -> None:
+    with pytest.raises(ComparisonError, match="no runs to judge: none matches the selection"):
+        best([])
+
+
 def test_two_runs_are_told_apart_by_settings_environment_and_outcome() -> None:
     first = run("a", 0.9, params={"seed": 1, "x": True, "only": 3}, facts={"gpu": "A100", "cores": 8}, git_commit="c1")
     second = run("b", 0.8, params={"seed": 2, "x": 1}, facts={"gpu": "A100"}, git_commit="c1", state=State.FAILED)
@@ -154,6 +177,12 @@ def test_two_runs_are_told_apart_by_settings_environment_and_outcome() -> None:
     assert [each for each in everything.contrasts if each.differs] == differences.contrasts
 
 
+def test_a_run_does_not_differ_from_itself_even_where_it_ended_without_a_number() -> None:
+    strange = a_run(metrics={"loss": summary("loss", None, n_nonfinite=1)}, params={"lr": math.nan})
+
+    assert contrast(strange, strange).contrasts == []
+
+
 def test_the_best_of_many_seeds_stands_beside_the_mean_of_its_settings() -> None:
     told = {"a": ("0.1", 0, 0.90), "b": ("0.1", 1, 0.80), "c": ("0.1", 2, 0.82)}
     told |= {"d": ("0.5", 0, 0.88), "e": ("0.5", 1, 0.86)}
@@ -171,3 +200,25 @@ def test_the_best_of_many_seeds_stands_beside_the_mean_of_its_settings() -> None
     assert (second.value, second.alike_n) == (0.88, 2)
     assert second.alike_mean == pytest.approx(0.87)
     assert [(each.alike_n, each.alike_mean) for each in alone] == [(1, 0.90), (1, 0.88)]
+
+
+@pytest.mark.parametrize("at", ["last", "best"])
+def test_the_best_run_is_told_to_have_diverged(at: str) -> None:
+    early = run("a", 0.9)
+    early = replace(early, metrics={**early.metrics, "train_loss": summary("train_loss", None, n_nonfinite=4)})
+
+    ranking = best([early, run("b", 0.8)], at=at)
+
+    assert [(each.run.uid[0], each.diverged) for each in ranking.ranked] == [("a", ["train_loss"]), ("b", ())]
+
+
+def test_runs_that_have_not_ended_are_not_said_to_have_reported_nothing() -> None:
+    waiting = [
+        replace(run("a", 0.7), metrics={}, state=State.RUNNING),
+        replace(run("b", 0.7), metrics={}, state=State.PENDING),
+    ]
+
+    with pytest.raises(ComparisonError, match=r"a metric yet: 2 of 2 runs have not ended \(1 PENDING, 1 RUNNING\)$"):
+        best(waiting)
+    with pytest.raises(ComparisonError, match="no run recorded any metric"):
+        best([*waiting, replace(run("c", 0.7), metrics={})])

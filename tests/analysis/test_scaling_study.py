@@ -11,8 +11,9 @@ from hpcml.analysis.scaling.cells import Over
 from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint
 from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.errors import ComparisonError
-from hpcml.model.records import Usage, Work
+from hpcml.model.records import Point, Usage, Work
 from hpcml.model.state import State
+from hpcml.units import one_or_many
 
 
 def study(sweep: Sweep, question: ScalingRequest | None = None) -> Scaling:
@@ -50,6 +51,22 @@ def test_strong_scaling_gives_back_the_speed_ups_and_the_share_that_it_was_made_
     assert cell.no_help_beyond is None
     assert any(s.startswith("more GPUs help up to 8, the most that was tried") for s in cell.sentences)
     assert any(s.startswith("2, 4, 8 GPUs pay") for s in cell.sentences)
+
+
+def test_steps_that_recur_slowly_on_more_devices_count_in_the_speed_up() -> None:
+    sweep = Sweep()
+    sweep.law(amdahl(0.0), gpus=(1, 2))
+    for uid in [run.uid for run in sweep.runs if run.params["resources.gpus_per_node"] == 2]:
+        slow = [Point(p.step, p.t_s, p.value * (3.5 if p.step % 10 < 4 else 1)) for p in sweep.step_s[uid]]
+        sweep.step_s[uid] = slow  # on average the two are as fast as one
+
+    cell = only(study(sweep))
+
+    two = points(cell)[2]
+    assert two.speedup == pytest.approx(1.0, rel=0.03)
+    assert two.samples_per_s == pytest.approx(640, rel=0.03)
+    assert any("speeds are of mean step times" in flag.text for flag in cell.flags)
+    assert not any("2 GPUs pay" in sentence for sentence in cell.sentences)
 
 
 def test_weak_scaling_is_found_where_the_batch_grows_and_counts_samples() -> None:
@@ -92,6 +109,19 @@ def test_no_help_is_said_only_where_the_upper_end_of_every_gain_is_small() -> No
     assert late.no_help_beyond is None
 
 
+def test_no_help_is_seldom_said_where_more_devices_do_gain_what_counts_as_help() -> None:
+    wrong = 0
+    for replication in range(400):
+        sweep = Sweep(noise=0.02)
+        sweep._random = random.Random(replication)  # noqa: S311
+        wrong += (
+            only(study(sweep.law(lambda gpus: 0.1 / (1.05 if gpus == 2 else 1), gpus=(1, 2), seeds=3))).no_help_beyond
+            == 1
+        )
+
+    assert wrong / 400 <= 0.025 + 3 * (0.025 * 0.975 / 400) ** 0.5  # one end of a 95 % interval
+
+
 def test_a_law_is_not_told_where_it_does_not_describe_the_times() -> None:
     cell = only(study(Sweep(noise=0.001).law(lambda gpus: {1: 0.1, 2: 0.06, 4: 0.08, 8: 0.2}[gpus])))
 
@@ -125,6 +155,17 @@ def test_runs_that_were_not_native_have_no_speed(numerics: str) -> None:
 
     with pytest.raises(ComparisonError, match=f"no run has a speed: numerics {numerics} of all 6 completed runs"):
         study(sweep)
+
+
+def test_one_emulated_run_among_native_ones_is_left_out_with_its_reason() -> None:
+    sweep = Sweep().law(amdahl(0.1), gpus=(1, 2))
+    emulated = sweep.add(2, 9.0, seed=0, numerics="emulated")
+
+    cell = only(study(sweep))
+
+    assert points(cell)[2].step_ms == pytest.approx(55, rel=0.05)
+    assert [(run.uid, run.level) for run in cell.excluded] == [(emulated.uid, "2")]
+    assert cell.excluded[0].reason.startswith("numerics emulated")
 
 
 def test_other_hardware_is_a_confounder_that_can_be_allowed_by_name() -> None:
@@ -190,6 +231,15 @@ def test_the_reference_can_be_chosen_and_one_that_is_not_there_is_refused() -> N
     assert (points(cell)[1].efficiency or 0) > 1
     with pytest.raises(ComparisonError, match="reference 16: no cell has a speed on it; choose 1, 2, 4, 8"):
         study(sweep, ScalingRequest(reference=16))
+
+
+def test_a_reference_where_no_run_has_a_speed_offers_no_empty_choice() -> None:
+    sweep = Sweep()
+    for gpus in (1, 2):
+        sweep.add(gpus, None)
+
+    with pytest.raises(ComparisonError, match="reference 2: no run has a speed; without a reference the reasons are"):
+        study(sweep, ScalingRequest(reference=2))
 
 
 def test_the_order_of_the_runs_does_not_matter() -> None:
@@ -299,6 +349,15 @@ def test_a_user_s_own_program_has_no_weak_scaling_unless_it_counts_its_samples()
     assert points(counting)[2].speedup == pytest.approx(2, rel=0.05)
 
 
+def test_runs_without_a_gpu_have_no_gpu_hours() -> None:
+    sweep = Sweep(noise=0)
+    for number in (1, 2):
+        for seed in range(3):
+            sweep.add(number, 0.1, seed=seed, usage=Usage(gpus=0, gpu_s=0.0, cpu_s=10.0))
+
+    assert [point.gpu_hours for point in only(study(sweep)).points] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("gpus", "grows", "said"),
     [
@@ -317,6 +376,34 @@ def test_no_more_than_all_of_the_work_is_said_not_to_divide(gpus: Sequence[int],
     assert f"Amdahl's law does not describe these times: {said}" in told
 
 
+def test_without_a_speed_the_metric_that_would_give_one_is_named() -> None:
+    silent = Sweep()
+    for gpus in (1, 2):
+        silent.add(gpus, None)
+
+    (told,) = only(study(silent)).sentences
+
+    assert "have a speed, which the metric step_time_s gives, the seconds of each step: nothing is shown" in told
+
+
+def test_of_a_user_s_own_program_no_batch_and_no_layout_is_told_that_it_need_not_know() -> None:
+    own = {"workload.command": "./train", "model.recipe": None, "model.name": "custom", "data.name": "digits"}
+    steps = study(Sweep().law(amdahl(0.1), gpus=(1, 2), batch=lambda _: 64, **own))
+    asked = study(Sweep().law(amdahl(0.1), gpus=(1, 2), batch=lambda _: 32, **own))
+
+    assert (only(steps).where["model"], only(steps).where["layout"]) == ("not set", "not set")
+    assert "batch size" not in only(steps).where
+    assert [point.batch_size for point in only(steps).points] == [None, None]
+    assert only(asked).where["batch size"] == "32"  # somebody chose it
+
+
+def test_one_gpu_and_many_processes_are_said_in_words_that_fit() -> None:
+    assert one_or_many(1, "GPUs") == "GPU"
+    assert one_or_many(1, "processes") == "process"
+    assert one_or_many(1, "nodes") == "node"
+    assert one_or_many(2, "CPU threads") == "CPU threads"
+
+
 def test_two_batches_that_happen_to_fit_are_no_weak_scaling_and_three_numbers_are() -> None:
     pair = Sweep().law(amdahl(0.1), gpus=(1, 2), batch=lambda _: 64).law(amdahl(0.1), gpus=(1, 2), batch=lambda _: 128)
     grid = Sweep()
@@ -326,3 +413,16 @@ def test_two_batches_that_happen_to_fit_are_no_weak_scaling_and_three_numbers_ar
     assert {cell.kind for cell in study(pair).cells} == {"strong"}
     assert {cell.kind for cell in study(pair, ScalingRequest(kind="weak")).cells} == {"weak"}
     assert [len(cell.points) for cell in study(grid).cells if cell.kind == "weak"] == [3]
+
+
+def test_a_single_process_joins_every_strategy_that_shares_the_work() -> None:
+    sweep = Sweep()
+    for seed in range(3):
+        sweep.add(1, 0.1, seed=seed)
+        sweep.add(2, 0.06, seed=seed)
+        sweep.add(2, 0.08, seed=seed, params={"strategy.name": "fsdp"})
+
+    cells = study(sweep).cells
+
+    speedups = {cell.where["strategy"]: points(cell)[2].speedup for cell in cells}
+    assert speedups == pytest.approx({"ddp": 0.1 / 0.06, "fsdp": 0.1 / 0.08}, rel=0.05)

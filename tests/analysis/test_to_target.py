@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
-from recorded_runs import arm, run, summary
+from recorded_runs import arm, run, summary, texts
 
 from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.compare.result import Comparison, ComparisonRequest, Row, ToTarget
@@ -77,6 +77,16 @@ def test_runs_still_under_way_are_not_counted_as_failures() -> None:
     assert race_of(compared(runs, {"fp32": [40] * 5, "tf32": [20] * 5}).cells[0].rows[1]).n == 5
 
 
+def test_emulated_runs_reach_the_target_in_no_time_that_says_anything() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES, numerics="emulated")
+
+    reference, row = (race_of(row) for row in compared(runs, {"fp32": [40] * 5, "tf32": [90] * 5}).cells[0].rows)
+
+    assert reference.budget_s == 40.0
+    assert (row.reached, row.n) == (5, 5)
+    assert (row.median_s, row.restricted_mean_s, row.saved_s, row.median_kj) == (None, None, None, None)
+
+
 def test_a_target_of_a_loss_is_reached_from_above() -> None:
     objective = {"objective.metric": "val_loss", "objective.goal": "min", "objective.target": 0.5}
     runs = [
@@ -90,6 +100,12 @@ def test_a_target_of_a_loss_is_reached_from_above() -> None:
 
     assert cell.target_source == "config"
     assert race_of(cell.rows[1]).median_s == 7.0
+
+
+def test_without_a_target_nothing_is_said_of_one() -> None:
+    cell = compared(arm("fp32", VALUES) + arm("tf32", VALUES), {"fp32": [1] * 5, "tf32": [1] * 5}, target=None).cells[0]
+
+    assert (cell.target_source, [row.to_target for row in cell.rows]) == (None, [None, None])
 
 
 def test_runs_that_disagree_on_the_target_are_asked_for_one() -> None:
@@ -123,3 +139,12 @@ def test_energy_to_the_target_is_the_sampled_one() -> None:
     unknown, sampled = (race_of(row) for row in cell.rows)
     assert unknown.median_kj is None
     assert sampled.median_kj == pytest.approx(4.0)
+
+
+def test_times_of_a_run_that_waited_in_the_queue_again_are_flagged() -> None:
+    runs = arm("fp32", VALUES) + arm("tf32", VALUES)
+    runs[-1] = replace(runs[-1], attempt=1)
+
+    row = compared(runs, {"fp32": [10] * 5, "tf32": [10] * 5}).cells[0].rows[1]
+
+    assert "times to the target of 1 runs that were started again hold the waiting" in texts(row)

@@ -164,6 +164,23 @@ def test_what_is_no_container_is_refused_in_one_line(given: dict[str, Any], more
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"pip": ["pkg[extra]==1.2", "git+ssh://git@github.com/a/b@v1", "x; python_version<'3.9'", "--no-deps"]},
+        {"pip": ["x @ https://host/x.whl", "--extra-index-url=https://host/simple"]},
+        {"apt": ["libstdc++6", "git=1:2.39.2-1.1", "libc6:amd64", "python3.8-venv", "git/bookworm-backports"]},
+        {"environment": {"TOKENIZERS_PARALLELISM": "false", "KEYBOARD": "us", "EMPTY": ""}},
+        {"post": ["cd /opt\n  make 50%"]},
+        {"options": ["--env-file=/home/me/keys", "--overlay", "/scratch/o.img", "-e"]},
+        {"binds": ["/a", "/a b:/c", "/a:/b:rw", "/with,comma:/d"]},
+        {"tag": None, "digest": "sha256:" + "0a" * 32},
+    ],
+)
+def test_what_people_write_is_taken(more: dict[str, Any]) -> None:
+    Container(**{**BUILT, **more})
+
+
 @given(words=st.text(min_size=1, max_size=8), where=st.sampled_from(["pip", "apt", "label", "variable", "tag"]))
 def test_no_word_adds_a_line_to_a_definition(words: str, where: str) -> None:
     more = {
@@ -181,6 +198,10 @@ def test_no_word_adds_a_line_to_a_definition(words: str, where: str) -> None:
 
     assert len(refusal.splitlines()) <= 1
     assert refusal or (f"x{words}y".splitlines() == [f"x{words}y"] and "\0" not in words)
+
+
+def test_without_a_container_nothing_else_of_it_says_what_a_run_is(compose_one: ComposeOne) -> None:
+    assert compose_one("container.gpu=nv", "container.binds=[/data]").spec_hash == compose_one().spec_hash
 
 
 @pytest.mark.parametrize(
@@ -202,3 +223,10 @@ def test_what_is_in_an_image_and_around_it_makes_another_run(compose_one: Compos
     words = ["+container=ngc_pytorch", "container.tag=24.12-py3"]
 
     assert compose_one(*words, override).spec_hash != compose_one(*words).spec_hash
+
+
+@pytest.mark.parametrize("override", ["container.build=never", "+container.labels.a=b", "container.runtime=apptainer"])
+def test_how_an_image_comes_about_does_not(compose_one: ComposeOne, override: str) -> None:
+    words = ["+container=ngc_pytorch", "container.tag=24.12-py3"]
+
+    assert compose_one(*words, override).spec_hash == compose_one(*words).spec_hash

@@ -10,6 +10,7 @@ from hpcml.model.hardware import (
     find_gpu,
     gpu_of,
     known_gpus,
+    operations_tflops,
 )
 from hpcml.model.precision import PrecisionName
 
@@ -110,6 +111,12 @@ def test_a_row_is_consistent() -> None:
         assert model.source, model.name
 
 
+def test_the_worked_examples_of_a_course() -> None:
+    assert operations_tflops(80, 1530, 1024) == pytest.approx(125.3376)
+    assert operations_tflops(108, 1400, 2048) == pytest.approx(309.6576)
+    assert operations_tflops(108, 1410, 2048) == pytest.approx(311.8694, abs=1e-4)
+
+
 def test_an_unknown_gpu_is_derived_from_what_it_says_of_itself() -> None:
     model = derive_gpu("NVIDIA A800-SXM4-40GB", compute_capability=(8, 0), sm_count=108, max_sm_clock_mhz=1410)
 
@@ -138,6 +145,11 @@ def test_cards_for_games_are_not_taken_for_cards_for_data_centres(
     found = model.peak(precision)
     assert found is not None
     assert found.tflops == pytest.approx(tflops)
+
+
+@pytest.mark.parametrize(("name", "capability"), [("NVIDIA GeForce RTX 4090", (8, 9)), ("NVIDIA B300", (10, 3))])
+def test_nothing_is_derived_where_the_rates_are_not_known(name: str, capability: tuple[int, int]) -> None:
+    assert derive_gpu(name, compute_capability=capability, sm_count=128, max_sm_clock_mhz=2520) is None
 
 
 UNKNOWN = {
@@ -173,6 +185,11 @@ def test_an_instance_has_the_peaks_of_its_own_multiprocessors(name: str) -> None
     assert whole is not None
     assert found.peaks["bf16"].tflops == pytest.approx(whole.peaks["bf16"].tflops * 14 / 108, rel=0.01)
     assert gpu_of({"gpu_model": name}) is None
+
+
+@pytest.mark.parametrize("missing", ["gpu_compute_capability", "gpu_sm_count", "gpu_max_sm_mhz", "gpu_model"])
+def test_nothing_is_derived_from_half_of_what_it_takes(missing: str) -> None:
+    assert gpu_of({name: value for name, value in UNKNOWN.items() if name != missing}) is None
 
 
 @pytest.mark.parametrize(

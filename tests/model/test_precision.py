@@ -8,6 +8,7 @@ from hpcml.model.precision import (
     Device,
     PrecisionName,
     capability,
+    contradicts,
     decide_numerics,
     environment,
 )
@@ -87,6 +88,18 @@ def test_other_frameworks_are_native_on_a_cpu_where_their_kernels_are_fast(frame
         assert decide_numerics(PrecisionName[name], Numerics.auto, CPU, framework) is Numerics.native
 
 
+def test_fp16_with_tensorflow_on_a_cpu_is_refused_for_its_kernels() -> None:
+    with pytest.raises(ConfigError, match="TensorFlow's CPU kernels for FP16 are 4 to 43 times slower"):
+        decide_numerics(PrecisionName.amp_fp16, Numerics.auto, CPU, "tensorflow")
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
+def test_a_gpu_is_the_same_for_every_framework(framework: str) -> None:
+    assert decide_numerics(PrecisionName.tf32, Numerics.auto, A100, framework) is Numerics.native
+    with pytest.raises(ConfigError, match=r"it needs compute capability 8\.0$"):
+        decide_numerics(PrecisionName.tf32, Numerics.auto, V100, framework)
+
+
 def test_every_arm_states_the_same_variables() -> None:
     assert len({frozenset(environment(name)) for name in CAPABILITIES}) == 1
 
@@ -100,6 +113,12 @@ def test_what_is_left_to_the_program_sets_nothing_and_is_refused_nowhere() -> No
                 assert decide_numerics(PrecisionName.own, Numerics.auto, device, framework) is Numerics.native
     with pytest.raises(ConfigError, match=r"precision\.numerics=emulated says nothing without a precision"):
         decide_numerics(PrecisionName.own, Numerics.emulated, CPU)
+
+
+def test_nothing_contradicts_a_precision_that_was_left_to_the_program() -> None:
+    assert contradicts("tf32", "fp32")
+    assert not any(contradicts("own", measured) for measured in ("own", "fp32", "mixed(conv=tf32)", None))
+    assert not contradicts("tf32", None)
 
 
 def test_jax_gets_fp32_products_in_every_arm_but_tf32() -> None:
@@ -138,3 +157,8 @@ def test_an_fp32_run_whose_convolutions_were_tf32_is_called_mixed() -> None:
     measured = name_precision({"matmul": "fp32", "conv": "tf32"}, "float32")
 
     assert measured == "mixed(conv=tf32, matmul=fp32, parameters=float32)"
+
+
+def test_numpy_on_a_gpu_is_refused_with_what_to_set() -> None:
+    with pytest.raises(ConfigError, match=r"NumPy computes on the CPU: set resources.gpus_per_node=0"):
+        decide_numerics(PrecisionName.fp32, Numerics.auto, Device(kind="cuda", compute_capability=(8, 0)), "numpy")

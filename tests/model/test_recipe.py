@@ -244,9 +244,18 @@ def test_a_file_that_is_wrong_is_refused_with_its_name(tmp_path: Path, text: str
     assert complaint in str(refused.value)
 
 
+def test_a_recipe_without_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"recipe.toml cannot be read"):
+        read_recipe(tmp_path)
+
+
 @pytest.mark.parametrize("folder", sorted(path.parent for path in resource_dir("recipes").glob("*/train.py")), ids=str)
 def test_every_shipped_recipe_says_what_it_can_do(folder: Path) -> None:
     assert read_recipe(folder).summary
+
+
+def test_options_are_part_of_what_a_run_is() -> None:
+    assert with_options(width=3).spec_hash != with_options(width=4).spec_hash != A_RUN.spec_hash
 
 
 def with_program(folder: Path, *names: str) -> Path:
@@ -273,6 +282,11 @@ def test_a_recipe_of_ones_own_cannot_have_the_name_of_a_shipped_one(tmp_path: Pa
 
     with pytest.raises(ConfigError, match=r"model.recipe=nets ships with hpcml, and .*recipes/nets has the same name"):
         find_program("nets", shipped, own)
+
+
+def test_in_hpcmls_own_folder_the_shipped_recipes_are_not_taken_for_the_users(tmp_path: Path) -> None:
+    assert own_recipes(resource_dir("recipes").parent, resource_dir("recipes")) is None
+    assert own_recipes(tmp_path, resource_dir("recipes")) is None
 
 
 @pytest.mark.parametrize(
@@ -306,3 +320,13 @@ def test_fp8_is_refused_on_a_gpu_where_a_recipe_has_convolutions(recipe: str, pr
     assert (on_gpu.numerics, "PyTorch has no convolution in FP8" in (on_gpu.reason or "")) == (None, True)
     assert outcome(found, "torch", PrecisionName[precision], CPU, "cpu").numerics is Numerics.emulated
     assert outcome(found, "torch", PrecisionName.amp_bf16, HOPPER, "h100").numerics is Numerics.native
+
+
+def test_fp8_is_refused_on_a_gpu_for_the_small_network_with_convolutions_alone() -> None:
+    found = read_recipe(resource_dir("recipes") / "image_classification")
+    settings = {"model.framework": "torch", "device": "cuda", "precision": "fp8_e4m3"}
+
+    refused = [
+        [rule.complaint({**settings, "model": name}) for rule in found.requires] for name in ("mnist_cnn", "mnist_mlp")
+    ]
+    assert [sum(one is not None for one in complaints) for complaints in refused] == [1, 0]
