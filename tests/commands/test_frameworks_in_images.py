@@ -14,7 +14,6 @@ from hpcml.runs.plan import Image
 from tests.commands.planning import planned_for
 
 _TORCH = ("+container=ngc_pytorch", "model=transformer_tiny", "precision=fp32")
-_FSDP = (*_TORCH, "strategy=fsdp", "strategy.processes_per_node=2")
 _SITE = ("resources.account=me", "container.build=never")
 
 
