@@ -138,7 +138,7 @@ def watch(
     port: int | None,
     interval: str,
 ) -> None:
-    """Follow the report of an experiment in a browser while its runs go: curves, GPUs, the verdict so far.
+    """Follow the report of an experiment in a browser while its runs go: curves, GPUs, queue, the verdict so far.
 
     Prints a link that this machine's users alone can open who were told it, and how to open it from elsewhere. Ctrl-C
     ends it; the runs go on.

@@ -11,31 +11,38 @@ import re
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from socketserver import ThreadingTCPServer
 from threading import Lock
 
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.report import Wish, gather
 from hpcml.commands.selection import Selection, select
-from hpcml.commands.status import SchedulersAsked
+from hpcml.commands.status import SchedulersAsked, standing_of, with_waits
 from hpcml.commands.submit.backends import Backends
+from hpcml.commands.top import look_once
 from hpcml.errors import ConfigError, HpcmlError
+from hpcml.model.live import RunNow
+from hpcml.model.records import RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.report.contents import LiveLook
 from hpcml.report.publication import publication_document
 from hpcml.report.render.html.page import as_page
+from hpcml.report.status import why_words
+from hpcml.runs.layout import RunDir
 
 HOST = "127.0.0.1"
 FIRST_PORT = 8010
 _TRIED = 20  # ports from the first on
 _OWN_NAME = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]+)?", re.IGNORECASE)  # a tunnel's end has any port
 _PATIENCE_S = 30  # with who is slow to ask, or to read
+_SHOWN = 50  # running runs whose files are read, and as many that wait
 _HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",  # the rest stands in the page, with its scripts' digests
@@ -96,9 +103,38 @@ class LivePage:
             collect(store, asked.places, None if store.is_read_only else schedulers)
             nothing = "no run matches: nothing to watch; hpcml runs lists those that there are"
             runs = select(store, asked.selection, refusal=nothing)
-            left = sum(run.state in (State.RUNNING, State.PENDING) for run in runs)
-            live = LiveLook(n_left=left, problems=list(schedulers.problems))
+            running = [run for run in runs if run.state is State.RUNNING]
+            waiting = [run for run in runs if run.state is State.PENDING]
+            live = LiveLook(
+                running=look_once([RunDir(Path(run.path)) for run in running[:_SHOWN]]),
+                waiting=_waiting(waiting[:_SHOWN], asked.places),
+                n_running=len(running),
+                n_waiting=len(waiting),
+                problems=list(schedulers.problems),
+            )
             return as_page(publication_document(gather(store, runs, asked.wish, live))).encode()
+
+
+def _waiting(records: Sequence[RunRecord], places: Places) -> list[RunNow]:
+    standings = with_waits(standing_of(places.home, records), places)
+    return [_waits(one.record, why_words(one.record, one.known)) for one in standings]
+
+
+def _waits(record: RunRecord, why: str) -> RunNow:
+    params: Mapping[str, object] = record.params
+    return RunNow(
+        uid=record.uid,
+        experiment=record.experiment,
+        name=record.name or str(params.get("model.name") or "") or None,
+        state=record.state,
+        is_settled=record.is_settled,
+        attempt=record.attempt,
+        reason=record.reason,
+        job=record.job_id,
+        started_at=None,
+        ended_at=None,
+        notes=[why] if why else [],
+    )
 
 
 class _Server(ThreadingTCPServer):

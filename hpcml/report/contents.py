@@ -13,6 +13,7 @@ from hpcml.analysis.attained import Attainment
 from hpcml.analysis.compare.result import Band, Comparison, ReportGroup
 from hpcml.analysis.scaling.result import Scaling
 from hpcml.model.hours import Hours
+from hpcml.model.live import RunNow
 from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import RunRecord
 
@@ -43,9 +44,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveLook:
-    """What a report that is followed while its runs go shows besides: how many have not ended."""
+    """What a report that is followed while its runs go shows besides: those that have not ended, as they are now.
 
-    n_left: int
+    `running` and `waiting` are the first of each; their `notes` say what they wait for, as far as it is known.
+    """
+
+    running: Sequence[RunNow]
+    waiting: Sequence[RunNow]
+    n_running: int
+    n_waiting: int
     problems: Sequence[str] = ()  # who was not able to answer, one line each
 
 

@@ -14,7 +14,7 @@ from hpcml.model.told_apart import alike_words
 from hpcml.report.asked_used import asked_used_section
 from hpcml.report.charts import Styles, level_styles
 from hpcml.report.comparison import comparison_section, hours_section, introduction
-from hpcml.report.contents import LiveLook, Origin, Publication
+from hpcml.report.contents import Origin, Publication
 from hpcml.report.curves import curve_chart
 from hpcml.report.document import (
     Column,
@@ -29,6 +29,7 @@ from hpcml.report.document import (
     Tone,
 )
 from hpcml.report.finding import findings_of, tallied
+from hpcml.report.live import live_section, so_far
 from hpcml.report.runs import cause_words, key_metric, metric_beside_objectives, metric_words, objective_of
 from hpcml.report.scaling import scaling_section
 from hpcml.report.telemetry import telemetry_section
@@ -45,6 +46,7 @@ def publication_document(publication: Publication) -> Document:
     styles = _styles(publication)
     sections: list[Section | None] = [
         _summary(publication),
+        live_section(publication) if publication.live else None,
         comparison_section(publication.comparison, styles) if publication.comparison else None,
         _curves(publication, styles),
         telemetry_section(publication, styles),
@@ -90,7 +92,7 @@ def _summary(publication: Publication) -> Section:
             parts.append(Remarks(lines=[f"{verdict}: {which}" for verdict, which in verdicts]))
         parts.append(Findings(findings=found))
     if publication.live is not None:
-        parts += _so_far(publication.live, len(publication.runs))
+        parts += so_far(publication.live, len(publication.runs))
     if publication.not_compared is not None:
         parts.append(Paragraph(text="These runs were not compared:", tone="doubt"))
         parts.append(Remarks(lines=[line.strip() for line in publication.not_compared.splitlines()]))
@@ -102,23 +104,6 @@ def _summary(publication: Publication) -> Section:
     if said:
         parts.append(Remarks(lines=said))
     return Section(heading="Summary", parts=parts)
-
-
-def _so_far(live: LiveLook, n_runs: int) -> Iterator[Part]:
-    """Yield which of *n_runs* runs have not ended, and what may be made of a verdict before they have."""
-    have = "has" if live.n_left == 1 else "have"
-    if live.n_left == 0:
-        ended = "The run has" if n_runs == 1 else f"All {n_runs} runs have"
-        yield Paragraph(text=f"{ended} ended: this page changes no more.")
-    else:
-        yield Paragraph(
-            text=f"{live.n_left} of {n_runs} runs {have} not ended: every verdict here is one so far. Watching costs "
-            "nothing as long as the study goes on as it was submitted. Who stops it, or adds seeds, for what stands "
-            "here makes more false claims than 5 %.",
-            tone="doubt",
-        )
-    if live.problems:
-        yield Remarks(lines=live.problems, tones=["doubt"] * len(live.problems))
 
 
 def _curves(publication: Publication, styles: Styles) -> Section | None:

@@ -85,6 +85,7 @@ def test_the_page_is_renewed_while_runs_go(user: Hpcml, page: Page) -> None:
     with watching(user, "live", "--by", "workload.env.ARM", "--port", "0", "--interval", "2s") as served:
         page.goto(served.link)
         until(page, "document.querySelector('main').innerText.includes('RUNNING')")
+        until(page, "document.querySelector('main').innerText.includes('Right now')")
         for seed in range(SEEDS - 1):
             (user.cwd / f"finish-{seed}").touch()
         until(page, "document.querySelector('.verdict')?.innerText.includes(', so far')")
@@ -102,17 +103,18 @@ def test_the_page_is_renewed_while_runs_go(user: Hpcml, page: Page) -> None:
     assert [line for line in heard if "ERR_CONNECTION_REFUSED" not in line] == []
 
 
-def test_axe_core_has_no_complaint(user: Hpcml, browser: Browser) -> None:
+def test_gpus_are_shown_and_axe_core_has_no_complaint(user: Hpcml, browser: Browser) -> None:
     submit(user, program(GOES_ON), "experiment=gpu", "telemetry.interval=200ms", "resources.gpus_per_node=1")
     with watching(user, "gpu", "--port", "0", "--interval", "5s") as served:
         context = browser.new_context(viewport={"width": 390, "height": 844}, bypass_csp=True)
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.goto(served.link)
-        until(page, "document.querySelector('main').innerText.includes('RUNNING')")
+        until(page, "document.querySelector('main').innerText.includes('NVIDIA H100')")
         kept = user.cwd / "kept.html"  # which is not loaded anew
         kept.write_bytes(urllib.request.urlopen(served.link, timeout=60).read())  # noqa: S310 - of our own server
         page.goto(kept.as_uri())
+        assert page.get_by_text("Their GPUs").count() == 1
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         found = Axe().run(page)
         assert found.violations_count == 0, found.generate_report()
