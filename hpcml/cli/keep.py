@@ -305,7 +305,7 @@ def _forgotten(places: Places, folders: Sequence[str]) -> Iterator[str]:
 
 
 def _back_up(places: Places, file: str) -> int:
-    from hpcml.commands.store import back_up
+    from hpcml.commands.sync import back_up
     from hpcml.report.text import size
 
     written, count = back_up(places, Path(file) if file else None)
@@ -314,7 +314,7 @@ def _back_up(places: Places, file: str) -> int:
 
 
 def _checked(places: Places) -> Output[Any]:
-    from hpcml.commands.store import check
+    from hpcml.commands.sync import check
     from hpcml.report import store as report
 
     found = check(places)

@@ -35,15 +35,13 @@ _NO_RESULT = re.compile(  # what it counts and uses, and settings
 _TABLE = re.compile(r"\.(?:csv|tsv|jsonl)$|(?:result|metric|score|history|progress|eval)[^/]*\.json$", re.IGNORECASE)
 _HEADING_BYTES = 1 << 16
 _NAMEABLE = re.compile(r"[\w./ +,=@()&-]+")  # what neither a shell, nor Hydra, nor a pattern reads as something else
-_NUMBERED = re.compile(r"\d+(?:[-_.T]?\d+)*")
-_MOMENT = re.compile(r"20\d\d[-_.]?[01]\d[-_.]?[0-3]\d|\d\d[-_.]\d\d[-_.]\d\d|1\d{9}")  # the next run's is another
 
 
 def advice(mute: Sequence[Launched]) -> str:
     """Return in words what would make hpcml read a metric of the runs *mute*, whose program reported none."""
     launched, *others = mute
     which = f"--submission {launched.manifest.provenance.submission}" if others else launched.run_dir.uid
-    tables = dict(sorted(_written_tables(launched), key=lambda table: re.search("train|learn", table[0]) is not None))
+    tables = dict(_written_tables(launched))
     telling = [file for file, names in tables.items() if any(map(_tells_of_quality, names))]
     if not telling and (numbers := named_numbers(last_printed(launched.run_dir))):
         printed = ", ".join(f"{name} {value}" for name, value in numbers.items())
@@ -51,9 +49,7 @@ def advice(mute: Sequence[Launched]) -> str:
         return f"it printed {printed}: hpcml read {which} {words}, and next time hpcml run {words} -- ..."
     if tables:
         file = next(iter(telling or tables))
-        is_everybodys = all(file in dict(_written_tables(other)) for other in others) and not _MOMENT.search(file)
-        pattern = file if is_everybodys else _NUMBERED.sub("*", file)
-        quoted = pattern if re.fullmatch(r"[\w./*-]+", pattern, re.ASCII) else f'"{pattern}"'  # Hydra asks for quotes
+        quoted = file if re.fullmatch(r"[\w./-]+", file, re.ASCII) else f'"{file}"'  # Hydra asks for quotes
         files = f"workload.metrics_from='[auto,{quoted}]'"
         return f"hpcml read {which} {files} reads the file that it wrote; the next hpcml run takes the same"
     return "hpcml run --metric loss -- ... reads the number that a program prints behind loss, and hpcml_client any"

@@ -1,7 +1,4 @@
-"""Estimates of how long planned runs take and what they use, from recorded runs, for ``hpcml plan --time``.
-
-``hpcml run`` asks the same before it submits, to warn of walltimes that are too short.
-"""
+"""Estimates of how long planned runs take and what they use, from recorded runs, for ``hpcml plan --time``."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from hpcml.paths import Places
 from hpcml.runs.plan import kept_of_walltime_s
 from hpcml.store import query
 from hpcml.store.database import Database
-from hpcml.store.opening import looked_into
 from hpcml.store.where import Filter
 from hpcml.walltime import parse_walltime_s
 
@@ -38,16 +34,6 @@ def estimate_runs(planned: Sequence[Planned], places: Places, machine: Machine) 
     with opened(places) as store:
         collect(store, places)
         return _asked(store, planned, machine)
-
-
-def estimate_as_recorded(planned: Sequence[Planned], places: Places, machine: Machine) -> Estimate | None:
-    """Return what the store says of *planned* as it is, as `estimate_runs` does; None where there is no store yet.
-
-    The store is neither made nor brought up to date: `hpcml run` asks before it submits, and must not
-    wait for that. Raises `StoreError` where the store cannot be read so.
-    """
-    with looked_into(places.store_url) as store:
-        return None if store is None else _asked(store, planned, machine)
 
 
 def _asked(store: Database, planned: Sequence[Planned], machine: Machine) -> Estimate:

@@ -1,4 +1,4 @@
-"""What ``hpcml sync`` repairs: submissions, unrecorded ends, retries, unread journals; and the folders it reads."""
+"""What ``hpcml sync`` does: repairs of submissions, ends, retries and journals; its folders; and the store itself."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ from hpcml.commands.submit.recover import recover
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
+from hpcml.report.store import StoreCheck
 from hpcml.runs.atomic import forgotten_drafts
 from hpcml.runs.cancellation import mark_cancelled
-from hpcml.runs.layout import RunDir, run_paths
+from hpcml.runs.layout import RunDir, find_run_dirs, run_paths
+from hpcml.store import admin
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
+from hpcml.store.journals import files_in
+from hpcml.store.manifest_rows import describe
 from hpcml.store.missing import Damage, damage, runs_below, without_directory
 from hpcml.store.news import IngestReport
 from hpcml.store.rows import forget_runs
@@ -206,3 +210,47 @@ def disown(places: Places, path: Path) -> int:
         known = ", ".join(map(str, external_runs.folders(places))) or "none"
         raise ConfigError(f"{path} was not given to hpcml sync --add; known: {known}")
     return gone
+
+
+# The store itself: `--check` and `--backup`.
+
+
+def check(places: Places) -> StoreCheck:
+    """Look for what is wrong with the store, and with the run directories that it is an index of.
+
+    Nothing is read in before, so that a damaged store is looked at as it is.
+    """
+    unreadable, folders = list(_unreadable(places)), list(map(str, external_runs.folders(places)))
+    if torn := admin.torn_parts(places.store_url):
+        return StoreCheck(name=places.store_url, faults=torn, unreadable=unreadable, folders=folders)
+    with opened(places) as store:
+        faults = list(admin.faults(store))
+        runs, points = (None, None) if faults else admin.counts(store)
+        return StoreCheck(
+            name=store.name,
+            used=store.used,
+            size_bytes=admin.size_of(store),
+            runs=runs,
+            points=points,
+            folders=folders,
+            faults=faults,
+            unreadable=unreadable,
+        )
+
+
+def _unreadable(places: Places) -> Iterator[str]:
+    homes: dict[Path, str | None] = {}
+    for root in external_runs.roots(places):
+        for run_dir in find_run_dirs(root):
+            try:
+                describe(run_dir, homes)
+                files_in(str(run_dir.journals))
+            except HpcmlError as error:
+                yield str(error)
+
+
+def back_up(places: Places, target: Path | None) -> tuple[Path, int]:
+    """Copy the store into the new file *target*, or one beside it where that is None; return the file and its bytes."""
+    with opened(places) as store:
+        written = admin.back_up(store, target)
+    return written, written.stat().st_size

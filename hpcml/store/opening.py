@@ -6,8 +6,6 @@ Every command begins here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from hpcml.errors import TAKES_NOTHING, StoreError
@@ -47,23 +45,6 @@ def open_store(url: str, mode: str | None = None) -> Database:
 
         return open_server(url)
     return open_file(url, mode)
-
-
-@contextmanager
-def looked_into(url: str) -> Iterator[Database | None]:
-    """Open the store at *url* for reading alone, not made; None where it does not exist yet.
-
-    Raises `StoreError` where it cannot be read so.
-    """
-    placement = place_of(url)
-    if placement is not None and not placement.path.exists():
-        yield None
-        return
-    store = open_store(url) if placement is None else open_read_only(placement)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def open_file(url: str, wanted: str | None) -> Database:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.cli.command_line import Hpcml, program, said_in_one_line
 from tests.cli.test_run import SLEEPS, wait_for, wait_until_ended
@@ -104,22 +103,3 @@ def test_status_lists_what_has_not_ended(hpcml: Hpcml) -> None:
     wait_until_ended(hpcml, 1)
     (entry,) = json.loads(hpcml("status", uid, "--json").stdout)
     assert (entry["state"], entry["cause"], entry["reason"][:9]) == ("CANCELLED", "cancelled", "cancelled")
-
-
-def test_a_dry_run_of_the_script_alone_is_a_script(hpcml: Hpcml, tmp_path: Path) -> None:
-    done = hpcml("run", "--dry-run=script", program("pass"))
-
-    script = tmp_path / "job.sh"
-    script.write_text(done.stdout)
-    assert done.stdout.startswith("#!/bin/bash\n")
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    assert not hpcml.home.exists()
-
-
-def test_an_unknown_run_is_one_line(hpcml: Hpcml) -> None:
-    assert hpcml("run", program("pass")).returncode == 0  # else the home itself is asked about
-
-    for words in (["show", "nosuchrun"], ["cancel", "nosuchrun"], ["logs", "nosuchrun"], ["status", "nosuchrun"]):
-        done = hpcml(*words)
-        assert done.returncode == 2
-        assert "nosuchrun" in said_in_one_line(done)

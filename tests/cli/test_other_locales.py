@@ -13,7 +13,6 @@ import pytest
 
 import hpcml
 from tests.cli.command_line import Hpcml, program, said_in_one_line
-from tests.store.building import make_run_dir
 
 MAIN = 'if __name__ == "__main__":'
 
@@ -50,16 +49,6 @@ def test_a_home_whose_name_is_no_utf8_is_refused(hpcml: Hpcml) -> None:
 
     assert done.returncode == 2
     assert said_in_one_line(done).startswith("hpcml: HPCML_HOME=/scratch/\\udcff is not in UTF-8, and runs in it")
-
-
-def test_a_folder_of_runs_whose_name_is_no_utf8_is_not_ingested(hpcml: Hpcml, tmp_path: Path) -> None:
-    folder = tmp_path / "\udcff"
-    make_run_dir(folder)
-
-    done = hpcml("sync", "--add", str(folder))
-
-    assert done.returncode == 2
-    assert "is not in UTF-8" in said_in_one_line(done)
 
 
 def test_a_program_in_a_folder_whose_name_is_no_utf8_runs(hpcml: Hpcml, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ The doubles read the options that hpcml gives, refuse others, and start the prog
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -132,19 +131,6 @@ def test_steps_of_a_recipe_are_chosen_by_the_program_itself(tmp_path: Path) -> N
         planned_for(tmp_path, *words, "profile=nsys", "profile.first_step=10", "training.steps=9")
     with pytest.raises(ConfigError, match=r"profile\.steps=0"):
         planned_for(tmp_path, *words, "profile=nsys", "profile.steps=0")
-
-
-def test_profilers_are_swept_and_compared_as_a_group_is(hpcml: Hpcml) -> None:
-    words = ["model=mnist_mlp", "precision=fp32", "training.steps=3", "training.eval_every=3", "profile.first_step=2"]
-
-    hpcml("run", "-m", *words, "profile=none,torch")
-
-    found = {str(run["params"]["profile.tool"]): run for run in hpcml.runs()}
-    assert {name: run["state"] for name, run in found.items()} == {"none": "COMPLETED", "torch": "COMPLETED"}
-    assert [name for name, run in found.items() if (Path(run["path"]) / "profile").is_dir()] == ["torch"]
-    compared = hpcml("compare", "--by", "profile", "--json")
-    assert compared.returncode == 0, compared.stderr
-    assert {'"none"', '"torch"'} <= set(re.findall(r'"[a-z]+"', compared.stdout))
 
 
 def test_what_would_be_profiled_makes_no_other_experiment_where_nothing_is(tmp_path: Path) -> None:

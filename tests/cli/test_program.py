@@ -72,16 +72,6 @@ def test_a_command_that_is_a_setting_has_the_runs_own_filled_in_as_well(hpcml: H
     assert json.loads(said) == ["7", "--p=amp_bf16", "bf16", "{other}", "{seed}"]
 
 
-def test_a_command_that_is_a_setting_and_tells_no_seed_is_remarked_on(hpcml: Hpcml) -> None:
-    command = f"workload.command={shlex.join([sys.executable, '-c', 'pass'])}"
-
-    silent = hpcml("run", "-n", "-m", command, "seed=0,1")
-    told = hpcml("run", "-n", "-m", f"{command} {{seed}}", "seed=0,1")
-
-    assert "2 seeds, and no word of the command tells the program its own" in silent.stderr
-    assert "seeds" not in told.stderr
-
-
 def test_a_metric_to_compare_by_that_was_never_reported_is_named_at_the_end(hpcml: Hpcml) -> None:
     row = "{'step': 1, 'acc': 0.5, **dict.fromkeys(sys.argv[1:], 1)}"
     (hpcml.cwd / "metrics.py").write_text(
@@ -97,17 +87,6 @@ def test_a_metric_to_compare_by_that_was_never_reported_is_named_at_the_end(hpcm
     assert told in other.stderr
     assert "and --metric NAME judges these" in other.stderr
     assert "runs reported" not in chosen.stderr + only.stderr
-
-
-def test_without_the_metric_to_compare_by_the_one_that_tells_most_is_shown(hpcml: Hpcml) -> None:
-    row = {"step": 1, "charts/sps": 300, **{f"losses/{name}": 0.25 for name in ("entropy", "kl", "value_loss")}}
-    (hpcml.cwd / "agent.py").write_text(f"open('metrics.jsonl', 'w').write('{json.dumps(row)}\\n')")
-
-    done = hpcml("run", "--", sys.executable, "agent.py")
-
-    assert "COMPLETED losses/value_loss 0.2500" in done.stdout
-    assert "runs reported losses/value_loss, charts/sps, losses/kl, losses/entropy: objective.metric" in done.stderr
-    assert "losses/value_loss" in hpcml("runs").stdout.splitlines()[0]
 
 
 @pytest.mark.parametrize("printed", ["FOM  =  32.76 (z/s)", "Lookups/s:   975,159"])
@@ -185,13 +164,6 @@ def test_a_file_of_metrics_that_was_named_is_not_advised_again(hpcml: Hpcml, fil
     assert f"{file}: the program wrote no number there" in named.stderr
 
 
-def test_the_end_of_a_run_is_one_line_however_long_its_reason(hpcml: Hpcml) -> None:
-    done = hpcml("run", "--", sys.executable, "-c", "raise ValueError('a' + ' bad rate' * 22)")
-
-    (line,) = [line for line in done.stdout.splitlines() if "FAILED" in line]
-    assert line.endswith("a" + " bad rate" * 22)
-
-
 @pytest.mark.parametrize(("chosen", "alone", "shared"), [([], 7, 1), (["workload.env.UV_NO_SYNC=0"], 0, 0)])
 def test_uv_installs_no_copy_into_an_environment_that_runs_share(
     hpcml: Hpcml, chosen: list[str], alone: int, shared: int
@@ -205,63 +177,6 @@ def test_uv_installs_no_copy_into_an_environment_that_runs_share(
 
     assert f"COMPLETED no_sync {alone}" in without.stdout
     assert f"COMPLETED no_sync {shared}" in linked.stdout
-
-
-def test_a_module_at_the_top_of_the_project_is_found(hpcml: Hpcml) -> None:
-    (hpcml.cwd / "mine").mkdir()
-    (hpcml.cwd / "mine" / "model.py").touch()
-    (hpcml.cwd / "tools").mkdir()
-    (hpcml.cwd / "tools" / "train.py").write_text("import mine.model\n")
-
-    done = hpcml("run", "--", sys.executable, "tools/train.py")
-
-    assert "1 of 1 runs completed" in done.stdout
-
-
-def test_a_file_named_by_its_moment_is_advised_by_a_pattern_that_finds_the_next_ones(hpcml: Hpcml) -> None:
-    script = (
-        'p=outputs/$(date +%Y-%m-%d/%H-%M-%S); mkdir -p $p; echo {\\"loss\\": 0.5} | tee $p/history_$(date +%s).jsonl'
-    )
-    write = ["--", "bash", "-c", script]
-
-    advised = hpcml("run", *write)
-    named = hpcml("run", "workload.metrics_from=[auto,outputs/*/*/history_*.jsonl]", "objective.metric=loss", *write)
-
-    assert "workload.metrics_from='[auto,outputs/*/*/history_*.jsonl]' reads the file" in advised.stderr
-    assert "COMPLETED loss 0.5" in named.stdout
-
-
-def test_a_table_without_names_is_no_metric_and_one_of_the_training_is_advised_last(hpcml: Hpcml) -> None:
-    data = "echo 0.5,0.1 > data.csv"
-    tables = "printf 'iter\\tRMSE\\n0\\t0.5\\n' | tee learn_error.tsv > test_error.tsv"
-
-    printed = hpcml("run", "--", "bash", "-c", f"{data}; echo val_loss: 0.5")
-    written = hpcml("run", "--", "bash", "-c", f"{data}; {tables}")
-
-    assert "next time hpcml run --metric val_loss -- ..." in printed.stderr
-    assert "workload.metrics_from='[auto,test_error.tsv]' reads the file" in written.stderr
-
-
-def test_a_table_of_which_nothing_is_better_is_advised_after_what_was_printed(hpcml: Hpcml) -> None:
-    monitor = """printf '#{"t_start": 1.5}\\nr,l,t\\n20.0,20,1.5\\n' > 0.monitor.csv"""  # Stable-Baselines3's
-
-    printed = hpcml("run", "--", "bash", "-c", f"{monitor}; echo '| ep_rew_mean | 20.8 |'")
-    alone = hpcml("run", "--", "bash", "-c", monitor)
-
-    assert "next time hpcml run --metric ep_rew_mean -- ..." in printed.stderr
-    assert "workload.metrics_from='[auto,0.monitor.csv]' reads the file" in alone.stderr
-
-
-def test_files_that_are_named_by_their_seeds_are_advised_by_one_pattern(hpcml: Hpcml) -> None:
-    write = ["--", "bash", "-c", r"mkdir out; printf 'step\tacc\n1\t0.5\n' > out/seed{seed}.tsv"]
-
-    advised = hpcml("run", "-m", "seed=3,10", *write)
-    named = hpcml(
-        "run", "-m", "seed=3,10", "workload.metrics_from=[auto,out/seed*.tsv]", "objective.metric=acc", *write
-    )
-
-    assert "workload.metrics_from='[auto,out/seed*.tsv]' reads the file" in advised.stderr
-    assert named.stdout.count("COMPLETED acc 0.5") == 2
 
 
 def test_a_flag_that_is_swept_is_compared_by_its_name(hpcml: Hpcml) -> None:
@@ -300,16 +215,6 @@ def test_of_a_program_of_ones_own_only_what_is_known_is_said(hpcml: Hpcml) -> No
     asked = [line.split()[:1] for line in shown.stdout.splitlines()[1:]]
     assert asked[0] == ["asked"]
     assert "args.lr=1" in shown.stdout.split()
-
-
-def test_a_plan_for_a_cluster_shows_each_run_with_its_words(hpcml: Hpcml) -> None:
-    asked = ["run", "-n", "-m", "+cluster=karolina", "resources.account=OPEN-1-1", "resources.walltime=1h"]
-
-    done = hpcml(*asked, "--", "python", "-c", "pass", "--lr", "1,2", "--note", "a b")
-
-    assert done.returncode == 0, done.stderr
-    assert "command     python -c pass --lr 1 --note 'a b'" in done.stdout
-    assert "command     python -c pass --lr 2 --note 'a b'" in done.stdout
 
 
 def test_a_plan_of_a_sweep_says_once_what_its_runs_have_in_common(hpcml: Hpcml) -> None:
@@ -446,15 +351,6 @@ def test_a_python_that_does_not_find_the_client_is_one_line_that_says_what_to_do
     assert "FAILED: this Python does not find hpcml_client" in said
     assert "pip install ./hpcml_client" in said
     assert "this Python does not find hpcml_client" in " ".join(hpcml("show", "@1").stdout.split())
-
-
-def test_values_of_arguments_may_be_given_by_their_settings_name(hpcml: Hpcml) -> None:
-    words = ("run", "-m", "-n", "+workload.args.lr=0.1,0.2", "--", sys.executable, "-c", "pass", "{lr}")
-
-    said = hpcml(*words).stdout
-
-    assert "2 runs would be submitted" in said
-    assert "args.lr=0.2" in said
 
 
 def test_secrets_reach_the_program_and_are_neither_recorded_as_settings_nor_shown_nor_exported(hpcml: Hpcml) -> None:

@@ -152,13 +152,8 @@ def test_where_no_file_is_left_that_is_said_and_not_that_none_was_written(hpcml:
     ("words", "said"),
     [
         (["@1"], "say which runs, and either what is read or --forget"),
-        ([RULE], "say which runs"),
-        (["@1", RULE, "--forget"], "say which runs, and either"),
         (["@1", 'workload.metrics=[{pattern: "("}]'], "is no regular expression"),
-        (["@1", "workload.metrics=[]"], "names nothing to read"),
         (["@1", "workload.metrics=loss"], "workload.metrics[0]='loss' is no table"),
-        (["@1", "workload.metrics=a,b"], "one value is asked for"),
-        (["@1", "workload.metrics_from=results.h5"], "as a file it must end in"),
         (["@1", "workload.metrics_from=../other.csv"], "inside the working directory"),
     ],
 )

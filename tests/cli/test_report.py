@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcml.model.precision import PrecisionName
-from hpcml.model.run import Precision, Workload
+from hpcml.model.run import Precision
 from tests.cli.command_line import Hpcml, program, said_in_one_line
 from tests.store.building import Journal, make_run_dir
 
@@ -76,23 +76,6 @@ def test_native_times_and_a_loss_scale_that_changed_have_curves(hpcml_environ: d
     assert "Left out: runs whose numerics are not native (1)" in text
 
 
-@pytest.mark.parametrize("name", ["train/loss", "Loss/train", "train_loss_epoch", "train_nll"])
-def test_the_loss_of_the_training_has_a_curve_whatever_it_is_called(
-    name: str, hpcml_environ: dict[str, str], tmp_path: Path
-) -> None:
-    user = Hpcml(environ=hpcml_environ, cwd=tmp_path)
-    run_dir = make_run_dir(user.home / "runs", "20260528-202640-aaaaaaaa")
-    agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir)
-    agent.event("attempt_started")
-    for step in range(1, 21):
-        rank0.metrics(step, step / 10, val_accuracy=0.04 * step, loss_scale=2.0, val_loss=2 / step, **{name: 1 / step})
-    agent.event("attempt_ended", 3.0, wall_s=3.0, state="COMPLETED", exit_code=0)
-
-    user("report", "-o", "r.html", "--metric", "val_accuracy")
-
-    assert charts((tmp_path / "r.html").read_text(encoding="utf-8")) == ["val_accuracy", name]
-
-
 def test_the_command_that_makes_the_report_again_makes_it_again(hpcml: Hpcml) -> None:
     first = hpcml("report", "--md", "--title", "it's mine", "--where", "precision=tf32 or precision=fp32").stdout
     (line,) = [line.strip() for line in first.splitlines() if line.startswith("    ") and "report --md" in line]
@@ -117,11 +100,7 @@ def test_a_report_replaces_an_earlier_one_and_nothing_else(hpcml: Hpcml) -> None
     [
         (["--where", "seed=99"], "no run matches: nothing to report"),
         (["--by", "presicion"], "--by presicion is no setting of these runs; did you mean precision"),
-        (["--by", "model"], "nothing to compare"),
-        (["--reference", "fp64"], "reference fp64 is none of fp32, tf32"),
         (["--curve", "los"], "--curve los: no run recorded it; they have loss, step_time_s, val_accuracy"),
-        (["--md", "--latex"], "--md and --latex exclude each other"),
-        (["-o", "/proc/no/report.html"], "cannot be written"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_nothing_is_written(hpcml: Hpcml, words: list[str], said: str) -> None:
@@ -138,14 +117,6 @@ def test_runs_that_cannot_be_compared_are_reported_with_the_reason(hpcml: Hpcml)
     assert done.returncode == 0
     assert "These runs were not compared:" in done.stdout
     assert "all 3 runs have precision=fp32: nothing to compare" in done.stdout
-
-
-def test_latex_comes_out_where_it_is_asked_for(hpcml: Hpcml) -> None:
-    done = hpcml("report", "--latex", "-o", "-")
-
-    assert done.returncode == 0
-    assert done.stdout.startswith("% hpcml report")
-    assert r"\begin{longtable}" in done.stdout
 
 
 def test_the_end_of_the_files_name_says_its_form(hpcml: Hpcml) -> None:
@@ -183,33 +154,3 @@ def test_a_password_does_not_get_into_the_command_that_makes_the_report_again(wo
 
     assert "secret" not in " ".join(told)
     assert [told[0], *told[-3:]] == ["hpcml", "report", "--where", "seed=1"]
-
-
-def test_curves_have_bands_over_the_setting_that_stands_for_the_seed(
-    hpcml_environ: dict[str, str], tmp_path: Path
-) -> None:
-    user = Hpcml(environ=hpcml_environ, cwd=tmp_path)
-    for at, (name, seed) in enumerate(
-        (name, seed) for name in (PrecisionName.fp32, PrecisionName.tf32) for seed in "123"
-    ):
-        own = Workload(command="./train", env={"SEED": seed})
-        run_dir = make_run_dir(
-            user.home / "runs", f"20260528-202640-{'abcdef'[at] * 8}", precision=Precision(name=name), workload=own
-        )
-        agent, rank0 = Journal(run_dir, writer="agent"), Journal(run_dir)
-        agent.event("attempt_started")
-        for step in range(1, 21):
-            rank0.metrics(step, step / 10, val_accuracy=0.04 * step + int(seed) / 100)
-        agent.event("attempt_ended", 3.0, wall_s=3.0, state="COMPLETED", exit_code=0)
-
-    roles = {}
-    for words in ((), ("--seed", "workload.env.SEED")):
-        done = user("report", "--by", "precision", *words, "-o", f"{len(words)}.html")
-        assert done.returncode == 0, done.stderr
-        found = figures((tmp_path / f"{len(words)}.html").read_text(encoding="utf-8"))
-        traces = [trace for one in found for trace in one["data"]]  # type: ignore[attr-defined]
-        roles[words] = {
-            name: sum(key in trace for trace in traces) for name, key in (("band", "fill"), ("run", "meta"))
-        }
-
-    assert roles == {(): {"band": 0, "run": 6}, ("--seed", "workload.env.SEED"): {"band": 4, "run": 6}}

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from hpcml.analysis.planning import Forecast
 from hpcml.commands.submit import images, launch, packs, snapshot
-from hpcml.commands.submit.backends import Backends, Machine
+from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.check import unknown_queue, with_jobs
 from hpcml.commands.submit.plan import Planned, absent_paths
 from hpcml.commands.submit.program import start_of
-from hpcml.errors import NotPrivateError, StoreError, SubmissionError
+from hpcml.errors import NotPrivateError, SubmissionError
 from hpcml.model.cluster import SchedulerName
 from hpcml.model.run import Run
-from hpcml.model.state import State
 from hpcml.mounts import file_system_of, is_local
 from hpcml.paths import Places
 from hpcml.runs.files import read_whole
@@ -30,9 +28,6 @@ from hpcml.schedulers.contract import Preview
 from hpcml.schedulers.registry import backend_of, find_programs
 from hpcml.schedulers.rehearsal import Rehearsal
 from hpcml.schedulers.request import ACCOUNT_PLACEHOLDER, request_for_pack
-from hpcml.store.opening import looked_into
-from hpcml.store.query import find_runs
-from hpcml.units import one_or_many
 from hpcml.walltime import spell_walltime
 
 _DIRECTIVE = re.compile(rb"#(?:SBATCH|PBS|BSUB|FLUX:?)\s")
@@ -53,15 +48,15 @@ def refusals(planned: Sequence[Planned]) -> list[str]:
     return list(found)
 
 
-def all_warnings(planned: Sequence[Planned], places: Places, machine: Machine) -> list[str]:
+def all_warnings(planned: Sequence[Planned], places: Places) -> list[str]:
     """Return every warning about *planned*, each once and sorted; for ``hpcml run``, with and without ``--dry-run``.
 
-    They come from the site's profile, file systems, recorded runtimes, packing and the code. A warning stops nothing.
+    They come from the site's profile, file systems, packing and the code. A warning stops nothing.
     """
     kind_of = functools.cache(file_system_of)  # asked once, for thousands of runs in one folder
     found = {text for item in planned for text in warnings(item, places, kind_of)}
-    found |= {*_short_walltimes(planned, places, machine), *_unread_directives(planned)}
-    return sorted(found | set(packs.warnings(planned)) | set(snapshot.check(planned, places)))
+    found |= {*_unread_directives(planned), *packs.warnings(planned), *snapshot.check(planned, places)}
+    return sorted(found)
 
 
 def warnings(item: Planned, places: Places, kind_of: Callable[[Path], str | None] = file_system_of) -> Iterator[str]:
@@ -109,44 +104,6 @@ def _unread_directives(planned: Sequence[Planned]) -> Iterator[str]:
                     f"the {found.split()[0].decode()} lines of {name} are not read: resources.* in front of the -- "
                     "asks for nodes, cores, GPUs and time, and -m with a list behind it makes what was an array"
                 )
-
-
-def _short_walltimes(planned: Sequence[Planned], places: Places, machine: Machine) -> Iterator[str]:
-    """Yield a line where a walltime is shorter than what recorded runs took that are like the longest of *planned*.
-
-    Nothing is said without such runs; that they cannot be asked refuses nothing, and is said.
-    """
-    asking = [item for item in planned if item.plan.stop_after_s is not None]
-    try:
-        forecasts = _forecasts(asking, places, machine) if asking else []
-    except (StoreError, OSError) as error:
-        yield f"no recorded run was asked whether the walltime will do: {error}"
-        return
-    too_long = [
-        (expected_s, item.run.resources.walltime, forecast)
-        for item, forecast in zip(asking, forecasts, strict=bool(forecasts))
-        # Where only similar runs are known, it takes as long at least.
-        if (expected_s := (forecast.low_s if forecast.basis == "near" else forecast.high_s) or 0.0)
-        > (item.plan.stop_after_s or 0)
-    ]
-    if too_long:
-        _, walltime, forecast = max(too_long, key=lambda found: found[0])
-        count, name = len(forecast.uids), forecast.wanted.name if len(planned) > 1 else "it"
-        yield (
-            f"resources.walltime={walltime}: {count} recorded {one_or_many(count, 'runs')} like {name} took about "
-            f"{spell_walltime(forecast.wall_s or 0)}; resources.walltime={spell_walltime(forecast.suggested_s or 0)} "
-            "would do"
-        )
-
-
-def _forecasts(planned: Sequence[Planned], places: Places, machine: Machine) -> Sequence[Forecast]:
-    with looked_into(places.store_url) as store:
-        if store is None or not find_runs(store, states=[State.COMPLETED], limit=1):
-            return []
-    from hpcml.commands.estimate import estimate_as_recorded  # noqa: PLC0415 - loads the statistics
-
-    found = estimate_as_recorded(planned, places, machine)
-    return [] if found is None else found.forecasts
 
 
 # What the scheduler says.
@@ -247,5 +204,5 @@ def preview_submission(
         runs=[(item.run, launch.plan_shown(item, places), item.overrides) for item in planned],
         submissions=submissions,
         sources=[*snapshot.foreseen(planned, places), *lines, *answer.notes],
-        warnings=[*refused, *answer.warnings, *all_warnings(planned, places, backends.machine())],
+        warnings=[*refused, *answer.warnings, *all_warnings(planned, places)],
     )

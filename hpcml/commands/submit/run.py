@@ -78,7 +78,7 @@ def submit_points(
     # This opens the store: one that cannot be used is said before hours of computing, not after.
     missing = _missing_of(planned, places, reporter, only_missing=only_missing)
     chosen = _checked(missing if only_missing else planned, places, backends, reporter)
-    for warning in advice.all_warnings(chosen, places, backends.machine()):
+    for warning in advice.all_warnings(chosen, places):
         reporter.warn(warning)
     chosen = images.with_images(chosen, places, reporter, environ=environ, project=project)
     if not chosen:
