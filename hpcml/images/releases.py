@@ -22,6 +22,7 @@ _TABLE = Path(__file__).with_name("releases.yaml")
 _CUDA_FIRST = re.compile(r"^(\d+(?:\.\d+)*)-")  # 12.6.3-devel-ubuntu24.04
 _CUDA_WITHIN = re.compile(r"-cuda(\d+(?:\.\d+)*)")  # 25.02-cuda12.8-py3.12
 _MONTH = re.compile(r"(\d\d\.(?:0[1-9]|1[0-2]))(?:-|$)")
+_FRAMEWORK_IMAGES = {"nvidia/pytorch": "torch", "nvidia/tensorflow": "tensorflow"}  # of which the table has versions
 _GPUS = {(6, 0): "P100", (7, 0): "V100", (3, 5): "K20", (3, 7): "K80"}  # those that people ask about
 
 Capability = tuple[int, int]
@@ -38,6 +39,7 @@ class Release:
     driver: str | None  # the oldest that it needs
     branches: tuple[str, ...] = ()  # older ones that do on a data centre's GPU
     compute_capability: Capability  # of the oldest GPU
+    framework: str | None = None  # the version of PyTorch or TensorFlow in it, where it was read
     source: str
     uncertain: Mapping[str, str] = field(default_factory=dict)  # figure -> where it comes from instead
 
@@ -169,6 +171,34 @@ def _of_month(image: str, tag: str) -> Release | None:
     return next((each for each in _releases(image, all_months=True) if month and each.release == month), None)
 
 
+def version_of(image: str, tag: str, framework: str) -> tuple[str | None, str | None]:
+    """Return between which versions of *framework* (torch, tensorflow) that of *tag* lies, ends included.
+
+    Both are the same where the version was read. Else it lies between those of the months before and after, since no
+    month went back; None is not known.
+    """
+    month = _month(tag)
+    if month is None or _FRAMEWORK_IMAGES.get(image) != framework:
+        return None, None
+    known = [(row.release, row.framework) for row in _releases(image, all_months=True) if row.framework is not None]
+    before = [version for release, version in known if release <= month]
+    after = [version for release, version in known if release >= month]
+    return (before[-1] if before else None), (after[0] if after else None)
+
+
+def without(image: str, framework: str) -> str | None:
+    """Return in one line why a recipe in *framework* cannot run in *image*; None where it can, or it is not known.
+
+    *framework* is torch, tensorflow or jax; of others nothing is known.
+    """
+    known = {name: row["frameworks"] for name, row in _table()["images"].items()}
+    having = [name for name, frameworks in known.items() if framework in frameworks]
+    if image not in known or image in having or not having:
+        return None
+    options = ", ".join(f"ngc_{name.rpartition('/')[2]}" for name in having)
+    return f"container.image={image} has no {framework}, which the recipe needs: choose container={options}"
+
+
 def _check_cuda(image: str, tag: str, capability: Capability | None, driver: str | None) -> str | None:
     """Return why *tag* of an image outside of the monthly train cannot run, by the version of CUDA that it names."""
     named = next((row["cuda"] for row in _table()["images"][image]["tags"] if row["tag"] == tag), None)
@@ -244,6 +274,7 @@ def _releases(image: str, *, all_months: bool = False) -> Iterator[Release]:
             driver=row.get("driver"),
             branches=tuple(row.get("branches", ())),
             compute_capability=_capability(row["compute_capability"]),
+            framework=row.get(image.rpartition("/")[2]),
             source=row["source"],
             uncertain=row.get("from", {}),
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -27,6 +28,8 @@ from hpcml.paths import is_source_of_hpcml
 
 _FILE = "recipe.toml"
 _PROGRAM = "train.py"
+# What hpcml_train needs of each; as pyproject.toml has it for this machine.
+OLDEST = {"torch": "2.3", "tensorflow": "2.16", "jax": "0.4.30"}
 _OWN = "recipes"  # beside ./conf, where hpcml is typed
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 _GROUPS = ("model", "data", "precision", "strategy", "layout")
@@ -105,6 +108,7 @@ class Recipe:
     measures: bool = False  # a benchmark: it trains nothing, and its numbers are rates
     modules: list[str] = field(default_factory=list)  # that it imports besides its framework
     needs: dict[str, Needs] = field(default_factory=dict)  # by the name of the data
+    oldest: dict[str, str] = field(default_factory=dict)  # framework -> version that it needs, beyond hpcml_train's own
     precisions: list[str] = field(default_factory=list)  # that it computes in; empty: all that train
     refused: dict[str, str] = field(default_factory=dict)  # [framework.]precision or strategy -> why not
     requires: list[Requirement] = field(default_factory=list)  # what one setting asks of another
@@ -123,6 +127,11 @@ class Recipe:
             if option.type.removesuffix("[]") not in _TYPES:
                 raise ConfigError(
                     f"options.{name}.type={option.type!r}: choose {', '.join(_TYPES)}, with [] for a list"
+                )
+        for framework, version in self.oldest.items():
+            if framework not in self.frameworks or not re.fullmatch(r"\d+(\.\d+)*", version):
+                raise ConfigError(
+                    f"oldest.{framework}={version!r}: write a framework of the recipe and a version, '2.6'"
                 )
         for name in self.refused:
             if name not in StrategyName.__members__ and name.rpartition(".")[2] not in PrecisionName.__members__:
@@ -244,6 +253,19 @@ def check(run: Run, recipe: Recipe) -> None:
     if reason := recipe.why_not(run.precision.name, str(model.framework)):
         raise ConfigError(f"precision={run.precision.name.name} is refused by the recipe {recipe.name}: {reason}")
     _check_options(model.options, recipe)
+
+
+def oldest_version(run: Run, recipe: Recipe) -> tuple[str, str] | None:
+    """Return the oldest version of the run's framework that will do, and what asks for it; None where nothing does.
+
+    Asked are hpcml_train, the strategy and the *recipe*; of several the one that asks most.
+    """
+    framework = str(run.model.framework)
+    kind = KINDS[run.strategy.name]
+    asked = [(OLDEST.get(framework), f"model={run.model.name}"), (kind.oldest, f"strategy={run.strategy.name.name}")]
+    asked.append((recipe.oldest.get(framework), f"the recipe {recipe.name}"))
+    known = [(version, why) for version, why in asked if version is not None]
+    return max(known, key=lambda pair: [int(part) for part in pair[0].split(".")], default=None)
 
 
 def check_requirements(run: Run, recipe: Recipe, found_out: Mapping[str, object]) -> None:

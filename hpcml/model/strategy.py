@@ -46,6 +46,7 @@ class Kind:
     processes: Processes
     fewest_devices: int  # over all nodes; without a GPU a process counts as one, or what `strategy.devices` says
     on_gpus: bool = True  # False: it may have no GPU at all
+    oldest: str | None = None  # version of the framework that has what hpcml_train's part for it imports
 
 
 KINDS: Mapping[StrategyName, Kind] = {
@@ -56,8 +57,8 @@ KINDS: Mapping[StrategyName, Kind] = {
         frameworks=("torch", "tensorflow", "numpy"), processes=Processes.one, fewest_devices=1, on_gpus=False
     ),
     StrategyName.ddp: Kind(frameworks=("torch",), processes=Processes.per_device, fewest_devices=2),
-    StrategyName.fsdp: Kind(frameworks=("torch",), processes=Processes.per_device, fewest_devices=2),
-    StrategyName.pipeline: Kind(frameworks=("torch",), processes=Processes.per_device, fewest_devices=2),
+    StrategyName.fsdp: Kind(frameworks=("torch",), processes=Processes.per_device, fewest_devices=2, oldest="2.6"),
+    StrategyName.pipeline: Kind(frameworks=("torch",), processes=Processes.per_device, fewest_devices=2, oldest="2.5"),
     StrategyName.model_parallel: Kind(frameworks=("torch",), processes=Processes.one, fewest_devices=2),
     StrategyName.mirrored: Kind(frameworks=("tensorflow",), processes=Processes.one, fewest_devices=2),
     StrategyName.multi_worker_mirrored: Kind(

@@ -15,8 +15,9 @@ import pytest
 from hpcml.commands.rm import find_unused
 from hpcml.paths import locate
 from hpcml.runs.layout import RunDir
-from tests.cli.command_line import HPCML, Hpcml, said_in_one_line
+from tests.cli.command_line import HPCML, Hpcml, program, said_in_one_line
 from tests.cli.terminal import OnTerminal
+from tests.cli.test_run import SLEEPS, wait_for, wait_until_ended
 from tests.cli.test_wait import submit
 from tests.store.building import Journal, make_run_dir
 
@@ -86,6 +87,54 @@ def test_without_a_yes_nothing_is_removed(hpcml: Hpcml, recorded: list[RunDir]) 
     assert all(run_dir.manifest.exists() for run_dir in recorded)
 
 
+def test_a_run_that_has_not_ended_refuses_all(hpcml: Hpcml, recorded: list[RunDir]) -> None:
+    (uid,) = submit(hpcml, program(SLEEPS))
+    wait_for(hpcml.cwd / "started")
+
+    done = hpcml("rm", UIDS[0], uid, "-y")
+
+    assert done.returncode == 2
+    assert f"run {uid} has not ended (RUNNING): hpcml cancel {uid} ends it; nothing was removed" in done.stderr
+    assert recorded[0].manifest.exists()
+    hpcml("cancel", uid, "-y")
+    wait_until_ended(hpcml, 4)
+    deadline = time.monotonic() + 300
+    while "its agent is still at work" in (done := hpcml("rm", uid, "-y")).stderr and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert (done.returncode, done.stdout) == (0, f"{uid}  removed\n")
+    assert known(hpcml) == UIDS
+
+
+def test_a_run_that_may_be_queued_again_at_this_moment_stays(hpcml: Hpcml) -> None:
+    run_dir = make_run_dir(hpcml.home / "runs", UIDS[0])
+    agent = Journal(run_dir, writer="agent")
+    agent.event("attempt_started")
+    agent.event("attempt_ended", 10.0, state="PREEMPTED", checkpointed=True)
+
+    done = hpcml("rm", UIDS[0], "-y")
+
+    assert done.returncode == 2
+    assert "may be queued again" in done.stderr
+    os.utime(agent.path, (1, 1))
+    assert hpcml("rm", UIDS[0], "-y").returncode == 0
+
+
+def test_folders_that_a_program_made_read_only_go_and_what_links_point_to_stays(
+    hpcml: Hpcml, recorded: list[RunDir], tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "data").write_text("precious")
+    (recorded[0].path / "link").symlink_to(kept)
+    (recorded[0].checkpoints / "step_1").chmod(0o500)
+    recorded[0].checkpoints.chmod(0o500)
+
+    assert hpcml("rm", UIDS[0], "-y").stdout == f"{UIDS[0]}  removed\n"
+
+    assert not recorded[0].path.exists()
+    assert (kept / "data").read_text() == "precious"
+
+
 def test_a_run_whose_directory_is_gone_is_forgotten(hpcml: Hpcml, recorded: list[RunDir]) -> None:
     assert known(hpcml) == UIDS
     shutil.rmtree(recorded[1].path)
@@ -97,6 +146,24 @@ def test_a_run_whose_directory_is_gone_is_forgotten(hpcml: Hpcml, recorded: list
     assert known(hpcml) == [UIDS[0], UIDS[2]]
     shutil.rmtree(recorded[0].path)
     assert hpcml("rm", UIDS[0], "-y").stdout == f"{UIDS[0]}  forgotten\n"
+
+
+def test_runs_that_lie_elsewhere_keep_their_files(hpcml: Hpcml, recorded: list[RunDir], tmp_path: Path) -> None:
+    store = str(tmp_path / "shared.db")
+    hpcml("runs", HPCML_STORE=store)
+    others = {"HPCML_STORE": store, "HPCML_HOME": str(tmp_path / "other")}
+
+    refused = hpcml("rm", UIDS[0], "-y", **others)
+    assert refused.returncode == 2
+    assert "--forget takes it out of the store" in said_in_one_line(refused)
+    assert "nothing to remove" in hpcml("rm", "--gone", "-y", **others).stderr
+
+    assert hpcml("rm", UIDS[0], "--forget", "-y", **others).stdout == f"{UIDS[0]}  forgotten\n"
+    assert recorded[0].manifest.exists()
+    assert hpcml("runs", "--csv", **others).stdout.count(UIDS[0]) == 0
+    mine = hpcml("rm", UIDS[1], "--forget", "-y")
+    assert mine.returncode == 2
+    assert "whose runs are always read: give no --forget" in said_in_one_line(mine)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +231,21 @@ def test_only_code_that_no_run_names_and_nobody_wanted_lately_is_removed(hpcml: 
     assert set((hpcml.home / "code").iterdir()) == copies - {code[first]}
     assert code[second].is_dir()
     assert find_unused(locate(hpcml.environ)) == []
+
+
+def test_code_that_is_wanted_again_stays(hpcml: Hpcml) -> None:
+    (hpcml.cwd / "train.py").write_text("print('again')")
+    subprocess.run(["git", "init", "-q", str(hpcml.cwd)], check=True)
+    (uid,) = submit(hpcml, "workload.command=python train.py")
+    assert hpcml("wait", uid).returncode == 0
+    code = (hpcml.home / "runs" / "default" / uid / "code").readlink()
+    shutil.rmtree(hpcml.home / "runs" / "default" / uid)
+    os.utime(code, (1, 1))
+
+    (again,) = submit(hpcml, "workload.command=python train.py")
+
+    assert hpcml("wait", again).returncode == 0
+    assert time.time() - code.stat().st_mtime < 3600
 
 
 def test_two_at_once_remove_each_run_once_and_leave_nothing(hpcml: Hpcml, recorded: list[RunDir]) -> None:

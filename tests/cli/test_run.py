@@ -116,6 +116,42 @@ def test_a_dry_run_shows_the_command_and_changes_nothing(hpcml: Hpcml) -> None:
     assert list(hpcml.cwd.iterdir()) == []
 
 
+def test_metrics_can_be_picked_from_what_a_program_prints(hpcml: Hpcml) -> None:
+    rule = r'workload.metrics=[{pattern: "epoch (?P<step>[0-9]+) acc=(?P<value>[0-9.]+)", name: accuracy}]'
+
+    done = hpcml("run", program("for i in range(5): print(f'epoch {i} acc={i / 10}')"), rule)
+
+    assert done.returncode == 0, done.stderr
+    (run,) = hpcml.runs()
+    assert run["metrics"]["accuracy"]["n"] == 5
+    assert run["metrics"]["accuracy"]["last"] == 0.4
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["precision=tf32", "precision.numerics=native"], "precision=tf32 is refused"),
+        (["presicion=fp32"], "did you mean precision"),
+        (["data=mnist", "data.path=/no/such/place"], "data.path=/no/such/place does not exist"),
+        (["workload.command=no-such-program --x"], "no program 'no-such-program'"),
+        (["workload.command='unclosed"], "workload.command"),
+        (["workload.command="], "workload.command"),
+        (["+workload.env.NVIDIA_TF32_OVERRIDE=1"], "would undo precision=fp32"),
+        (["workload.cwd=nowhere", "workload.command=true"], "workload.cwd"),
+        (["model.recipe=alchemy"], "model.recipe=alchemy"),
+        (["resources.cpus_per_task=100000"], "resources.cpus_per_task=100000"),
+        (["resources.gpus_per_node=1", "strategy=single", "cluster.gpus_per_node=null"], "gpus_per_node=1"),
+        (["-m", "precision=fp32,tf32", "precision.numerics=native"], "precision=tf32 is refused"),
+    ],
+)
+def test_a_mistake_is_one_line_with_exit_code_2_and_leaves_nothing(hpcml: Hpcml, words: list[str], says: str) -> None:
+    done = hpcml("run", *words, CUDA_VISIBLE_DEVICES="")
+
+    assert done.returncode == 2
+    assert says in said_in_one_line(done)
+    assert not hpcml.home.exists()
+
+
 def test_a_machine_without_the_scheduler_is_said_before_anything_is_written(hpcml: Hpcml, tmp_path: Path) -> None:
     done = hpcml("run", "+cluster=salomon", "resources.account=DD-1-1", PATH=str(tmp_path))
 
@@ -158,12 +194,44 @@ def test_a_store_that_cannot_be_used_is_said_before_anything_runs(hpcml: Hpcml, 
     assert not (hpcml.cwd / "ran").exists()
 
 
+CPP_ENDS = b"terminate called after throwing an instance of 'A'\n  what():  b\n"
+
+
 @pytest.mark.parametrize(
     ("code", "state", "exit_code", "reason"),
     [
+        ("raise SystemExit(3)", "FAILED", 3, "exit status 3"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "FAILED", None, "killed by SIGKILL"),
+        (
+            "import sys; print('x' * 100_000_000); sys.exit(1)",
+            "FAILED",
+            1,
+            f"exit status 1; last line: {'x' * 237}...",
+        ),
         ("print('No file x.dat\\n'); raise SystemExit(2)", "FAILED", 2, "exit status 2; last line: No file x.dat"),
+        (
+            "import sys; print('loss 1'); print('No file x.dat', file=sys.stderr); sys.exit(2)",
+            "FAILED",
+            2,
+            "exit status 2; last line: No file x.dat",
+        ),
+        (
+            f"import os; os.write(2, {CPP_ENDS!r}); os.abort()",
+            "FAILED",
+            None,
+            "killed by SIGABRT; last exception: A: b",
+        ),
         ("raise KeyError('a')", "FAILED", 1, "exit status 1; last exception: KeyError: 'a'"),
+        (
+            "__import__('x' * 300)",  # too long for a file
+            "FAILED",
+            1,
+            (
+                f"this Python does not find {'x' * 300}: activate the environment that has it before hpcml run (if it "
+                "is a module of yours: workload.env.PYTHONPATH=FOLDER says in which folder it is, hpcml run -n what is "
+                "copied)"
+            ),
+        ),
     ],
 )
 def test_a_program_that_fails_is_told_as_it_failed(
@@ -175,6 +243,12 @@ def test_a_program_that_fails_is_told_as_it_failed(
     assert f"{state}: {reason}" in done.stderr
     (run,) = hpcml.runs()
     assert (run["state"], run["exit_code"], run["reason"]) == (state, exit_code, reason)
+
+
+def test_the_last_words_of_a_program_that_prints_errors_on_standard_output_are_shown(hpcml: Hpcml) -> None:
+    done = hpcml("run", program("print('reading\\nNo file x.dat'); raise SystemExit(2)"))
+
+    assert done.stderr.splitlines()[-2:] == ["    reading", "    No file x.dat"]
 
 
 def test_the_last_words_of_a_failure_are_shown(hpcml: Hpcml) -> None:
@@ -197,6 +271,19 @@ def test_runs_that_fail_alike_are_told_of_once(hpcml: Hpcml) -> None:
     ]
     assert told[2].startswith("hpcml: 2 more as ")
     assert len(told) == 3
+
+
+def test_runs_that_fail_alike_but_for_their_own_numbers_are_told_of_once(hpcml: Hpcml) -> None:
+    says = "import sys; s = int(sys.argv[2]); print(f'failed with seed {s} at step {s * 7 + 1}'); sys.exit(1 + s // 2)"
+
+    done = hpcml("run", "-m", "--", sys.executable, "-c", says, "--s", "0..2")
+
+    told = [line.partition(" FAILED")[2].partition(";")[0] for line in done.stderr.splitlines() if " FAILED" in line]
+    assert [line.partition(":")[0 if "same" in line else 2] for line in told] == [
+        " exit status 1",
+        " exit status 2",
+        " with the same words",
+    ]
 
 
 def test_a_program_that_goes_on_behind_its_end_is_told_of(hpcml: Hpcml) -> None:

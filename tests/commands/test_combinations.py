@@ -44,6 +44,8 @@ V100S = Machine(
         for at in range(4)
     ],
 )
+GPUS = (None, 0, 1, 2, 4)  # resources.gpus_per_node; None: as the profile says
+PROCESSES = (None, 2)
 Choice = Mapping[str, Run]
 
 
@@ -210,6 +212,34 @@ def test_every_two_options_are_planned_or_refused_by_a_setting(options: Options)
     assert {chosen.layout for chosen in planned} == set(options.layouts)
     assert {chosen.cluster for chosen in planned} == set(options.clusters)
     assert {chosen.data for chosen in planned} >= {None, *options.data} - {"custom"}
+
+
+def test_every_strategy_is_good_for_some_model(options: Options) -> None:
+    unused = set(options.strategies)
+    for model, strategy, gpus, processes in product(options.models, options.strategies, GPUS, PROCESSES):
+        chosen = Chosen(model=model, precision="fp32", strategy=strategy, gpus=gpus, processes=processes, machine=V100S)
+        if strategy in unused and is_planned(options, chosen):
+            unused.remove(strategy)
+
+    frameworks = {run.model.framework for run in options.models.values()}
+    assert not {name for name in unused if set(KINDS[StrategyName[name]].frameworks) & frameworks}
+
+
+@settings(deadline=None, max_examples=times(50, 400), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(draw=st.data())
+def test_any_combination_is_planned_or_refused_by_a_setting(options: Options, draw: st.DataObject) -> None:
+    chosen = Chosen(
+        model=draw.draw(st.sampled_from(sorted(options.models))),
+        precision=draw.draw(st.sampled_from(sorted(options.precisions))),
+        strategy=draw.draw(st.sampled_from(sorted(options.strategies))),
+        layout=draw.draw(st.sampled_from(sorted(options.layouts))),
+        cluster=draw.draw(st.sampled_from(sorted(options.clusters))),
+        data=draw.draw(st.sampled_from([None, *sorted(options.data)])),
+        gpus=draw.draw(st.sampled_from(GPUS)),
+        processes=draw.draw(st.sampled_from(PROCESSES)),
+        machine=draw.draw(st.sampled_from([LAPTOP, V100S])),
+    )
+    is_planned(options, chosen)
 
 
 def some_of(**choices: Sequence[object]) -> st.SearchStrategy[dict[str, object]]:

@@ -36,6 +36,7 @@ def plan_without(folder: Path, *words: str, absent: str) -> list[Planned]:
     ("words", "line"),
     [
         (['tags=[paper,""]'], "'' is no tag: give 200 printable characters at most, no blanks at its ends"),
+        (['tags=["draft "]'], "'draft ' is no tag"),
         (["training.accumulate=5"], "training.accumulate=5 does not divide the 64 samples of each share"),
         (
             ["strategy=ddp", *TWO_PROCESSES, "training.batch_size=63"],
@@ -45,7 +46,23 @@ def plan_without(folder: Path, *words: str, absent: str) -> list[Planned]:
             ["model=lu", "model.options.factorisation=library", "precision=bf16"],
             "precision=bf16 with model.options.factorisation=library must be fp64 or fp32: LAPACK has no other",
         ),
+        (
+            ["model=gemm", "strategy=cpu_threads", "resources.cpus_per_task=2", "strategy.inter_op_threads=2"],
+            "strategy.inter_op_threads=2 must be at most 1: each operation needs the one before it",
+        ),
         (["model.framework=tensorflow", "precision=fp64"], "layout=nchw with model.framework=tensorflow"),
+        (
+            ["model=transformer_tiny", "model.options.heads=5"],
+            "model.options.width=128 with model.options.heads=5 must",
+        ),
+        (
+            ["model=transformer_tiny", "model.options.kind=encoder_decoder", "model.options.layers=3"],
+            "model.options.la",
+        ),
+        (
+            ["model=transformer_base", "strategy=model_parallel", "strategy.devices=2"],
+            "model.options.kind=encoder_decoder with strategy=model_parallel must be decoder or encoder: all decoders",
+        ),
         (
             ["model=transformer_tiny", "strategy=model_parallel", "strategy.devices=5"],
             "stages=5 with model.options.lay",
@@ -55,6 +72,18 @@ def plan_without(folder: Path, *words: str, absent: str) -> list[Planned]:
             "stages=3 with model=mnist_mlp must be at most 2: ",
         ),
         (
+            ["model=staleness", "model.options.workers=3"],
+            "training.batch_size=64 with model.options.workers=3 must be a",
+        ),
+        (["model=staleness", "training.accumulate=2"], "training.accumulate=2 must be 1: simulated workers"),
+        (["model=staleness", "training.compile=true"], "training.compile=true must be false: simulated workers"),
+        (
+            ["model=unet", "model.options.image_size=50"],
+            "model.options.image_size=50 with data=shapes must be a multiple",
+        ),
+        (["model=unet", "model.options.width=6"], "model.options.width=6 must be a multiple of 4: GroupNorm"),
+        (["model=unet", "model.options.classes=3"], "model.options.classes=3 with data=shapes must be at least 4"),
+        (
             ["model=resnet18", "model.options.image_size=32", "training.batch_size=4", "training.accumulate=4"],
             "part_size=1 with model.options.image_size=32 must be at least 2: one picture of 32 pixels",
         ),
@@ -62,7 +91,9 @@ def plan_without(folder: Path, *words: str, absent: str) -> list[Planned]:
             ["model=inference", "model.options.provider=cuda"],
             "device=cpu with model.options.provider=cuda must be cuda",
         ),
+        (["model.name=mine"], "model=mine must be mnist_cnn or mnist_mlp"),
         (["data={name: mnist}"], "data=mnist needs data.path: a file or a folder"),
+        (["data=mnist", "data.path=hollow"], "data.path={folder}/hollow is empty: data=mnist is read from it"),
         (
             ["model=lstm", "data=text", "data.path=hollow"],
             "data.path={folder}/hollow is a folder: data=text is read from a f",

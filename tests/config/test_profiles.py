@@ -218,6 +218,15 @@ def test_a_written_profile_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert get_profile("mine", tmp_path) == Profile(cluster=FOUND, resources=ASKED, path=path)
 
 
+def test_a_written_profile_composes(tmp_path: Path) -> None:
+    write_profile(FOUND, ASKED, tmp_path / "conf" / "cluster", head=["Mine."])
+
+    (point,) = compose_from_cli(["+cluster=mine"], project=tmp_path)
+
+    assert point.run.cluster == FOUND
+    assert point.run.resources.walltime == "01:00:00"
+
+
 def test_what_nobody_told_stands_in_the_file_as_a_comment() -> None:
     text = profile_text(FOUND, ASKED, head=["Mine."])
 
@@ -301,6 +310,23 @@ def test_a_profile_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> N
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cluster=atlantis is not known: choose anselm, archer2_gpu, aspire2a"):
         get_profile("atlantis", tmp_path)
+
+
+def test_a_profile_built_on_another_is_listed_by_the_word_to_type(tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / "cluster"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - karolina\nresources:\n  partition: qgpu_exp\n"
+    )
+
+    found = {profile.cluster.name: profile.resources.partition for profile in list_profiles(tmp_path)}
+
+    assert (found["mine"], found["karolina"]) == ("qgpu_exp", "qgpu")
+
+
+def test_where_nodes_have_another_name_on_the_fast_network_the_profile_says_its_ending(tmp_path: Path) -> None:
+    assert get_profile("juwels_booster", tmp_path).cluster.rendezvous_suffix == "i"
+    assert get_profile("karolina", tmp_path).cluster.rendezvous_suffix == ""
 
 
 def test_groups_within_a_group_are_written_and_read_back(tmp_path: Path) -> None:
@@ -396,6 +422,15 @@ def test_a_line_of_accounts_without_an_account_is_refused_and_charges_nobody(
     remedy = "write an account, which is one word, or take the line out"
     with pytest.raises(ConfigError, match=f"^{re.escape(f'{file}: {says}: {remedy}')}$"):
         read_preferences(file)
+
+
+def test_an_account_that_is_a_number_is_its_text(tmp_path: Path) -> None:
+    file = tmp_path / "hpcml.yaml"
+    file.write_text("account: 4711\naccounts: {karolina: OPEN-1-2}\n")
+
+    known = read_preferences(file)
+
+    assert (known.account, known.account_for("karolina")) == ("4711", "OPEN-1-2")
 
 
 def test_what_stands_where_an_option_is_looked_for_and_is_no_file_of_options_is_named(tmp_path: Path) -> None:

@@ -39,16 +39,23 @@ def test_without_a_sweep_the_words_are_exactly_those_that_were_typed(words: list
     ("line", "template", "sweeps"),
     [
         ("python m.py --lr 0.5,1.0 --epochs 3", "--lr {lr} --epochs 3", {"lr": ("0.5", "1.0")}),
+        ("python m.py args.rate=1,2", "args.rate={rate}", {"rate": ("1", "2")}),
+        ("python m.py --args.rate 1,2", "--args.rate {rate}", {"rate": ("1", "2")}),
         ("python m.py --lr=0.5,1.0 -b 8,16", "--lr={lr} -b {b}", {"lr": ("0.5", "1.0"), "b": ("8", "16")}),
         ("python m.py --n '{1..3}'", "--n {n}", {"n": ("1", "2", "3")}),
+        ("python m.py --n 1..3", "--n {n}", {"n": ("1", "2", "3")}),
         ("python m.py --n 0..100..50,7", "--n {n}", {"n": ("0", "50", "100", "7")}),
+        ("python m.py --n=2..-2..2", "--n={n}", {"n": ("2", "0", "-2")}),
         ("python m.py lr=1,2 +model.x=3,4", "lr={lr} +model.x={model.x}", {"lr": ("1", "2"), "model.x": ("3", "4")}),
         (
             "python m.py --g=a.lr=1,2 -o b.x=3,4",
             "--g=a.lr={a.lr} -o b.x={b.x}",
             {"a.lr": ("1", "2"), "b.x": ("3", "4")},
         ),
+        ("python m.py --url=http://a?x=1,http://b?x=2", "--url={url}", {"url": ("http://a?x=1", "http://b?x=2")}),
+        ("python m.py --learning-rate 1,2", "--learning-rate {learning-rate}", {"learning-rate": ("1", "2")}),
         ("python m.py --betas '[0.9,0.99],[0.8,0.9]'", "--betas {betas}", {"betas": ("[0.9,0.99]", "[0.8,0.9]")}),
+        ("python m.py --names '\"a,b\",c'", "--names {names}", {"names": ('"a,b"', "c")}),
     ],
 )
 def test_a_list_behind_a_flag_is_a_sweep_by_the_name_of_the_flag(
@@ -76,13 +83,24 @@ def test_a_list_that_is_no_axis_is_passed_as_it_is_and_said_with_what_sweeps_it(
     ("line", "settings"),
     [
         ("python m.py --lr 0.1 --bs=8 -b 3 -k4 wd=1 +opt.name=x", {"lr": "0.1", "bs": "8", "b": "3"}),
+        ("python -u -W ignore m.py wd=1 +opt.name=x", {"wd": "1", "opt.name": "x"}),
         ("python m.py --amp --no-bn -v data.csv", {"amp": "--amp", "bn": "--no-bn", "v": "data.csv"}),
         ("python m.py --x -5 --y -1e-3", {"x": "-5", "y": "-1e-3"}),
         ("python m.py a.txt 7 --ids 30 60 90", {}),  # numbers in a row are a list
+        ("python m.py --lr 0.1 a.txt", {"lr": "0.1"}),
         ("python m.py --x 1 --x 2 --y 3", {"y": "3"}),
+        ("python m.py --x '' --y=", {}),
         ("python m.py --api-key sesame --token=sesame --t sk-0123456789abcdefghij0123", {}),
+        ("python m.py --out run_{seed} --precision 16", {"precision": "16"}),
+        ("python m.py --out {precision} --precision 16", {}),
+        ("torchrun --nproc_per_node 4 m.py --lr 1", {"lr": "1"}),
         ("python -m torch.distributed.run --nnodes 1 m.py --lr 1", {"lr": "1"}),
+        ("python -m pkg.train --conf x.py --lr 1", {"conf": "x.py", "lr": "1"}),
+        ("srun --exclusive -n 4 ./train --lr 1", {"lr": "1"}),
         ("mpirun -np 4 -H a,b python m.py -H 1", {"H": "1"}),
+        ("bash -c 'train --lr $1' --lr 1", {"lr": "1"}),
+        ("./train --conf x.py --lr 1", {"conf": "x.py", "lr": "1"}),
+        ("uv run m.py --lr 1", {"lr": "1"}),
     ],
 )
 def test_what_is_typed_for_the_program_is_recorded_as_its_settings(line: str, settings: dict[str, str]) -> None:
@@ -97,8 +115,13 @@ def test_what_is_typed_for_the_program_is_recorded_as_its_settings(line: str, se
     ("line", "seed", "settings"),
     [
         ("--lr 1 --seed 3", 3, {"lr": "1"}),
+        ("--lr 1 --random-state=3", 3, {"lr": "1"}),
         ("--data.seed 1 --seed 3", 3, {"data.seed": "1"}),
+        ("--data.seed 1 --model.seed 3", 0, {"data.seed": "1", "model.seed": "3"}),
         ("--seed none", 0, {}),
+        ("--seed 007", 0, {}),
+        ("--seed 4294967296", 0, {}),
+        ("--data_seed 3", 0, {"data_seed": "3"}),
         ("--seed {seed} --data.seed 3", 0, {"data.seed": "3"}),
     ],
 )
@@ -125,8 +148,13 @@ def test_a_run_of_a_loop_is_the_same_as_that_of_a_sweep(tmp_path: Path) -> None:
     [
         (r"--betas '0.9\,0.999'", ["--betas", "0.9,0.999"]),
         ("--betas [0.9,0.999]", ["--betas", "[0.9,0.999]"]),
+        ("--betas '(0.9,0.999)'", ["--betas", "(0.9,0.999)"]),
         ("""--json '{"a":1,"b":2}'""", ["--json", '{"a":1,"b":2}']),
+        ("""--path 'C:\\dir\\x'""", ["--path", "C:\\dir\\x"]),
+        ("--ckpt '{epoch}-{val_loss}'", ["--ckpt", "{epoch}-{val_loss}"]),
+        ("--version 1.2..3", ["--version", "1.2..3"]),
         ("-- --lr", ["--", "--lr"]),
+        ("''", [""]),
     ],
 )
 def test_a_comma_that_is_meant_stays(line: str, reaches: list[str]) -> None:
@@ -191,8 +219,16 @@ def test_a_swept_seed_is_the_seed_of_the_run(tmp_path: Path) -> None:
     "flag",
     [
         "--seed_everything 0..2",
+        "--system.seed=0..2",
         "--random-state 0..2",
+        "+trainer.seed=0..2",
+        "RNG_SEED=0..2",
+        "--numpy-rand-seed 0..2",
+        "--torch_seed=0..2",
         "--gin_bindings=train.seed=0..2",
+        "--randomseed 0..2",
+        "--manualSeed 0..2",
+        "--randomState=0..2",
     ],
 )
 def test_a_swept_seed_is_the_seed_of_the_run_whatever_the_program_calls_it(flag: str, tmp_path: Path) -> None:
@@ -212,7 +248,12 @@ def test_a_swept_seed_is_the_seed_of_the_run_whatever_the_program_calls_it(flag:
     [
         ("--data.seed 1,2 --seed 3,4", [], {"data.seed": ("1", "2")}),
         ("--data.seed 1,2 --model.seed 3,4", [], {"data.seed": ("1", "2"), "model.seed": ("3", "4")}),
+        ("--data.seed 1,2", ["seed=3,4"], {"data.seed": ("1", "2")}),
         ("--data.seed 1,2 --seed {seed}", ["seed=3,4"], {"data.seed": ("1", "2")}),
+        ("--random_state 1,None", [], {"random_state": ("1", "None")}),
+        ("--seed_frames 1,2", [], {"seed_frames": ("1", "2")}),
+        ("--data_seed 1,2", [], {"data_seed": ("1", "2")}),
+        ("--num-seeds 1,2", [], {"num-seeds": ("1", "2")}),
     ],
 )
 def test_another_seed_than_that_of_the_run_is_a_setting(
@@ -247,12 +288,18 @@ def test_words_behind_the_dashes_are_never_read_by_hydra(tmp_path: Path) -> None
         ("", "", "nothing stands behind --"),
         ("python m.py", "workload.command=x", "leave one of them out"),
         ("python m.py --lr 0.1,", "-m", r"a comma that is meant is written \\,"),
+        ("python m.py --lr 0.1, 0.5", "-m", "values stand without blanks between them"),
         ("python m.py --lr 1,2 --lr 3,4", "-m", r"lr is swept twice: write args.lr=3,4 in front of the --"),
+        ("python m.py --lr 1,2", "-m args.lr=3,4", "no word behind -- has {lr}|swept twice"),
         ("python m.py --x 1", "args.lr=3", "no word behind -- has {lr}"),
+        ("python m.py --seed a,b", "-m", "a seed is a whole number"),
         ("python m.py --seed 1,2", "-m seed=3,4", "write --seed {seed} behind the --"),
         ("python m.py --seed 3", "seed=5", "seed=5 and --seed 3: write --seed {seed} behind the --"),
         ("python m.py --lr 1e-3,0.1,0.001", "-m", "lr has 1e-3 twice"),
+        ("python m.py --layers 64,64", "-m", r"layers has 64 twice, .* is written '64\\,64', in quotes"),
+        ("python m.py --seed=0..2,1", "-m", "seed has 1 twice"),
         ("python m.py --n 1..9999999999", "-m", "100,000 at once are allowed"),
+        ("python m.py --n 1..1000 --m 1..1000", "-m", "the words behind -- would make 1,000,000 runs"),
     ],
 )
 def test_words_that_cannot_be_meant_are_refused_with_what_to_write(

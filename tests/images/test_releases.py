@@ -7,7 +7,7 @@ import yaml
 from hpcml.config.profiles import list_profiles
 from hpcml.errors import ConfigError
 from hpcml.images import releases
-from hpcml.images.releases import check, newest, reliance, served_branches
+from hpcml.images.releases import check, newest, reliance, served_branches, version_of
 
 PYTORCH, TENSORFLOW, TENSORRT = "nvidia/pytorch", "nvidia/tensorflow", "nvidia/tensorrt"
 P100, V100, T4, A100, H100 = (6, 0), (7, 0), (7, 5), (8, 0), (9, 0)
@@ -71,6 +71,24 @@ def test_what_relies_on_compatibility_says_so_and_with_which_drivers() -> None:
     assert "24.12-py3 is for driver 560.35.05 and newer; 535.183.01 runs it by CUDA's forward compatibility" in said
     assert served_branches(PYTORCH, "24.12-py3") == ("470.57", "525.85", "535.86")
     assert served_branches(PYTORCH, "25.06-py3") == served_branches("me/pytorch", "24.12-py3") == ()
+
+
+@pytest.mark.parametrize(
+    ("image", "tag", "framework", "bounds"),
+    [
+        (PYTORCH, "24.04-py3", "torch", ("2.3.0a0+6ddf5cf85e", "2.3.0a0+6ddf5cf85e")),
+        (PYTORCH, "24.05-py3", "torch", ("2.3.0a0+6ddf5cf85e", "2.4.0a0+f70bd71a48")),  # nobody read that month
+        (PYTORCH, "26.09-py3", "torch", ("2.11.0a0+a6c236b9fd1", None)),
+        (PYTORCH, "19.11-py3", "torch", (None, "1.12.0a0+8a1a93a9")),
+        (PYTORCH, "my-own", "torch", (None, None)),
+        (TENSORFLOW, "24.12-tf2-py3", "tensorflow", ("1.13.0-rc0", "2.17")),
+        ("nvidia/jax", "26.06-py3", "jax", (None, None)),
+    ],
+)
+def test_the_version_of_a_framework_lies_between_those_that_were_read(
+    image: str, tag: str, framework: str, bounds: tuple[str | None, str | None]
+) -> None:
+    assert version_of(image, tag, framework) == bounds
 
 
 def test_a_site_may_allow_no_newer_one() -> None:
@@ -202,3 +220,5 @@ def test_the_table_is_in_order_names_its_sources_and_repeats_nothing() -> None:
 
 def test_a_figure_that_was_not_read_is_marked() -> None:
     assert newest(PYTORCH, None, "470.42.01").uncertain == {"compute_capability": "inferred"}
+    assert newest(PYTORCH, A100, None).uncertain == {"pytorch": "jetson"}
+    assert newest(PYTORCH, V100, None).framework == "2.6.0a0+df5bbc09d1"

@@ -21,7 +21,7 @@ from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import not_done_since
 from hpcml.commands.submit import packs
 from hpcml.commands.submit.backends import Machine, look_around
-from hpcml.commands.submit.containers import check_binds, fitted, lacks_fuse
+from hpcml.commands.submit.containers import check_binds, check_framework, fitted, lacks_fuse
 from hpcml.commands.submit.plan import Planned, Software, absent_paths, build_plan
 from hpcml.commands.submit.program import check_startable, start_of
 from hpcml.commands.submit.strategy import processes_per_node
@@ -171,6 +171,8 @@ def _plan(point: Composed, machine: Machine, software: Software, is_here: Callab
     plan = build_plan(run, device, software.inside if is_inside else software, cpus_per_task=cpus)
     if is_inside:
         check_binds(plan, run)
+    if run.container.kind is ContainerKind.build and run.workload.command is None:
+        check_framework(run, Path(plan.argv[1]), software.cwd)
     return Planned(run=run, plan=plan, overrides=point.overrides, user_config=point.user_config, call=point.call)
 
 

@@ -1,4 +1,7 @@
-"""Checks that a run fits its container, and the run's plan rewritten to start inside of it."""
+"""Checks that a run fits its container, and the run's plan rewritten to start inside of it.
+
+Which version of a framework is in an image NVIDIA's own tables say (images/releases); else it is left to the program.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpcml.errors import ConfigError
+from packaging.version import Version
+
+from hpcml.errors import ConfigError, require
 from hpcml.images import releases
 from hpcml.images.command import PASSED_ON, gpu_for
 from hpcml.images.definition import reference_of
@@ -18,6 +23,7 @@ from hpcml.model.cluster import Cluster, SchedulerName
 from hpcml.model.container import Bind, Container, ContainerGpu, ContainerKind
 from hpcml.model.hardware import is_for_data_centres
 from hpcml.model.precision import environment
+from hpcml.model.recipe import oldest_version, read_recipe
 from hpcml.model.run import Observe, Run
 from hpcml.paths import home_of_user
 from hpcml.runs.layout import RunDir
@@ -243,3 +249,33 @@ def _seen(paths: Iterable[Path], *, read_only: bool) -> Iterator[Bind]:
         for name in dict.fromkeys((os.path.realpath(path), str(path))):
             if name != os.sep:
                 yield Bind(source=name, destination=name, read_only=read_only)
+
+
+# The framework in the image.
+
+
+def check_framework(run: Run, script: Path, project: Path) -> None:
+    """Raise `ConfigError` where a release of NVIDIA's is known to lack the recipe's framework, or has it too old.
+
+    *script* is the recipe's program. What the user adds to an image may bring the framework: packages of its name,
+    files of requirements, lines of shell, or a definition in *project*.
+    """
+    container, framework = run.container, str(run.model.framework)
+    may_bring = any(word.startswith((framework, "-")) for word in container.pip) or container.post
+    if may_bring or (project / "containers" / f"{container.name}.def").is_file():
+        return
+    image, tag = container.image, container.tag
+    if wrong := releases.without(image or "", framework):
+        raise ConfigError(wrong)
+    if image is not None and tag is not None:
+        lowest, highest = releases.version_of(image, tag, framework)
+        asked = oldest_version(run, read_recipe(script.parent))
+        if asked is None or highest is None:
+            return
+        oldest, why = asked
+        require(
+            Version(Version(highest).base_version) >= Version(oldest),
+            f"{why} needs {framework} {oldest} or newer, and {image}:{tag} has {framework} {highest}"
+            f"{' or older' if lowest != highest else ''}: choose a newer container.tag, or container.pip=[{framework}] "
+            "with a version",
+        )
