@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE",
     help="A value for an ARG of the Dockerfile, or for {{ NAME }} of the definition; may be repeated.",
 )
-@click.option("--sandbox", metavar="DIR", help="Build it unpacked into the new folder DIR, to develop in.")
 @click.option("--no-wait", is_flag=True, help="If somebody builds it already, say so and end.")
 @click.option("--json", "is_json", is_flag=True, help="Print what is recorded of the image.")
 def build(  # noqa: PLR0913 - one for each option
@@ -51,7 +49,6 @@ def build(  # noqa: PLR0913 - one for each option
     context: str | None,
     target: str | None,
     build_args: tuple[str, ...],
-    sandbox: str | None,
     no_wait: bool,
     is_json: bool,
 ) -> None:
@@ -78,9 +75,6 @@ def build(  # noqa: PLR0913 - one for each option
             _show(planned)
         return
     asked_for = images.want_all(runs, os.environ, Path.cwd())
-    if sandbox is not None:
-        _build_sandbox(asked_for, Path(sandbox).absolute())
-        return
     for wanted in asked_for:
         _remark(wanted)
         with display(wanted.definition.base) as on_progress:
@@ -112,24 +106,6 @@ def _text(value: str) -> str:
     from hpcml.config.command_line import in_quotes
 
     return in_quotes(value.replace("${", "\\${"))
-
-
-def _build_sandbox(asked_for: Sequence[WantedImage], target: Path) -> None:
-    from hpcml.commands import images
-    from hpcml.config.command_line import for_shell
-    from hpcml.errors import ConfigError
-
-    if len(asked_for) != 1:
-        raise ConfigError(f"--sandbox={target} is one folder, and {len(asked_for)} images are asked for")
-    (wanted,) = asked_for
-    _remark(wanted)
-    with display(wanted.definition.base) as on_progress:
-        images.build_sandbox(wanted, target, os.environ, on_progress=on_progress)
-    say(f"unpacked {wanted.definition.base}  {target}")
-    path = for_shell("container.path", str(target))
-    say(f"change it:  apptainer shell --writable {shlex.quote(str(target))}", err=True)
-    say(f"run in it:  hpcml run +container=sandbox {path} ...", err=True)
-    say(f"keep it:    hpcml build +container=local {path}", err=True)
 
 
 def _remark(wanted: WantedImage | UnresolvedImage) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -72,14 +72,9 @@ def export(
     target = _target(wish, exporter, environ)
     with opened(places) as store:
         collect(store, places)
-        records = select(store, selection, refusal="no run matches: nothing was exported")
+        records = _with_last_values(store, select(store, selection, refusal="no run matches: nothing was exported"))
         zeros = clock_zeros(store, [record.uid for record in records])
-        runs = Export(
-            records=records,
-            t_zero=zeros,
-            runs=_whole_runs(store, records, zeros),
-            not_finite=_not_finite(store, records),
-        )
+        runs = Export(records=records, t_zero=zeros, runs=_whole_runs(store, records, zeros))
         if exporter is None:
             with _alone(places):
                 return _to_mlflow(runs, target, wish)
@@ -164,19 +159,19 @@ def _alone(places: Places) -> Iterator[None]:
         yield
 
 
-def _not_finite(store: Database, records: Sequence[RunRecord]) -> dict[tuple[str, str], float]:
-    """Return the last values that are not finite, of which the summaries only say that they are not."""
+def _with_last_values(store: Database, records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return *records* with last values that are not finite as they were; the store only says that they are not."""
     having: dict[str, list[str]] = {}
     for record in records:
         for metric, summary in record.metrics.items():
             if summary.last is None and summary.n_nonfinite:
                 having.setdefault(metric, []).append(record.uid)
-    return {
-        (uid, metric): curve[-1].value
-        for metric, uids in having.items()
-        for uid, curve in query.curves(store, uids, metric, is_timed=False).items()
-        if curve
-    }
+    known = {record.uid: dict(record.metrics) for record in records}
+    for metric, uids in having.items():
+        for uid, curve in query.curves(store, uids, metric, is_timed=False).items():
+            if curve:
+                known[uid][metric] = replace(known[uid][metric], last=curve[-1].value)
+    return [replace(record, metrics=known[record.uid]) for record in records]
 
 
 def _whole_runs(store: Database, records: Sequence[RunRecord], zeros: Mapping[str, float]) -> Iterator[WholeRun]:

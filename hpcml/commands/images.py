@@ -211,22 +211,6 @@ def build(
     return record
 
 
-def build_sandbox(
-    wanted: WantedImage, target: Path, environ: Mapping[str, str], *, on_progress: builder.OnProgress
-) -> None:
-    """Build the image unpacked into the new folder *target*, which is the user's own; raises as `build` does."""
-    runtime = find_builder(environ, wanted.container.runtime, module=wanted.cluster.container_module)
-    builder.build_sandbox(
-        wanted.definition,
-        target,
-        wanted.cache,
-        runtime=runtime,
-        environ=environ,
-        processors=packing_for(wanted.container, wanted.cluster, environ).processors,
-        on_progress=on_progress,
-    )
-
-
 def packing_for(container: Container, cluster: Cluster, environ: Mapping[str, str]) -> Packing:
     """Return how an image is packed on this machine: on a login node, which others use too, with few processors."""
     is_login_node = cluster.scheduler is not SchedulerName.local

@@ -19,8 +19,7 @@ from hpcml.commands.collect import claim, collect, opened
 from hpcml.errors import HpcmlError
 from hpcml.interop import mlflow_import
 from hpcml.interop.mlflow_client import folder_of
-from hpcml.interop.mlflow_import import Imported, journal_text
-from hpcml.interop.mlflow_run import Unreadable, runs_in
+from hpcml.interop.mlflow_import import Imported, Unreadable, journal_text, runs_in
 from hpcml.interop.output import copy_file, is_inside
 from hpcml.paths import Places
 from hpcml.runs.atomic import write_text

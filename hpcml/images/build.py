@@ -15,20 +15,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
 from hpcml.errors import ImageError
-from hpcml.images.cache import Cache, dead_workplaces, remove_tree, scratch_name, sha256_of
+from hpcml.images.cache import Cache, remove_tree, scratch_name, sha256_of
 from hpcml.images.definition import require_unchanged
 from hpcml.images.failures import IMAGES, NOISE, explain, explain_os, more_room, with_log
 from hpcml.images.guard import await_end, guarded
 from hpcml.images.key import Definition
 from hpcml.images.logins import login_for
-from hpcml.images.packing import Packing, compression_of, decide
+from hpcml.images.packing import Packing, decide
 from hpcml.images.runtime import (
     Runtime,
     build_command,
@@ -124,54 +124,14 @@ def build(
         )
         with work.prepared():
             decided = decide(packing, runtime, environ)
-            image = work.make(
-                "image.sif", decided.options, on_progress, first_words=f"hpcml: {runtime}, {decided.note}"
-            )
+            image = work.make(decided.options, on_progress, first_words=f"hpcml: {runtime}, {decided.note}")
             record = _describe(definition, image, runtime, environ, time.monotonic() - began)
+            record = replace(record, compression=decided.compression)
             if not held.is_ours:
                 raise ImageError(
                     f"image {definition.key[:12]}: another builder took us for dead (did this host sleep?): build again"
                 )
             return cache.adopt(image, record, work.log)
-
-
-def build_sandbox(
-    definition: Definition,
-    target: Path,
-    cache: Cache,
-    *,
-    runtime: Runtime,
-    environ: Mapping[str, str],
-    processors: int | None = None,
-    on_progress: OnProgress = lambda _: None,
-) -> None:
-    """Build *definition* unpacked, in a folder that may be written to: *target*, which is there only when it is whole.
-
-    The folder is no part of *cache*, of which only the downloaded layers are used. Raises `ImageError` where *target*
-    is there already, and as `build` does. The user may remove all of it.
-    """
-    if target.exists() or target.is_symlink():
-        raise ImageError(f"--sandbox={target} is there already: choose another folder, or remove it")
-    if not os.access(target.parent, os.W_OK):
-        raise ImageError(f"--sandbox={target}: {target.parent} is not there, or you may not write into it")
-    place = {target.absolute().parent: "--sandbox"}
-    _check_place(cache)
-    with _signals_clean_up():
-        _clear(dead_workplaces(target), on_progress)
-        _check_room(definition, place)
-        work = _Work(
-            definition=definition,
-            cache=cache,
-            runtime=runtime,
-            environ=environ,
-            processors=processors,
-            folder=target.with_name(f".{target.name}.{scratch_name(definition.key)}"),
-            written={**place, cache.root: IMAGES, **chosen_places(environ)},
-        )
-        with work.prepared():
-            options = ("--sandbox", "--fix-perms")
-            first_words = f"hpcml: {runtime}, unpacked into {target}"
-            work.make("image", options, on_progress, first_words=first_words).rename(target)
 
 
 def _clear(left: Iterable[Path], on_progress: OnProgress) -> None:
@@ -259,10 +219,10 @@ class _Work:
             remove_tree(self.scratch)
             remove_tree(self.folder)
 
-    def make(self, name: str, options: Sequence[str], on_progress: OnProgress, *, first_words: str) -> Path:
-        """Let the runtime build *name* in our folder, with *options*; raise `ImageError` where it does not."""
+    def make(self, options: Sequence[str], on_progress: OnProgress, *, first_words: str) -> Path:
+        """Let the runtime build the image in our folder, with *options*; raise `ImageError` where it does not."""
         definition, runtime = self.definition, self.runtime
-        recipe, lines, target = self.folder / "image.def", deque[str](maxlen=_KEPT_LINES), self.folder / name
+        recipe, lines, target = self.folder / "image.def", deque[str](maxlen=_KEPT_LINES), self.folder / "image.sif"
         recipe.write_text(definition.text, encoding="utf-8")
         require_unchanged(definition)
         login = login_for(definition.base.partition("/")[0], self.environ)  # the host that the digest was asked of
@@ -373,7 +333,6 @@ def _describe(
         labels=_labels_of(definition.text),
         files=definition.files,
         packages=installed_packages(runtime, image, environ),
-        compression=compression_of(image),
     )
 
 

@@ -18,7 +18,6 @@ byte.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
@@ -293,15 +292,6 @@ def scratch_name(key: str) -> str:
     """
     process = ProcessIdentity.of_this_process()
     return f"building-{key}-{process.place}-{process.pid}"
-
-
-def dead_workplaces(target: Path) -> Iterator[Path]:
-    """Yield the folders of builds of *target*, beside it, whose processes have certainly died."""
-    prefix = f".{target.name}."
-    for path in target.parent.glob(f"{glob.escape(prefix)}building-*"):
-        match = _BUILDING.fullmatch(path.name.removeprefix(prefix))
-        if match and _is_dead(match["host"], match["pid"]):
-            yield path
 
 
 def _is_dead(host: str, pid: str) -> bool:

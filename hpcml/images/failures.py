@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -109,6 +108,6 @@ def with_log(error: ImageError, printed: Path, cache: Cache, key: str) -> ImageE
         if isinstance(error, NoRoomError) or printed.stat().st_size == 0:
             return error
         make_folder(log.parent)
-        shutil.move(printed, log)  # a sandbox may lie on another file system
+        printed.replace(log)
         return ImageError(f"{error} (all it printed: {log})")
     return error

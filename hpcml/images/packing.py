@@ -11,7 +11,6 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from spython.utils import run_command
 
@@ -28,10 +27,6 @@ _WORDS = {
     Compression.lz4: ("-comp", "lz4"),
     Compression.xz: ("-comp", "xz"),
 }
-# Of a squashfs (version 4): its magic number, and the numbers of its compressions at byte 20 of the superblock.
-_MAGIC, _NUMBER_AT = b"hsqs", 20
-_NUMBERS = {1: "gzip", 2: "lzma", 3: "lzo", 4: "xz", 5: "lz4", 6: "zstd"}
-_LOOK_BYTES = 16 << 20  # the file system begins behind the definition and the labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +42,7 @@ class Decided:
     """What will be done: options of the build command, and what a user should know of it."""
 
     options: tuple[str, ...] = ()
+    compression: str | None  # None: the user's own words decide
     note: str
 
 
@@ -59,30 +55,18 @@ def decide(packing: Packing, runtime: Runtime, environ: Mapping[str, str]) -> De
     variables = ("APPTAINER_MKSQUASHFS_ARGS", "SINGULARITY_MKSQUASHFS_ARGS")
     own = next((environ[name] for name in variables if environ.get(name)), None)
     if own is not None:
-        return Decided(note=f"packed with {own}, as APPTAINER_MKSQUASHFS_ARGS says")
+        return Decided(compression=None, note=f"packed with {own}, as APPTAINER_MKSQUASHFS_ARGS says")
     wanted = packing.compression
     answer = run_command([runtime.path, "build", "--help"], quiet=True, environ=without_login(environ))
     if _OPTION not in "".join(answer["message"]):
         without = f"{runtime} has no option {_OPTION} (Apptainer 1.4 has)"
         if wanted not in (Compression.auto, Compression.gzip):
             raise ImageError(f"container.compression={wanted.name}: {without}: set gzip, or auto")
-        return Decided(note=f"packed with gzip: {without}")
+        return Decided(compression="gzip", note=f"packed with gzip: {without}")
     chosen = Compression.zstd if wanted is Compression.auto else wanted
     limit = ("-processors", str(packing.processors)) if packing.processors is not None else ()
-    return Decided(options=(_OPTION, shlex.join([*_WORDS[chosen], *limit])), note=f"packed with {chosen.name}")
-
-
-def compression_of(image: Path) -> str | None:
-    """Return how the file system in *image* is compressed: gzip, zstd ...; None where there is no squashfs in it."""
-    with image.open("rb") as file:
-        head = file.read(_LOOK_BYTES)
-    at = head.find(_MAGIC)
-    while at >= 0:
-        version = head[at + 28 : at + 32]  # 4.0, as two numbers of two bytes
-        if version == b"\4\0\0\0":
-            return _NUMBERS.get(int.from_bytes(head[at + _NUMBER_AT : at + _NUMBER_AT + 2], "little"))
-        at = head.find(_MAGIC, at + 1)
-    return None
+    options = (_OPTION, shlex.join([*_WORDS[chosen], *limit]))
+    return Decided(options=options, compression=chosen.name, note=f"packed with {chosen.name}")
 
 
 def processors_on(*, is_login_node: bool, chosen: int | None, environ: Mapping[str, str]) -> int | None:

@@ -90,7 +90,7 @@ def write_crate(export: Export, folder: Path, about: About) -> None:
     root.datePublished = about.made_at
     root["conformsTo"] = crate.entity(PROFILE, "CreativeWork", name="Process Run Crate", version="0.5")
     try:
-        root["mentions"] = [_add_run(crate, run, export) for run in export.runs]
+        root["mentions"] = [_add_run(crate, run) for run in export.runs]
         authors = [entity for entity in crate.shared.values() if entity.type == "Person"]
         root["author"] = authors[0] if len(authors) == 1 else authors
         library.write(folder)
@@ -152,7 +152,7 @@ class _Crate:
         ]
 
 
-def _add_run(crate: _Crate, run: WholeRun, export: Export) -> Any:  # noqa: ANN401 - an entity
+def _add_run(crate: _Crate, run: WholeRun) -> Any:  # noqa: ANN401 - an entity
     """Add one run as an action, with its files, its settings, its program, its user and its image."""
     record, run_dir = run.record, RunDir(Path(run.record.path))
     try:
@@ -164,7 +164,7 @@ def _add_run(crate: _Crate, run: WholeRun, export: Export) -> Any:  # noqa: ANN4
     facts = {key: record.facts[key] for key in _HARDWARE if _is_plain(record.facts.get(key))}
     used = {} if record.usage is None else {key: getattr(record.usage, key) for key in _USED}
     resources = {**facts, "wall_s": record.wall_s, "processes": record.facts.get("world_size"), **used}
-    finals = {metric: value for metric in record.metrics if (value := export.last_value(record, metric)) is not None}
+    finals = {metric: summary.last for metric, summary in record.metrics.items() if summary.last is not None}
     has_failed = record.state.is_final and record.state is not State.COMPLETED
     properties = {
         "name": clean(f"{record.experiment}: {record.name or record.uid}"),

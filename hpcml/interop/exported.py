@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hpcml.codec import Json
 from hpcml.errors import ConfigError
@@ -44,15 +44,6 @@ class Export:
     records: Sequence[RunRecord]
     t_zero: Mapping[str, float]  # by uid, unix seconds
     runs: Iterable[WholeRun]
-    not_finite: Mapping[tuple[str, str], float] = field(default_factory=dict)  # last values, by uid and metric
-
-    def last_value(self, record: RunRecord, metric: str) -> float | None:
-        """Return the last value of *metric*: as it was where it is not finite, None where there is none.
-
-        Raises `KeyError` for a metric that the run does not have.
-        """
-        last = record.metrics[metric].last
-        return last if last is not None else self.not_finite.get((record.uid, metric))
 
 
 def clean(text: str) -> str:

@@ -7,7 +7,7 @@ with the lists `step`, `t_s` and `value` of each metric, and `events`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import IO
 
 from hpcml.codec import Json, encode
@@ -36,18 +36,16 @@ def is_json_export(head: bytes) -> bool:
 def _separated(export: Export) -> Iterable[str]:
     separator = "\n"
     for run in export.runs:
-        last = {name: export.last_value(run.record, name) for name in run.record.metrics}
-        yield separator + json.dumps(json_ready(_run(run, last)), allow_nan=False)
+        yield separator + json.dumps(json_ready(_run(run)), allow_nan=False)
         separator = ",\n"
 
 
-def _run(run: WholeRun, last: Mapping[str, float | None]) -> Json:
+def _run(run: WholeRun) -> Json:
     record = run.record
     plain = encode(record)
     return {
         **plain,
         **{key: {name: encode(value) for name, value in getattr(record, key).items()} for key in ("params", "facts")},
-        "metrics": {name: {**encode(summary), "last": last[name]} for name, summary in record.metrics.items()},
         "t_zero": run.t_zero,
         "curves": {
             name: {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from hpcml.codec import encode
@@ -93,7 +93,7 @@ def runs_table(export: Export) -> tuple[list[Column], Iterator[list[Any]]]:
             values += [record.incomplete, divergence_words(record), export.t_zero.get(record.uid)]
             values += [record.params.get(key) for key in params]
             values += [record.facts.get(key) for key in facts]
-            values += [export.last_value(record, name) if name in record.metrics else None for name in metrics]
+            values += [record.metrics[name].last if name in record.metrics else None for name in metrics]
             values += [getattr(getattr(record, space), name, None) for space, name, _ in _MEASURED]
             yield [cell(value, column.kind) for value, column in zip(values, columns, strict=True)]
 
@@ -104,8 +104,7 @@ def metrics_rows(export: Export) -> Iterator[list[Any]]:
     """Return the rows of ``metrics``, in the columns of `METRICS`; the last value as it was where it is not finite."""
     for record in export.records:
         for name, summary in record.metrics.items():
-            told = replace(summary, last=export.last_value(record, name))
-            yield [record.uid, clean(name), *(getattr(told, column.name) for column in METRICS[2:])]
+            yield [record.uid, clean(name), *(getattr(summary, column.name) for column in METRICS[2:])]
 
 
 def points_rows(run: WholeRun) -> Iterator[list[Any]]:

@@ -45,7 +45,7 @@ class ImageRecord:
     labels: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)  # source of %files -> SHA-256 of what it held
     packages: Mapping[str, str] | None = None  # name -> version, as python:timm or deb:git; None: not known
-    compression: str | None = None  # gzip, zstd ..., as the file says itself; None: not known
+    compression: str | None = None  # gzip, zstd ..., as it was asked for; None: not known
     imported_at: str | None = None  # where it came from another site
 
 

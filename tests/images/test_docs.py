@@ -17,7 +17,8 @@ _PAGE = Path(__file__).resolve().parents[2] / "docs" / "containers.md"
 
 def commands() -> list[str]:
     """Return what is said to be typed of images, in its order."""
-    found = re.findall(r"^\$ hpcml ((?:build|images)\b.*)$", _PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    typed = r"^\$ ((?:hpcml build|hpcml images|apptainer build --sandbox)\b.*)$"
+    found = re.findall(typed, _PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     return [line.partition("#")[0].strip() for line in found]
 
 
@@ -32,7 +33,11 @@ def test_every_command_about_images_works_as_it_stands(user: ImageUser, closed_r
     (user.folder / "Dockerfile").write_text(f"FROM {base}\nLABEL of=mine\n", encoding="utf-8")
 
     for line in in_order:
-        words = shlex.split(line.replace("/scratch/me", str(user.folder)))
+        program, *words = shlex.split(line.replace("/scratch/me", str(user.folder)))
+        if program == "apptainer":
+            unpack = [program, *words[:-1], user.listed()[0]["path"]]
+            assert user.account.run(unpack, cwd=user.folder, environ=user.variables()).returncode == 0
+            continue
         if words[0] == "build" and not {"+container=local", "--definition", "--dockerfile"} & set(words):
             words.append(f"container.registry={closed_registry.url}")
         elif listed := user.listed():
@@ -42,6 +47,6 @@ def test_every_command_about_images_works_as_it_stands(user: ImageUser, closed_r
 
         done = user(*words, **login)
 
-        assert done.returncode == 0, f"hpcml {line}: {done.stderr}"
+        assert done.returncode == 0, f"{line}: {done.stderr}"
     # Which the page does not remove.
     assert {image["base"] for image in user.listed()} == {base, f"{user.folder}/dev"}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from hpcml.errors import ImageError
-from hpcml.images.cache import Cache
-from hpcml.images.failures import explain, with_log
+from hpcml.images.failures import explain
 from hpcml.images.runtime import Runtime
 
 APPTAINER = Runtime(name="apptainer", path="/usr/bin/apptainer", version="1.4.5")
@@ -109,18 +105,3 @@ FATAL:   While performing build: failed to execute %test script: exit status 1
     said = str(explain(printed.splitlines(), 255, {tmp_path: "HPCML_IMAGES"}, APPTAINER))
 
     assert said == "a command of %test failed with exit status 1: ModuleNotFoundError: No module named 'einops'"
-
-
-def test_what_a_build_on_another_file_system_printed_is_kept(tmp_path: Path) -> None:
-    """That of a sandbox, whose folder is where the user wants it."""
-    memory = Path("/dev/shm")  # noqa: S108
-    if not os.access(memory, os.W_OK) or memory.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("there is no second file system here")
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        printed = Path(folder) / "build.log"
-        printed.write_text("it printed this\n")
-
-        said = with_log(ImageError("%post failed"), printed, Cache(tmp_path), "a" * 64)
-
-    assert "all it printed: " in str(said)
-    assert Path(str(said).partition("all it printed: ")[2].rstrip(")")).read_text() == "it printed this\n"

@@ -20,16 +20,11 @@ real = pytest.mark.apptainer
 def test_an_image_is_developed_in_a_sandbox_and_built_from_it(user: ImageUser, registry: Registry) -> None:
     sandbox = user.folder / "dev"
 
-    made = user.build(registry, f"--sandbox={sandbox}", "container.post=['mkdir /made; echo 1 > /made/by']")
-    again = user.build(registry, "--sandbox", str(sandbox))
-
+    made = user.build(registry, "container.post=['mkdir /made; echo 1 > /made/by']")
     assert made.returncode == 0, made.stderr
-    assert made.stdout == f"unpacked {registry.host}/nvidia/pytorch:24.12-py3  {sandbox}\n"
-    assert f"keep it:    hpcml build +container=local container.path={sandbox}" in made.stderr
-    assert user.listed() == []
-    assert sorted(path.name for path in user.folder.iterdir() if "building" in path.name) == []
-    assert again.returncode == 4
-    assert f"--sandbox={sandbox} is there already: choose another folder" in one_line(again)
+    (image,) = user.listed()
+    unpack = ["apptainer", "build", "--sandbox", str(sandbox), image["path"]]
+    assert user.account.run(unpack, cwd=user.folder, environ=user.variables()).returncode == 0
 
     words = ["build", "+container=local", f"container.path={sandbox}"]
     assert user(*words).returncode == 0
@@ -38,7 +33,7 @@ def test_an_image_is_developed_in_a_sandbox_and_built_from_it(user: ImageUser, r
     kept = user(*words, "container.post=['echo 3 >> /made/more']")
     assert kept.returncode == 0, kept.stderr
 
-    first, second = user.listed()
+    first, second = (each for each in user.listed() if each["key"] != image["key"])
     assert first["base"] == second["base"] == str(sandbox)
     assert first["base_digest"] != second["base_digest"]  # the sandbox was changed
     assert user.inside(second["path"], "cat", "/made/by", "/made/more") == "1\nby hand\n3\n"
@@ -136,13 +131,9 @@ def test_a_base_that_is_half_said_is_refused(words: dict[str, str], says: str) -
     [
         (("container.path=/nothere.sif",), "container.path=/nothere.sif does not exist"),
         (("container.path=/etc/passwd",), "container.path=/etc/passwd is no image that Apptainer can start"),
-        (("container.path=/etc", "--sandbox"), "Option '--sandbox' requires an argument"),
-        (("container.path=/etc", "--sandbox=/nothere/dev"), "/nothere is not there, or you may not write into it"),
     ],
 )
-def test_a_base_or_a_place_that_is_not_there_is_refused_in_one_line(
-    user: ImageUser, words: tuple[str, ...], says: str
-) -> None:
+def test_a_base_that_is_not_there_is_refused_in_one_line(user: ImageUser, words: tuple[str, ...], says: str) -> None:
     done = user("build", "+container=local", *words)
 
     assert done.returncode in (2, 4)
