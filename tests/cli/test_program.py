@@ -190,7 +190,7 @@ def test_a_flag_that_is_swept_is_compared_by_its_name(hpcml: Hpcml) -> None:
     unasked = hpcml("compare")
 
     assert said_in_one_line(unasked).endswith("by which setting? these runs differ in lr: --by lr")
-    assert (first.returncode, more.returncode, again.returncode) == (0, 0, 0), again.stderr
+    assert (first.returncode, more.returncode, again.returncode) == (0, 0, 0), (first.stderr, again.stderr)
     assert "sweep of the program's own settings: lr: 1e-1 0.9 x seed: 0 1 2" in first.stderr
     assert "6 of 9 configurations are done" in more.stderr
     (cell,) = json.loads(compared.stdout)["cells"]

@@ -59,7 +59,7 @@ def test_directives_of_a_job_script_are_said_not_to_be_read(tmp_path: Path, monk
         for command in ("bash job.sh", "./job.sh"):
             words = ("-m", "seed=1,2", f"workload.command='{command}'")
             planned = plan_all(compose_from_cli(words, project=tmp_path), MACHINE)
-            found = all_warnings(planned, Places(home=tmp_path / "home", store_url=""), MACHINE)
+            found = all_warnings(planned, Places(home=tmp_path / "home", store_url=""))
             named = [line.partition(" are not read: resources.* in front of the -- asks")[0] for line in found]
             assert named == ([] if directive is None else [f"the {directive} lines of {command.split()[-1]}"]), text
 
@@ -161,7 +161,7 @@ def test_git_is_asked_no_more_often_for_many_runs_than_for_two(tmp_path: Path, m
     def questions(seeds: str) -> list[str]:
         points, _ = compose_command(["-m"], ["true", "--seed", seeds], project=Path(), is_literal=False, most=100)
         asked.write_text("")
-        all_warnings(plan_all(points, MACHINE), Places(home=tmp_path / "home", store_url=""), MACHINE)
+        all_warnings(plan_all(points, MACHINE), Places(home=tmp_path / "home", store_url=""))
         return asked.read_text().splitlines()
 
     assert len(questions("0..59")) == len(questions("0..1")) > 0

@@ -147,7 +147,7 @@ def test_two_homes_share_the_cores_and_one_order_of_arrival(tmp_path: Path) -> N
     wait_for_end(there, *second)
 
     assert len(served_by) == 1
-    assert f"(home {homes[0]}, " in str(waiting.reason)
+    assert str(waiting.reason) == "waiting for 1 core; no. 3 of 3 that wait on this machine"
     assert (tmp_path / "diary").read_text().split() == ["began", "ended"] * 4
 
 
