@@ -11,7 +11,7 @@ size, or on another number of devices, is taken to cost something between the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -33,6 +33,7 @@ _LEAST_DF = 2  # with one, t is 12.7: an interval from minutes to days says noth
 _USELESS = 5.0  # an interval that goes so many times beyond the estimate says that the runs are not alike
 _HEADROOM = 1.2  # of a suggested walltime, over the upper bound: file systems have bad days
 _WITHOUT_INTERVAL = 2.0  # over the longest prediction, where there is no bound
+_FAR = 3  # times more steps than ever recorded
 _J_PER_KWH = 3.6e6
 _LADDER_S = ((3600, 300), (6 * 3600, 1800), (24 * 3600, 3600), (math.inf, 6 * 3600))  # up to, in steps of
 
@@ -155,6 +156,7 @@ def _forecast(wanted: Wanted, found: Precedents, predictions: Sequence[_Predicti
         for each in predictions
         if each.run.usage is not None and each.run.usage.energy_j is not None and each.run.wall_s
     ]
+    suggested_s = suggest_walltime_s(needed_s * _HEADROOM + wanted.margin_s)
     return Forecast(
         wanted=wanted,
         basis="near" if found.differing else "alike",
@@ -165,7 +167,8 @@ def _forecast(wanted: Wanted, found: Precedents, predictions: Sequence[_Predicti
         range_s=range_s,
         start_s=median(paces) if paces else None,
         energy_j=median(powers) * wall_s if powers and not found.differing else None,
-        suggested_s=suggest_walltime_s(needed_s * _HEADROOM + wanted.margin_s),
+        suggested_s=suggested_s,
+        remarks=tuple(_remarks(wanted, predictions, interval, range_s, suggested_s)),
     )
 
 
@@ -177,6 +180,32 @@ def _interval(wall_s: float, count: int, spread: _Spread) -> Interval | None:
     if half > math.log(_USELESS):
         return None
     return Interval(low=wall_s * math.exp(-half), high=wall_s * math.exp(half), confidence=_CONFIDENCE)
+
+
+def _remarks(
+    wanted: Wanted,
+    predictions: Sequence[_Prediction],
+    interval: Interval | None,
+    range_s: tuple[float, float] | None,
+    suggested_s: int,
+) -> Iterator[str]:
+    longest = max((each.pace.steps for each in predictions if each.pace is not None), default=0)
+    steps = int(wanted.params.get("training.steps") or 0)
+    if longest and steps > _FAR * longest:
+        yield f"{steps} steps are extrapolated from {longest} at most"
+    if interval is None and range_s is None:
+        walls = [each.wall_s for each in predictions]
+        runs = f"{len(walls)} recorded run{'s'[: len(walls) != 1]}"
+        apart = max(walls) / min(walls)
+        why = (
+            f"the longest {apart:.2g} times as long as the shortest" if apart > _USELESS / 2 else "too few to tell more"
+        )
+        yield f"no interval: {runs}, {why}"
+    models = {each.run.facts.get("gpu_model") for each in predictions} - {None}
+    if len(models) > 1:
+        yield f"recorded on several GPUs: {', '.join(sorted(map(str, models)))}"
+    if wanted.limit_s is not None and suggested_s > wanted.limit_s:
+        yield "it may need more walltime than its queue allows: let it leave checkpoints and be queued again"
 
 
 def _total(forecasts: Sequence[Forecast]) -> Total:

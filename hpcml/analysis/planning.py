@@ -111,6 +111,7 @@ class Forecast:
     energy_j: float | None = None  # of the GPUs' boards, over all nodes
     suggested_s: int | None = None  # a walltime to ask for
     asked: Sequence[AskedUsed] = ()  # what it asks for, against what runs alike used
+    remarks: Sequence[str] = ()  # what weakens it, a line each
 
     @property
     def low_s(self) -> float | None:

@@ -33,7 +33,10 @@ def estimate_document(estimate: Estimate) -> Document:
     null where no recorded run allows a forecast. `log_sd` is the standard deviation of the logarithm of durations of
     runs that are alike, `df` its degrees of freedom.
     """
-    forecasts = [{**_told(each), "asked": [encode(one) for one in each.asked]} for each in estimate.forecasts]
+    forecasts = [
+        {**_told(each), "asked": [encode(one) for one in each.asked], "remarks": list(each.remarks)}
+        for each in estimate.forecasts
+    ]
     longest = None if estimate.longest is None else estimate.longest.wanted.name
     rest = {"total": encode(estimate.total), "longest": longest, "log_sd": estimate.log_sd, "df": estimate.df}
     lines = [_told(each) for each in estimate.forecasts]
@@ -86,6 +89,7 @@ def remarks(estimate: Estimate) -> Iterator[str]:
     for group in _groups(estimate):
         first = group.forecasts[0]
         yield from (f"{group.name}: {expected_line(each)}" for each in first.asked)
+        yield from (f"{group.name}: {remark}" for remark in first.remarks)
         if first.basis == "near":
             yield f"{group.name}: never recorded; a range from runs that differ in {', '.join(first.differing)}"
     if total.unknown:

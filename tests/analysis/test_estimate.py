@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -87,6 +88,7 @@ def test_more_steps_are_accounted_for_with_the_evaluations_among_them() -> None:
 
     assert forecast.basis == "alike"
     assert forecast.wall_s == pytest.approx(11.0 + 1000 * 0.5 + 50 * 3.0, rel=0.06)
+    assert forecast.remarks == ("1000 steps are extrapolated from 100 at most",)
 
 
 def test_the_interval_holds_95_of_100_runs() -> None:
@@ -121,6 +123,16 @@ def test_one_or_two_runs_give_no_interval_and_a_generous_walltime() -> None:
     assert forecast.interval is None
     assert (forecast.low_s, forecast.high_s) == (forecast.wall_s, forecast.wall_s)
     assert forecast.suggested_s == 1500  # twice as long, a fifth more, up to the next five minutes
+    assert forecast.remarks == ("no interval: 1 recorded run, too few to tell more",)
+
+
+def test_runs_that_scatter_wildly_give_no_interval_and_say_so() -> None:
+    known = [ran(f"r{at}", 10.0, step_s, 3.0) for at, step_s in enumerate((0.1, 1.0, 20.0))]
+
+    forecast, _ = asked(wanted(), *known)
+
+    assert forecast.interval is None
+    assert "the longest 56 times as long as the shortest" in forecast.remarks[0]
 
 
 def test_a_batch_size_never_run_gives_a_range_and_says_from_what() -> None:
@@ -175,6 +187,10 @@ def test_on_this_machine_only_runs_on_this_device_count() -> None:
     assert asked(wanted(device_model="A100"), run)[0].basis == "alike"
 
 
+def test_settings_that_came_later_than_a_run_do_not_part_it_from_the_new() -> None:
+    assert asked(wanted(params={"training.new_word": 3}), ran("a", 10.0, 0.5, 3.0))[0].basis == "alike"
+
+
 def test_an_own_program_is_not_taken_apart_since_it_may_ignore_the_steps() -> None:
     own = {"model.recipe": None, "workload.command": "python train.py"}
     run = ran("a", 10.0, 0.5, 3.0, params=own, numerics="unproven")
@@ -185,6 +201,13 @@ def test_an_own_program_is_not_taken_apart_since_it_may_ignore_the_steps() -> No
     assert (same.basis, same.wall_s) == ("alike", run[0].wall_s)
     assert more.basis == "near"
     assert more.range_s == pytest.approx((run[0].wall_s, 3 * (run[0].wall_s or 0)))
+
+
+def test_without_step_times_only_the_same_number_of_steps_says_something() -> None:
+    run = ran("a", 10.0, 0.5, 3.0)
+
+    assert asked(wanted(), run, without_curves=True)[0].wall_s == run[0].wall_s
+    assert asked(wanted(params={"training.steps": 300}), run, without_curves=True)[0].basis == "none"
 
 
 def test_the_sweep_is_summed_with_whole_nodes_and_energy_where_all_is_known() -> None:
@@ -212,3 +235,12 @@ def test_the_sweep_is_summed_with_whole_nodes_and_energy_where_all_is_known() ->
 )
 def test_walltimes_are_suggested_as_people_write_them(needed_s: float, suggested_s: int) -> None:
     assert suggest_walltime_s(needed_s) == suggested_s
+
+
+def test_what_a_queue_does_not_allow_is_remarked_upon() -> None:
+    forecast, _ = asked(wanted(limit_s=600), ran("a", 10.0, 5.0, 3.0))
+
+    assert forecast.suggested_s is not None
+    assert forecast.suggested_s > 600
+    assert any("more walltime than its queue allows" in remark for remark in forecast.remarks)
+    assert math.isfinite(forecast.wall_s or math.nan)

@@ -81,6 +81,7 @@ SWEEP = estimated(
         interval=None,
         range_s=(1800.0, 7200.0),
         differing=["precision.name=tf32 (recorded: fp32)"],
+        remarks=("9000 steps are extrapolated from 300 at most",),
     ),
     forecast("precision=fp16 seed=0", basis="none", wall_s=None, interval=None, uids=(), suggested_s=None),
 )
@@ -100,6 +101,7 @@ def test_an_estimate_names_its_runs_its_sums_and_its_doubts() -> None:
         "energy of the GPUs: 2.00 kWh, 400 g of CO2",
         "up to 1h12m; resources.walltime=1h30m would do",
         "spread by 5.0 % (7 degrees of freedom)",
+        "precision=tf32: 9000 steps are extrapolated",
         "precision=tf32: never recorded; a range from runs that differ in precision.name=tf32 (recorded: fp32)",
         "1 run without a record of such work",
     ):
@@ -161,7 +163,7 @@ def test_a_power_plan_answers_first_and_tabulates_then() -> None:
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_names_are_made_harmless(width: int) -> None:
-    hostile = estimated(forecast(EVIL))
+    hostile = estimated(forecast(EVIL, remarks=(EVIL,)))
 
     text = printed(lambda console: as_renderable(power_document(power_plan(EVIL)), console=console), width)
     text += printed(lambda console: as_renderable(estimate_document(hostile), console=console), width)
