@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcml.commands.retry import may_retry
+from hpcml.commands.retry_policy import AUTOMATIC
 from hpcml.model.records import RunRecord
+from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.cancellation import marked_at
 from hpcml.runs.layout import RunDir
 from hpcml.schedulers.local.waiting import killed_words, left_by_killed
 from hpcml.schedulers.names import THIS_MACHINE
 from hpcml.store.database import Database
-from hpcml.store.query import open_runs
+from hpcml.store.query import find_runs, open_runs
 from hpcml.store.scheduler_polls import read_words
 
 _WISH_AGE_S = 30.0  # what was cancelled so recently is on its way
@@ -36,6 +38,28 @@ def of_failed(places: Places, records: Sequence[RunRecord]) -> list[str]:
     """Return the line about those of *records* that ``schedule.retry`` allows to be tried again."""
     failed = [record.uid for record in records if may_retry(record, places)]
     return [f"{which(failed)} may be tried again (schedule.retry): hpcml sync does that"] if failed else []
+
+
+def to_retry(store: Database, places: Places) -> list[RunRecord]:
+    """Return the runs that failed by the cluster's fault and that ``schedule.retry`` allows to be tried once more."""
+    ended = find_runs(store, states=(State.FAILED, State.NODE_FAIL, State.PREEMPTED, State.LOST))
+    return [record for record in ended if may_retry(record, places)]
+
+
+def may_retry(record: RunRecord, places: Places) -> bool:
+    """Tell whether *record* failed by such a cause, and was not tried as often as it may be.
+
+    Only of runs of this HPCML_HOME, since nobody else's are ours to submit.
+    """
+    allowed = record.params.get("schedule.retry")
+    if record.cause not in AUTOMATIC or not isinstance(allowed, int) or not places.tends(record.path):
+        return False
+    return retries_of(RunDir(Path(record.path))) < allowed
+
+
+def retries_of(run_dir: RunDir) -> int:
+    """Return how often the run was retried."""
+    return next(count for count in itertools.count() if not run_dir.retry_manifest(count + 1).exists())
 
 
 def cancelled_and_alive(store: Database, places: Places) -> list[RunRecord]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import shlex
 import time
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcml.commands.collect import claim, collect, opened
-from hpcml.commands.retry_policy import AUTOMATIC, Failure, NoRetry, Retry, decide
+from hpcml.commands.repairs import may_retry, retries_of
+from hpcml.commands.retry_policy import Failure, NoRetry, Retry, decide
 from hpcml.commands.selection import Selection, done_since, select
 from hpcml.commands.submit import recover
 from hpcml.commands.submit.backends import Backends
@@ -35,7 +35,7 @@ from hpcml.runs.state import RunFold, told_by
 from hpcml.schedulers.contract import Job
 from hpcml.store.database import Database
 from hpcml.store.missing import runs_below
-from hpcml.store.query import events, find_runs, get_run
+from hpcml.store.query import events, get_run
 
 log = logging.getLogger(__name__)
 
@@ -149,27 +149,6 @@ def retry_automatically(store: Database, places: Places, backends: Backends, rec
     return next(iter(_queue(store, places, backends, [candidate])), None)
 
 
-def to_retry(store: Database, places: Places) -> list[RunRecord]:
-    """Return the runs that failed by the cluster's fault and that ``schedule.retry`` allows to be tried once more."""
-    ended = find_runs(store, states=(State.FAILED, State.NODE_FAIL, State.PREEMPTED, State.LOST))
-    return [record for record in ended if may_retry(record, places)]
-
-
-def may_retry(record: RunRecord, places: Places) -> bool:
-    """Tell whether *record* failed by such a cause, and was not tried as often as it may be.
-
-    Only of runs of this HPCML_HOME, since nobody else's are ours to submit.
-    """
-    allowed = record.params.get("schedule.retry")
-    if record.cause not in AUTOMATIC or not isinstance(allowed, int) or not places.tends(record.path):
-        return False
-    return _retries_of(RunDir(Path(record.path))) < allowed
-
-
-def _retries_of(run_dir: RunDir) -> int:
-    return next(count for count in itertools.count() if not run_dir.retry_manifest(count + 1).exists())
-
-
 def is_going_on(store: Database, record: RunRecord, now: float) -> bool:
     """Tell whether a run that left at a checkpoint is probably being queued again by its agent at this moment.
 
@@ -217,7 +196,7 @@ def _candidate(
     Resources that the site forbids turn a retry into none.
     """
     run_dir = RunDir(Path(record.path))
-    count = _retries_of(run_dir)
+    count = retries_of(run_dir)
     manifest = read_to_execute(run_dir.retry_manifest(count) if count else run_dir.manifest)
     told = _told(store, record)
     failure = Failure(

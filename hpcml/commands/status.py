@@ -10,7 +10,6 @@ from pathlib import Path
 
 from hpcml.commands import repairs
 from hpcml.commands.collect import collect, opened
-from hpcml.commands.retry import to_retry
 from hpcml.commands.selection import Selection, select
 from hpcml.commands.submit.backends import Backends
 from hpcml.errors import ConfigError, HpcmlError
@@ -159,7 +158,7 @@ def standings(
         found = look(store, places, selection, asked)
         lines = [f"{line}; what is shown is what was known before" for line in asked.problems]
         lines += [*repairs.of_queues(places), *repairs.of_cancelled(store, places)]
-        return found, [*lines, *repairs.of_failed(places, to_retry(store, places))]
+        return found, [*lines, *repairs.of_failed(places, repairs.to_retry(store, places))]
 
 
 def look(store: Database, places: Places, selection: Selection, asked: SchedulersAsked) -> list[Standing]:

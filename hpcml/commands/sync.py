@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcml.commands import external_runs, repairs
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.external_runs import Given
-from hpcml.commands.retry import retry_automatically, to_retry
+from hpcml.commands.retry import retry_automatically
 from hpcml.commands.rm import finish_removals
 from hpcml.commands.status import SchedulersAsked, ticket_of
 from hpcml.commands.submit.backends import Backends
@@ -112,7 +112,7 @@ def _retry(places: Places, backends: Backends, store: Database) -> tuple[list[st
     """Retry what the cluster failed and ``schedule.retry`` allows; return what was done, and what could not be."""
     done: list[str] = []
     failed: defaultdict[str, list[str]] = defaultdict(list)
-    for record in to_retry(store, places):
+    for record in repairs.to_retry(store, places):
         try:
             retried = retry_automatically(store, places, backends, record)
         except HpcmlError as error:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpcml.agent.assignment import Turn
 from hpcml.commands.ends.judge import FORGOTTEN, MissingEvent
 from hpcml.commands.ends.look import missing_end
 from hpcml.commands.logs import log_tail
@@ -114,6 +113,7 @@ def tell_of_end(
     if record.params.get("schedule.notify") in (None, "never"):
         return
     from hpcml.agent import notify  # noqa: PLC0415 - HTTP and TLS, for those who ask for a message
+    from hpcml.agent.assignment import Turn  # noqa: PLC0415 - as above
 
     def tell(name: str, **details: object) -> None:
         journal.event(name, details)
