@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-
-import numpy as np
+from statistics import fmean, quantiles
 
 from hpcml.model.records import Point
 
@@ -77,8 +75,15 @@ def steady_state(curve: Sequence[Point], window: Window | None = None) -> Steady
     times = [time_s for step, time_s in known if window.from_step <= step <= window.to_step]
     if len(times) < MIN_STEPS:
         return None
-    p5, middle, p95 = (float(value) for value in np.percentile(times, (5, 50, 95)))
-    return SteadyState(median_s=middle, mean_s=fmean(times), p5_s=p5, p95_s=p95, n=len(times), window=window)
+    twentieths = quantiles(times, n=20, method="inclusive")
+    return SteadyState(
+        median_s=twentieths[9],
+        mean_s=fmean(times),
+        p5_s=twentieths[0],
+        p95_s=twentieths[18],
+        n=len(times),
+        window=window,
+    )
 
 
 def steady_states(curves: Curves, window: Window | None = None) -> dict[str, SteadyState]:
