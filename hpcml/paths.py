@@ -64,6 +64,11 @@ class Places:
         return self.home / "code"
 
     @property
+    def studies(self) -> Path:
+        """The definitions of searches, as ``studies/<study>.json``."""
+        return self.home / "studies"
+
+    @property
     def exports(self) -> Path:
         """What ``hpcml export`` remembers of what it wrote."""
         return self.home / "exports"
@@ -71,7 +76,7 @@ class Places:
     @property
     def own(self) -> tuple[Path, ...]:
         """All folders in `home` that hpcml makes."""
-        return (self.runs, self.submissions, self.checksums, self.code, self.exports)
+        return (self.runs, self.submissions, self.checksums, self.code, self.studies, self.exports)
 
 
 def begin_in_utf8() -> None:

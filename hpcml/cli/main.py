@@ -29,6 +29,7 @@ GROUPS = {
         "status": "where the runs stand",
         "top": "GPUs, metrics and pace, live",
         "logs": "what a run printed",
+        "tune": "search its settings",
     },
     "Look": {
         "runs": "list them, or the best",
@@ -60,6 +61,7 @@ GROUPS = {
         "sync": "the store, with the runs",
     },
 }
+_OF_THEIR_OWN = ("tune",)  # commands that have a file
 COMMANDS = [name for commands in GROUPS.values() for name in commands]
 _IS_FINISHED_LATER = "hpcml sync finishes what was begun, once that is put right"
 _INTERRUPTED = 130
@@ -77,7 +79,8 @@ class LazyGroup(CommandGroup):
         if cmd_name not in COMMANDS:
             return None
         title = next(title for title, commands in GROUPS.items() if cmd_name in commands)
-        module = importlib.import_module(f"hpcml.cli.{title.lower().replace(' ', '_')}")
+        file = cmd_name if cmd_name in _OF_THEIR_OWN else title.lower().replace(" ", "_")
+        module = importlib.import_module(f"hpcml.cli.{file}")
         command = getattr(module, f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name)
         assert isinstance(command, click.Command)
         return command

@@ -197,7 +197,7 @@ def _placeholders(words: Sequence[str], reading: _Reading) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class Setting:
     """A setting that one word has the value of; the flag is in front of it there, or is the word before."""
 
     at: int
@@ -225,7 +225,7 @@ class _Reading:
 
         Words stay where a setting is typed twice, is a secret, or has a placeholder of its own.
         """
-        found = list(_settings_in(self.template))
+        found = list(settings_in(self.template))
         values = {each: [each.value] for each in found}
         if is_sweep:
             values = {each: _values(each.value, self.template[each.at], most) for each in found}
@@ -268,7 +268,7 @@ class _Reading:
         _check_values(word, name, values)
         self.sweeps[name] = values
 
-    def _doubt_lists(self, found: Sequence[_Setting]) -> None:
+    def _doubt_lists(self, found: Sequence[Setting]) -> None:
         known = {each.at for each in found}
         for at in range(_own_from(self.template), len(self.template)):
             word = self.template[at]
@@ -279,7 +279,7 @@ class _Reading:
                 )
 
 
-def _seed_among(values: Mapping[_Setting, list[str]]) -> _Setting | None:
+def _seed_among(values: Mapping[Setting, list[str]]) -> Setting | None:
     """Return the setting that is the run's seed: called so, or else the only one that is called like a seed."""
     alike = [each for each, listed in values.items() if _is_seed(each.name) and all(map(_is_one_seed, listed))]
     named = [each for each in alike if each.name == _SEED] or alike
@@ -310,7 +310,7 @@ def _check_pairs(word: str, values: Sequence[str]) -> None:
         )
 
 
-def _settings_in(words: Sequence[str]) -> Iterator[_Setting]:
+def settings_in(words: Sequence[str]) -> Iterator[Setting]:
     """Yield what is typed of the program's settings: ``--lr 0.1``, ``--lr=0.1``, ``lr=0.1``, ``-b 8`` and ``--amp``.
 
     Of several numbers behind a flag none is the setting (``--milestones 30 60``).
@@ -321,15 +321,15 @@ def _settings_in(words: Sequence[str]) -> Iterator[_Setting]:
         if word == "--":
             flag = ""
         elif joined := _JOINED.fullmatch(word):
-            yield _Setting(at, joined["prefix"], joined["name"], joined["value"])
+            yield Setting(at, joined["prefix"], joined["name"], joined["value"])
             flag = ""
         elif _FLAG.fullmatch(word):
             flag = word
             if re.match("--|-[A-Za-z]", following):  # it has no value: it is its own
-                yield _Setting(at, "", re.sub("^no[-_]", "", _name(flag)), word)
+                yield Setting(at, "", re.sub("^no[-_]", "", _name(flag)), word)
         else:
             if flag and not (_is_number(word) and _is_number(following)):
-                yield _Setting(at, "", _name(flag), word)
+                yield Setting(at, "", _name(flag), word)
             flag = ""
 
 
@@ -389,7 +389,7 @@ def _code_position(words: Sequence[str]) -> int | None:
 
 def _shared_outputs(words: Sequence[str]) -> Iterator[str]:
     """Yield a line for each absolute path among *words* that all runs would write to."""
-    for each in _settings_in(words):
+    for each in settings_in(words):
         place = _PLACE_BEHIND.fullmatch(each.value)
         if place and not _PLACEHOLDER.search(each.value) and (each.name in _MAYBE_OUTPUT or names_output(each.name)):
             flag = each.in_front.rstrip("=") or words[each.at - 1]

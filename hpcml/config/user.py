@@ -1,11 +1,11 @@
-"""The accounts that jobs are charged to: preferences of the user and of the project, for all runs.
+"""Preferences of the user and of the project, for all runs: the accounts that jobs are charged to, and a budget.
 
 Two files are read: hpcml.yaml of the project, and config.yaml of the user (`user_file`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hpcml.config.compose import Composed
 from hpcml.config.unreadable import why_unreadable
 from hpcml.errors import ConfigError
 from hpcml.model.cluster import Cluster
+from hpcml.model.hours import Budget
 
 PROJECT_FILE = "hpcml.yaml"
 Ask = Callable[[str], str | None]
@@ -33,6 +34,7 @@ class Preferences:
 
     account: str | None = None
     accounts: Mapping[str, str] = field(default_factory=dict)  # by cluster
+    budget: Budget | None = None  # of all runs of a home
 
     def account_for(self, cluster: str) -> str | None:
         """Return the account for *cluster*: the one given for it, else the one for all clusters, else None."""
@@ -56,8 +58,8 @@ def read_preferences(path: Path) -> Preferences:
     number. A number as an account becomes its text.
     """
     raw = _read(path)
-    if unknown := sorted(set(raw) - {"account", "accounts"}):
-        raise ConfigError(f"{path}: unknown key {unknown[0]}: account and accounts are known")
+    if unknown := sorted(set(raw) - {"account", "accounts", "budget"}):
+        raise ConfigError(f"{path}: unknown key {unknown[0]}: account, accounts and budget are known")
     accounts = raw.get("accounts") or {}
     if not isinstance(accounts, dict):
         raise ConfigError(f"{path}: accounts must be a list of lines 'cluster: account'")
@@ -70,6 +72,7 @@ def read_preferences(path: Path) -> Preferences:
     return Preferences(
         account=str(raw["account"]) if given else None,
         accounts={str(cluster): str(account) for cluster, account in accounts.items()},
+        budget=Budget.parse(str(raw["budget"]), field=f"{path}: budget") if "budget" in raw else None,
     )
 
 
@@ -123,9 +126,18 @@ def known_account(site: Cluster, environ: Mapping[str, str], project: Path) -> s
     """
     if environ.get("HPCML_ACCOUNT"):
         return environ["HPCML_ACCOUNT"]
-    files = [project / PROJECT_FILE, user_file(environ)]
-    accounts = (read_preferences(file).account_for(site.name) for file in files if file is not None)
+    accounts = (each.account_for(site.name) for each in _preferences(environ, project))
     return next((account for account in accounts if account), None)
+
+
+def home_budget(environ: Mapping[str, str], project: Path) -> Budget | None:
+    """Return the budget of all runs of a home: that of hpcml.yaml in *project*, else of the user's file, else None."""
+    return next((each.budget for each in _preferences(environ, project) if each.budget is not None), None)
+
+
+def _preferences(environ: Mapping[str, str], project: Path) -> Iterator[Preferences]:
+    files = (project / PROJECT_FILE, user_file(environ))
+    return (read_preferences(file) for file in files if file is not None)
 
 
 def _asked(site: Cluster, environ: Mapping[str, str], ask: Ask) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from hpcml.errors import ConfigError
 from hpcml.model.state import State
+
+_BUDGET = re.compile(r"(?P<hours>\d+(?:\.\d+)?)\s*(?P<unit>gpu|node)h")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +42,27 @@ class Hours:
 
 
 Attempts = Mapping[str, tuple[AttemptTime, ...]]  # by uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The most hours that runs may take, of GPUs or of nodes.
+
+    >>> Budget.parse("200gpuh", field="schedule.budget")
+    Budget(hours=200.0, unit='gpu')
+    """
+
+    hours: float
+    unit: Literal["gpu", "node"]
+
+    @classmethod
+    def parse(cls, text: str, *, field: str) -> Budget:
+        """Return the budget that *text* is; raise `ConfigError`, which names *field*, where it is none."""
+        found = _BUDGET.fullmatch(text.strip())
+        if found is None:
+            raise ConfigError(f"{field}={text!r} is no budget: write 200gpuh or 50nodeh")
+        return cls(hours=float(found["hours"]), unit="gpu" if found["unit"] == "gpu" else "node")
+
+    def of(self, *, wall_s: float, nodes: int, gpus_per_node: int) -> float:
+        """Return the hours of it that a job takes."""
+        return wall_s / 3600 * nodes * (gpus_per_node if self.unit == "gpu" else 1)

@@ -25,6 +25,7 @@ from hpcml.errors import ConfigError, require
 from hpcml.model.choices import Goal, Numerics, Scale
 from hpcml.model.cluster import Cluster, Resources, SchedulerName
 from hpcml.model.container import Container, ContainerKind
+from hpcml.model.hours import Budget
 from hpcml.model.identity import identifies
 from hpcml.model.launcher import launcher_in
 from hpcml.model.metric_goal import goal_by_name
@@ -254,6 +255,7 @@ class Schedule:
     linked: list[str] = field(default_factory=lambda: list(_LINKED))
     notice: str = "2m"  # so long before the end of the walltime, the workload is asked to write a checkpoint
     max_requeues: int = 3  # how often a run that stopped at a checkpoint is put back into the queue
+    budget: str | None = None  # the most that all runs of the experiment may take: 200gpuh or 50nodeh
     retry: int = 0  # automatic retries after a failure of the cluster, by `hpcml sync`
     preflight: bool = True  # the scheduler is asked before the submission whether it would take the jobs
     notify: Notify = Notify.never
@@ -261,6 +263,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         parse_wait_s(self.notice, field="schedule.notice")
+        if self.budget is not None:
+            Budget.parse(self.budget, field="schedule.budget")
         require(self.repeats >= 1, f"schedule.repeats={self.repeats} must be at least 1")
         for name in ("max_requeues", "retry", "snapshot_mib", "ignored_mib"):
             value = getattr(self, name)

@@ -15,7 +15,7 @@ from typing import Protocol
 from hpcml.commands import repairs
 from hpcml.commands.collect import claim, collect, opened
 from hpcml.commands.retry import is_going_on
-from hpcml.commands.submit import advice, check, images, recover
+from hpcml.commands.submit import advice, budget, check, images, recover
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.plan import Planned
@@ -78,6 +78,7 @@ def submit_points(
     # This opens the store: one that cannot be used is said before hours of computing, not after.
     missing = _missing_of(planned, places, reporter, only_missing=only_missing)
     chosen = _checked(missing if only_missing else planned, places, backends, reporter)
+    budget.refuse_beyond(chosen, places, environ=environ, project=project)
     for warning in advice.all_warnings(chosen, places):
         reporter.warn(warning)
     chosen = images.with_images(chosen, places, reporter, environ=environ, project=project)

@@ -214,22 +214,22 @@ def this_host() -> str:
 
 
 @contextmanager
-def deciding_alone(places: Places, tell: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of this home within the block, for ``hpcml run --missing`` and retries.
+def deciding_alone(places: Places, tell: Callable[[str], None], *, lock: str = _LOCK) -> Iterator[None]:
+    """Hold the lock of this home within the block, for ``hpcml run --missing`` and retries; *lock* is that of a study.
 
     Two that looked at the same moment for what is not under way would both see nothing, and both submit everything. The
     lock is held until what was submitted is in the journals. *tell* gets a line where another process has to be waited
     for; one that died with the lock is not. Raises `ConfigError` where the home cannot be written.
     """
-    with kept_alive(_lock(places, tell)):
+    with kept_alive(_lock(places, tell, lock)):
         yield
 
 
-def _lock(places: Places, tell: Callable[[str], None]) -> Lock:
+def _lock(places: Places, tell: Callable[[str], None], name: str) -> Lock:
     is_told = False
     try:
         make_folder(places.submission_locks, parents=True)
-        for found in wait_for(places.submission_locks, _LOCK, patience=_PATIENCE):
+        for found in wait_for(places.submission_locks, name, patience=_PATIENCE):
             if isinstance(found, Lock):
                 return found
             if not is_told:

@@ -1,0 +1,1 @@
+"""What `hpcml tune` does."""
