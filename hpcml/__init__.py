@@ -6,9 +6,10 @@ if TYPE_CHECKING:
     from hpcml.api.executor import Executor
     from hpcml.api.store import open_store
     from hpcml.api.submission import compose
+    from hpcml.api.tuning import tune
 
 __version__ = "0.1.0"
-__all__ = ["Executor", "__version__", "compose", "open_store"]
+__all__ = ["Executor", "__version__", "compose", "open_store", "tune"]
 
 
 def __getattr__(name: str) -> object:
@@ -25,4 +26,8 @@ def __getattr__(name: str) -> object:
         from hpcml.api.executor import Executor  # noqa: PLC0415
 
         return Executor
+    if name == "tune":
+        from hpcml.api.tuning import tune  # noqa: PLC0415
+
+        return tune
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,12 +16,10 @@ A typical notebook:
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path, PurePath
 from typing import overload
 
@@ -31,12 +29,11 @@ from hpcml.commands.submit import check
 from hpcml.commands.submit.advice import SubmissionPreview, preview_submission
 from hpcml.commands.submit.backends import Backends
 from hpcml.commands.submit.plan import Planned
-from hpcml.commands.submit.run import FoundRepeats, submit_points
+from hpcml.commands.submit.run import LoggedReporter, submit_points
 from hpcml.config.compose import Composed, check_told_apart, compose_command
 from hpcml.config.from_python import argument_word, arguments, setting_word, sweep_word
 from hpcml.config.sweep import most_runs
 from hpcml.errors import ConfigError, require
-from hpcml.images.build import OnProgress
 from hpcml.model.records import RunRecord
 from hpcml.model.run import Run
 from hpcml.model.secrets import masked
@@ -44,8 +41,6 @@ from hpcml.paths import Places, locate
 from hpcml.report import dry_run
 from hpcml.report.status import Standing
 from hpcml.units import one_or_many
-
-log = logging.getLogger(__name__)
 
 _MULTIRUN = frozenset({"-m", "--multirun"})
 _ASKED_OTHERWISE = {
@@ -82,7 +77,7 @@ def compose(
         hpcml.compose("model=mnist_cnn", settings={"training.steps": 50}, sweep={"precision": ["fp32", "tf32"]})
         hpcml.compose(program="python train.py --lr {lr}", sweep={"args.lr": [0.1, 0.01], "seed": range(3)})
     """
-    behind = None if program is None else _program_words(program)
+    behind = None if program is None else program_words(program)
     settings, sweep = settings or {}, sweep or {}
     given = {} if behind is None else arguments(settings, sweep)
     typed = [_word(word) for word in words]
@@ -173,7 +168,7 @@ class ComposedRuns(Sequence[Run]):
         """
         store = store or open_store()
         planned, backends = self._planned(store.places, is_dry=False)
-        told = _Told()
+        told = LoggedReporter()
         for remark in self.remarks:
             told.note(remark)
         launched = submit_points(
@@ -231,7 +226,7 @@ class Submission:
         *,
         uids: Sequence[str],
         submission: str | None,
-        told: _Told,
+        told: LoggedReporter,
     ) -> None:
         self._store = store
         self._told = told
@@ -276,29 +271,6 @@ class Submission:
         return self._store.cancel(self.uids)
 
 
-@dataclass(slots=True)
-class _Told:
-    """What a submission tells: logged as warnings, since ``hpcml run`` prints it on stderr, and kept."""
-
-    lines: list[str] = field(default_factory=list)
-    repeats: FoundRepeats | None = None
-
-    def warn(self, text: str) -> None:
-        self.note(text)
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
-        log.warning("%s", text)
-
-    def found_repeats(self, repeats: FoundRepeats) -> None:
-        self.repeats = repeats
-        self.note(repeats.in_words())
-
-    def building(self, base: str) -> AbstractContextManager[OnProgress]:
-        self.note(f"an image is built from {base}, or read: this may take long")
-        return nullcontext(lambda _: None)
-
-
 def _place(run: Run, overrides: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     """Return what tells a run from the others that it was composed with, before and after its site had a say in it."""
     return overrides, json.dumps(encode(run.workload), sort_keys=True)
@@ -311,7 +283,8 @@ def _word(word: object) -> str:
     return flag
 
 
-def _program_words(program: str | Sequence[str | PurePath]) -> list[str]:
+def program_words(program: str | Sequence[str | PurePath]) -> list[str]:
+    """Return the words of *program*, a command line or its words; raise `ConfigError` where it has none."""
     try:
         words = shlex.split(program) if isinstance(program, str) else [_program_word(word) for word in program]
     except ValueError as error:

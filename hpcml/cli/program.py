@@ -58,26 +58,8 @@ def compose(
     *metrics* are read from what the program prints, and the first is what runs are judged by.
     """
     from hpcml.config.compose import compose_command
+    from hpcml.config.from_python import with_metrics
 
     words = with_metrics(settings, metrics, is_printed=True) if metrics else settings
     with saying_what_is_printed():
         return compose_command(words, program_words, project=Path.cwd(), is_literal=is_literal, most=most)
-
-
-def with_metrics(settings: Sequence[str], metrics: Sequence[str], *, is_printed: bool) -> list[str]:
-    """Return *settings* with the first of *metrics* as what runs are judged by; all are read as they are printed.
-
-    A recipe reports its own: nothing is read of what it prints (*is_printed* is False).
-    """
-    from hpcml.config.from_python import setting_word
-
-    begin = "workload.metrics=["
-    judged = [] if any(word.startswith("objective.metric=") for word in settings) else [metrics[0]]
-    words = [*settings, *(setting_word("objective.metric", name) for name in judged)]
-    if not is_printed:
-        return words
-    rules = setting_word("workload.metrics", [{"name": name} for name in dict.fromkeys(metrics)])
-    others = [word for word in settings if word.startswith(begin)]
-    if others:
-        rules = f"{rules[:-1]},{others[-1].removeprefix(begin)}"
-    return [*(word for word in words if word not in others), rules]

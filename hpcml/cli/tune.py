@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcml.cli.options import Command, WholeNumber, form, pass_places, print_output
-from hpcml.cli.program import BeforeProgram, complete_words, reading_metrics, with_metrics
+from hpcml.cli.program import BeforeProgram, complete_words, reading_metrics
 from hpcml.cli.say import complain, say
 from hpcml.model.search import Pruner, Sampler, Search
 from hpcml.paths import Places
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from hpcml.commands.tune.look import Looked
     from hpcml.images.build import OnProgress
 
-_PERIOD_S = 1.0
-_SHARE = 4.0  # so many times longer than a look takes is slept
 _INTERRUPTED = 130
 _ASKED = ("runs", "in_flight", "sampler", "seed", "pruner", "takes_partial", "until")
 
@@ -102,7 +99,7 @@ def tune(
         say(f"study {stop} was stopped; its runs go on: hpcml cancel --experiment {stop} ends them")
         return 0
     if again is not None:
-        return _print_end(_look(places, study.find_study(places, again), _Reporter()), options["form"])
+        return _look(places, again, options["form"])
     if confirm is not None:
         return _confirm(places, words, count=confirm, seeds=seeds)
     return _begin(places, words, program_words, **options)
@@ -120,6 +117,7 @@ def _begin(
     form: str | None,
 ) -> int:
     from hpcml.commands.tune.study import define
+    from hpcml.config.from_python import with_metrics
 
     settings = [*words, *([] if budget is None else [f"schedule.budget={budget}"])]
     if metrics:
@@ -137,7 +135,7 @@ def _begin(
     )
     for remark in remarks:
         complain(remark)
-    return _print_end(_look(places, search, _Reporter()), form) if once else _follow(places, search, form)
+    return _look(places, search.study, form) if once else _follow(places, search, form)
 
 
 class _Reporter:
@@ -163,41 +161,43 @@ class _Reporter:
         return display(base)
 
 
-def _look(places: Places, search: Search, reporter: _Reporter) -> Looked:
+def _look(places: Places, name: str, form: str | None) -> int:
+    """Take one look and say where the study stands."""
     from hpcml.commands.status import poll_interval_s
     from hpcml.commands.submit.backends import Backends
     from hpcml.commands.tune.look import look
+    from hpcml.commands.tune.study import find_study
 
-    backends = Backends.here(places, os.environ)
-    return look(places, backends, search, reporter, environ=os.environ, interval_s=poll_interval_s(os.environ))
+    backends, interval_s = Backends.here(places, os.environ), poll_interval_s(os.environ)
+    search = find_study(places, name)
+    return _print_end(look(places, backends, search, _Reporter(), environ=os.environ, interval_s=interval_s), form)
 
 
 def _follow(places: Places, search: Search, form: str | None) -> int:
     """Look until nothing is under way and nothing more will be submitted; Ctrl-C leaves the runs going."""
+    from hpcml.commands.status import poll_interval_s
+    from hpcml.commands.submit.backends import Backends
+    from hpcml.commands.tune.look import looks
     from hpcml.report.search import ended_line, standing_line
 
-    say(f"study {search.study}: hpcml tune --again {search.study} goes on with it")
-    reporter, ended, before = _Reporter(), set[str](), ""
+    backends, interval_s = Backends.here(places, os.environ), poll_interval_s(os.environ)
+    reporter, ended = _Reporter(), set[str]()
+    reporter.note(f"study {search.study}: hpcml tune --again {search.study} goes on with it")
     try:
-        while True:
-            began = time.monotonic()
-            looked = _look(places, search, reporter)
+        for looked in looks(places, backends, search, reporter, environ=os.environ, interval_s=interval_s):
             for line in looked.lines:
                 reporter.note(line)
             for tried in looked.tried:
                 if tried.ended_at is not None and tried.uid not in ended:
                     ended.add(tried.uid)
-                    say(ended_line(looked.runs[tried.uid], tried, search, looked.words.axes))
-            standing = standing_line(search, looked.tried, submitted=looked.submitted, under_way=looked.under_way)
-            if looked.launched and standing != before:
-                say(standing)
-                before = standing
-            if looked.is_over or looked.trouble is not None:
-                return _print_end(looked, form)
-            time.sleep(max(_PERIOD_S, _SHARE * (time.monotonic() - began)))
+                    reporter.note(ended_line(looked.runs[tried.uid], tried, search, looked.words.axes))
+            if looked.launched:
+                submitted, under_way = looked.submitted, looked.under_way
+                reporter.note(standing_line(search, looked.tried, submitted=submitted, under_way=under_way))
     except KeyboardInterrupt:
         complain(f"stopped looking; the runs go on: hpcml tune --again {search.study} submits what is missing")
         return _INTERRUPTED
+    return _print_end(looked, form)
 
 
 def _print_end(looked: Looked, form: str | None) -> int:

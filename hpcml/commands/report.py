@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -31,7 +31,7 @@ from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
-from hpcml.report.contents import Axis, GroupCurves, LiveLook, Origin, Publication
+from hpcml.report.contents import Axis, GroupCurves, LiveLook, Origin, Publication, Study
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Provenance, read_provenance
 from hpcml.store.database import Database
@@ -69,7 +69,26 @@ def publish(places: Places, selection: Selection, wish: Wish) -> Publication:
     with opened(places) as store:
         collect(store, places)
         runs = select(store, selection, refusal=_NOTHING)
-        return gather(store, runs, wish)
+        return replace(gather(store, runs, wish), study=_study(store, places, runs))
+
+
+def _study(store: Database, places: Places, runs: Sequence[RunRecord]) -> Study | None:
+    """Return the search whose points *runs* are; None where they are of no study, or of several experiments."""
+    name = runs[0].experiment
+    if any(run.experiment != name for run in runs) or not (places.studies / f"{name}.json").exists():
+        return None
+    # Imported here: loads all that submits runs, for the reports of searches alone.
+    from hpcml.analysis.search import importances  # noqa: PLC0415
+    from hpcml.commands.tune.look import points_of  # noqa: PLC0415
+    from hpcml.commands.tune.study import find_study  # noqa: PLC0415
+    from hpcml.config.search_words import read_search  # noqa: PLC0415
+
+    search = find_study(places, name)
+    words = read_search(search.settings, search.program)
+    found, tried = points_of(store, places, search, words)
+    return Study(
+        search=search, axes=words.axes, tried=tried, runs=found, importances=importances(search, words.axes, tried)
+    )
 
 
 def gather(

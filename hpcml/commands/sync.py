@@ -21,6 +21,7 @@ from hpcml.commands.submit.recover import recover
 from hpcml.errors import ConfigError, HpcmlError
 from hpcml.model.records import RunRecord
 from hpcml.paths import Places
+from hpcml.report.search import standing_line
 from hpcml.report.store import StoreCheck
 from hpcml.runs.atomic import forgotten_drafts
 from hpcml.runs.cancellation import mark_cancelled
@@ -54,7 +55,7 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
     """Finish interrupted submissions and removals, then read all journals and ask the schedulers once, then retry.
 
     The queue of this machine is started again before, if it was killed. Jobs that go on although they were cancelled
-    are cancelled again.
+    are cancelled again. Of each study of `hpcml tune` what is missing is submitted.
 
     Retried are the runs that the cluster failed, as far as ``schedule.retry`` allows. Schedulers are asked only if
     *interval_s* seconds have passed since the last question. Unfinished files of processes that were killed are removed
@@ -71,13 +72,14 @@ def synchronise(places: Places, backends: Backends, interval_s: float, *, is_ane
         collected = collect(store, places, asked, is_anew=is_anew, is_silent=True)
         repaired, not_now = _cancel_again(places, backends, store)
         retried, not_retried = _retry(places, backends, store)
+        searched, not_searched = _look_at_studies(places, backends, interval_s)
         missing = [_in_words(damage(store)), *_gone(store, places)]
     lines = [f"{cleared} unfinished file{'s' if cleared != 1 else ''} of killed processes removed"] if cleared else []
     lines += [f"{removed} interrupted removal{'s' if removed != 1 else ''} finished"] if removed else []
     return Synchronised(
         report=collected.report,
-        lines=[*finished, *lines, *queues, *repaired, *retried],
-        warnings=[*waiting, *asked.problems, *not_now, *not_retried, *filter(None, missing)],
+        lines=[*finished, *lines, *queues, *repaired, *retried, *searched],
+        warnings=[*waiting, *asked.problems, *not_now, *not_retried, *not_searched, *filter(None, missing)],
         waiting=len(waiting),
     )
 
@@ -120,6 +122,28 @@ def _retry(places: Places, backends: Backends, store: Database) -> tuple[list[st
         else:
             done += [f"{retried.uid} {retried.why}; now {retried.job}"] if retried is not None else []
     return done, [f"{repairs.which(uids)} could not be retried: {error}" for error, uids in failed.items()]
+
+
+def _look_at_studies(places: Places, backends: Backends, interval_s: float) -> tuple[list[str], list[str]]:
+    """Take a look at each study of `hpcml tune`; return what was done, and what could not be."""
+    done: list[str] = []
+    problems: list[str] = []
+    for file in sorted(places.studies.glob("*.json")):
+        # Imported here: loads all that submits runs, which few homes need.
+        from hpcml.commands.submit.run import LoggedReporter  # noqa: PLC0415
+        from hpcml.commands.tune.look import look  # noqa: PLC0415
+        from hpcml.commands.tune.study import find_study  # noqa: PLC0415
+
+        try:
+            search, told = find_study(places, file.stem), LoggedReporter()
+            looked = look(places, backends, search, told, environ=os.environ, interval_s=interval_s)
+        except HpcmlError as error:
+            problems.append(f"study {file.stem}: {error}")
+        else:
+            done += looked.lines
+            if looked.launched:
+                done.append(standing_line(search, looked.tried, submitted=looked.submitted, under_way=looked.under_way))
+    return done, problems
 
 
 def _clear(places: Places) -> int:

@@ -68,6 +68,23 @@ def argument_word(key: str, values: Sequence[str], *, is_sweep: bool) -> str:
     return f"{key}={','.join(value.replace(',', _COMMA_THAT_IS_MEANT) if is_sweep else value for value in values)}"
 
 
+def with_metrics(settings: Sequence[str], metrics: Sequence[str], *, is_printed: bool) -> list[str]:
+    """Return *settings* with the first of *metrics* as what runs are judged by; all are read as they are printed.
+
+    A recipe reports its own: nothing is read of what it prints (*is_printed* is False).
+    """
+    begin = "workload.metrics=["
+    judged = [] if any(word.startswith("objective.metric=") for word in settings) else [metrics[0]]
+    words = [*settings, *(setting_word("objective.metric", name) for name in judged)]
+    if not is_printed:
+        return words
+    rules = setting_word("workload.metrics", [{"name": name} for name in dict.fromkeys(metrics)])
+    others = [word for word in settings if word.startswith(begin)]
+    if others:
+        rules = f"{rules[:-1]},{others[-1].removeprefix(begin)}"
+    return [*(word for word in words if word not in others), rules]
+
+
 def _listed(key: str, values: object) -> list[object]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise ConfigError(f"sweep[{key!r}]={values!r}: a list of values is asked for")

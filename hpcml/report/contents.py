@@ -12,10 +12,13 @@ from typing import Literal
 from hpcml.analysis.attained import Attainment
 from hpcml.analysis.compare.result import Band, Comparison, ReportGroup
 from hpcml.analysis.scaling.result import Scaling
+from hpcml.analysis.search import Tried
 from hpcml.model.hours import Hours
 from hpcml.model.live import RunNow
 from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import RunRecord
+from hpcml.model.search import Axis as SearchAxis
+from hpcml.model.search import Search
 
 Axis = Literal["step", "time"]  # seconds since the run's start
 
@@ -56,6 +59,17 @@ class LiveLook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A search whose points are runs of the report; `importances` are shares by the name of each axis."""
+
+    search: Search
+    axes: Sequence[SearchAxis]
+    tried: Sequence[Tried]
+    runs: Mapping[str, RunRecord]  # by uid
+    importances: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
     """Everything that a report shows."""
 
@@ -72,6 +86,7 @@ class Publication:
     curves: tuple[GroupCurves, ...] = ()
     timelines: Mapping[str, Sequence[Timeline]] = field(default_factory=dict)  # by uid
     scaling: Scaling | None = None
+    study: Study | None = None
     attainment: Attainment | None = None
     origins: tuple[Origin, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)  # what the report could have had, and why it has not

@@ -30,6 +30,7 @@ from hpcml.report.finding import findings_of, tallied
 from hpcml.report.live import live_section, so_far
 from hpcml.report.runs import cause_words, key_metric, metric_beside_objectives, metric_words, objective_of
 from hpcml.report.scaling import scaling_section
+from hpcml.report.search import search_section
 from hpcml.report.telemetry import telemetry_section
 from hpcml.report.text import duration, safe
 from hpcml.report.utilization import utilization_section
@@ -45,6 +46,7 @@ def publication_document(publication: Publication) -> Document:
     sections: list[Section | None] = [
         _summary(publication),
         live_section(publication) if publication.live else None,
+        search_section(publication.study) if publication.study else None,
         comparison_section(publication.comparison, styles) if publication.comparison else None,
         _curves(publication, styles),
         telemetry_section(publication, styles),

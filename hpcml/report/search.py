@@ -13,6 +13,7 @@ from hpcml.model.choices import Goal
 from hpcml.model.records import RunRecord
 from hpcml.model.search import Axis, Search, Value
 from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, plot, titled
+from hpcml.report.contents import Study
 from hpcml.report.document import Column, Document, Figure, Listing, Part, Remarks, Section
 from hpcml.report.runs import short_uid
 from hpcml.report.text import number, safe
@@ -76,18 +77,16 @@ def search_document(
     return Document(sections=[Section(parts=parts)], record=record)
 
 
-def search_section(
-    search: Search,
-    axes: Sequence[Axis],
-    tried: Sequence[Tried],
-    runs: Mapping[str, RunRecord],
-    importances: Mapping[str, float],
-) -> Section:
-    """Return the section of a report on the study: how many points were tried, the best, and the charts."""
-    best = _best_first(_told(tried), search)
-    parts: list[Part] = [Remarks(lines=[_selection_words(search, tried)])]
-    if best:
-        parts += [_table(search, axes, best[:_BEST], runs), *_charts(search, axes, _told(tried), importances)]
+def search_section(study: Study) -> Section:
+    """Return the section of a report on a study: how many points were tried, the best, and the charts."""
+    search, told = study.search, _told(study.tried)
+    parts: list[Part] = [Remarks(lines=[_selection_words(search, study.tried)])]
+    if told:
+        best = _best_first(told, search)[:_BEST]
+        parts += [
+            _table(search, study.axes, best, study.runs),
+            *_charts(search, study.axes, told, study.importances),
+        ]
     return Section(heading="Search", parts=parts)
 
 

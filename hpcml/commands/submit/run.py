@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -21,10 +22,13 @@ from hpcml.commands.submit.launch import Launched, launch
 from hpcml.commands.submit.plan import Planned
 from hpcml.commands.submit.submission import deciding_alone
 from hpcml.errors import ConfigError
+from hpcml.images.build import OnProgress
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.store.database import Database
 from hpcml.store.query import get_run, open_runs, runs_by_spec
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,33 @@ class RunReporter(images.ImageReporter, Protocol):
 
     def found_repeats(self, repeats: FoundRepeats) -> None:
         """Tell that some configurations were run before."""
+
+
+@dataclass(slots=True)
+class LoggedReporter:
+    """Logs what a submission tells as warnings, since ``hpcml run`` prints it on stderr, and keeps it."""
+
+    lines: list[str] = field(default_factory=list)
+    repeats: FoundRepeats | None = None
+
+    def warn(self, text: str) -> None:
+        """Tell what looks wrong."""
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """Tell what is good to know."""
+        self.lines.append(text)
+        log.warning("%s", text)
+
+    def found_repeats(self, repeats: FoundRepeats) -> None:
+        """Tell that some configurations were run before, and keep which."""
+        self.repeats = repeats
+        self.note(repeats.in_words())
+
+    def building(self, base: str) -> AbstractContextManager[OnProgress]:
+        """Tell of an image; nothing is shown of how it goes on."""
+        self.note(f"an image is built from {base}, or read: this may take long")
+        return nullcontext(lambda _: None)
 
 
 def submit_points(

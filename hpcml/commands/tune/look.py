@@ -38,6 +38,8 @@ from hpcml.paths import Places
 from hpcml.store.database import Database
 from hpcml.store.query import curves, find_runs
 
+_PERIOD_S = 1.0
+_SHARE = 4.0  # so many times longer than looking takes is slept: a thousand directories on a slow file system
 _TO_SEE = 3  # runs that ended without a value, before which a search goes on without any
 
 
@@ -71,6 +73,28 @@ class Looked:
     def is_over(self) -> bool:
         """Whether nothing is under way and nothing more will be submitted."""
         return self.under_way == 0
+
+
+def looks(
+    places: Places,
+    backends: Backends,
+    search: Search,
+    reporter: RunReporter,
+    *,
+    environ: Mapping[str, str],
+    interval_s: float,
+) -> Iterator[Looked]:
+    """Look again and again, as `look` does, until nothing is under way, or `Looked.trouble` says what is in the way.
+
+    Between two looks a second passes at least, and four times as long as the look took.
+    """
+    while True:
+        began = time.monotonic()
+        looked = look(places, backends, search, reporter, environ=environ, interval_s=interval_s)
+        yield looked
+        if looked.is_over or looked.trouble is not None:
+            return
+        time.sleep(max(_PERIOD_S, _SHARE * (time.monotonic() - began)))
 
 
 def look(
@@ -125,16 +149,26 @@ def read_points(
     with opened(places, to_write=True) as store:
         collect(store, places, asked)
         lines = [*asked.problems, *_retried(store, places, backends, search)]
-        found = [run for run in find_runs(store, experiment=search.study) if Path(run.path).is_dir()]
-        runs = {run.uid: (run, point) for run in found if (point := _point_of(run, words)) is not None}
-        reported: Mapping[str, Mapping[int, float]] = {}
-        if search.pruner is not Pruner.none:
-            reported = {
-                uid: {each.step: each.value for each in curve if math.isfinite(each.value)}
-                for uid, curve in curves(store, list(runs), search.metric, is_timed=False).items()
-            }
-        tried = [_tried(store, places, run, point, search, reported.get(uid, {})) for uid, (run, point) in runs.items()]
-    return {uid: run for uid, (run, _) in runs.items()}, tried, lines
+        return *points_of(store, places, search, words), lines
+
+
+def points_of(
+    store: Database, places: Places, search: Search, words: SearchWords
+) -> tuple[dict[str, RunRecord], list[Tried]]:
+    """Return the runs of the study by uid, and what they tell, as *store* has them.
+
+    Runs that lie outside of the space are no points: somebody put them into the experiment.
+    """
+    found = [run for run in find_runs(store, experiment=search.study) if Path(run.path).is_dir()]
+    points = {run.uid: (run, point) for run in found if (point := _point_of(run, words)) is not None}
+    reported: Mapping[str, Mapping[int, float]] = {}
+    if search.pruner is not Pruner.none:
+        reported = {
+            uid: {each.step: each.value for each in curve if math.isfinite(each.value)}
+            for uid, curve in curves(store, list(points), search.metric, is_timed=False).items()
+        }
+    tried = [_tried(store, places, run, point, search, reported.get(uid, {})) for uid, (run, point) in points.items()]
+    return {uid: run for uid, (run, _) in points.items()}, tried
 
 
 def _retried(store: Database, places: Places, backends: Backends, search: Search) -> Iterator[str]:
@@ -149,7 +183,7 @@ def _retried(store: Database, places: Places, backends: Backends, search: Search
 
 
 def _point_of(run: RunRecord, words: SearchWords) -> Point | None:
-    """Return where *run* lies in the space; None where it does not, since somebody else put it into the experiment."""
+    """Return where *run* lies in the space; None where it does not."""
     read = {axis.key: axis.read(value_of(run, axis.key, now=0)) for axis in words.axes}
     point = {key: value for key, value in read.items() if value is not None}
     return point if len(point) == len(words.axes) else None
