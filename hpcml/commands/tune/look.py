@@ -126,7 +126,7 @@ def look(
         points = next_points(search, words.axes, tried, wanted) if wanted else []
         if points:
             launched, left = _submit(points, words, search, places, backends, reporter, environ)
-            trouble = None if launched else left
+            trouble = None if launched or under_way else left  # what ends may leave hours of its walltime
         else:
             launched = []
     return Looked(
@@ -261,12 +261,9 @@ def _submit(
     composed, _ = compose_points(words, points)
     planned, _ = plan_points(composed, environ, project, ask=lambda _: None, is_dry=False)
     left = budget.fit(planned, places, environ=environ, project=project)
-    line = "; ".join(left.lines) or None
-    if left.count < len(planned) and line is not None:
-        reporter.note(line)
     chosen = planned[: left.count]
     if not chosen:
-        return [], line
+        return [], "; ".join(left.lines)
     launched = submit_points(
         chosen,
         places,
@@ -277,4 +274,4 @@ def _submit(
         command_line=search.command_line,
         only_missing=False,
     )
-    return launched, line
+    return launched, None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpcml.analysis.search import Point, check_optuna
 from hpcml.codec import decode, encode
+from hpcml.commands.submit import budget
 from hpcml.commands.submit.check import plan_points
 from hpcml.config.compose import Composed, compose_command
 from hpcml.config.search_words import SearchWords, read_search
@@ -44,7 +45,8 @@ def define(search: Search, places: Places, *, environ: Mapping[str, str]) -> tup
         settings.append(f"{_RETRIES}=3")  # what the cluster broke says nothing of a point
     words = read_search(settings, search.program)
     (point,), remarks = compose_points(words, [some_point(words)])
-    plan_points([point], environ, Path.cwd(), ask=lambda _: None, is_dry=False)
+    planned, _ = plan_points([point], environ, Path.cwd(), ask=lambda _: None, is_dry=False)
+    budget.fit(planned, places, environ=environ, project=Path.cwd())  # refuses a run without a walltime
     objective, goal = point.run.objective, point.run.objective.way
     if goal is None:
         raise ConfigError(f"nothing tells which way {objective.metric} is better: objective.goal=min or max")
