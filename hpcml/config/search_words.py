@@ -73,7 +73,7 @@ def read_search(settings: Sequence[str], program: Sequence[str] | None) -> Searc
             key = _ARGUMENT.sub(ARGUMENTS, found["key"], count=1)
             if axis := parse_axis(key, found["value"], word=word):
                 places.append(_Place(axis=axis, is_in_program=False, at=at, prefix=found["prefix"]))
-    for setting in settings_in(program or []):
+    for setting in settings_in(program) if program else ():
         word = f"--{setting.name} {setting.value}"
         if axis := parse_axis(f"{ARGUMENTS}{setting.name}", setting.value, word=word):
             places.append(_Place(axis=axis, is_in_program=True, at=setting.at, prefix=setting.in_front))

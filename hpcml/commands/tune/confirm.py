@@ -107,7 +107,7 @@ def _with_seeds(search: Search) -> SearchWords:
     """Return the words of *search* for the experiment that confirms it, without a seed, which each run gets."""
     settings = [word for word in search.settings if not word.startswith(("experiment=", "seed="))]
     program = None if search.program is None else list(search.program)
-    for setting in settings_in(program or []):
+    for setting in settings_in(program) if program else ():
         if setting.name == "seed" and program is not None:
             program[setting.at] = f"{setting.in_front}{{seed}}"
     return read_search([*settings, f"experiment={_confirming(search)}"], program)

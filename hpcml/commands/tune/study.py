@@ -30,8 +30,8 @@ _RETRIES = "schedule.retry"
 def define(search: Search, places: Places, *, environ: Mapping[str, str]) -> tuple[Search, list[str]]:
     """Check *search*, whose study, metric and goal may be open, and write it down; return it whole, with lines to tell.
 
-    A study that is there goes on where it is the same but for its limits, sampler and pruner, and gets these. One point
-    of the space is composed and planned first: what is wrong is a `ConfigError`, and nothing has been written.
+    A study that is there goes on where it is the same but for its limits, sampler and pruner, and gets these. Points of
+    the space are composed and planned first: what is wrong is a `ConfigError`, and nothing has been written.
     """
     words = read_search(search.settings, search.program)
     require(
@@ -44,13 +44,14 @@ def define(search: Search, places: Places, *, environ: Mapping[str, str]) -> tup
     if not any(word.startswith(f"{_RETRIES}=") for word in settings):
         settings.append(f"{_RETRIES}=3")  # what the cluster broke says nothing of a point
     words = read_search(settings, search.program)
-    (point,), remarks = compose_points(words, [some_point(words)])
-    planned, _ = plan_points([point], environ, Path.cwd(), ask=lambda _: None, is_dry=False)
+    points, remarks = compose_points(words, _with_each_choice(words))
+    planned, _ = plan_points(points, environ, Path.cwd(), ask=lambda _: None, is_dry=False)
     budget.fit(planned, places, environ=environ, project=Path.cwd())  # refuses a run without a walltime
-    objective, goal = point.run.objective, point.run.objective.way
+    run = points[0].run
+    objective, goal = run.objective, run.objective.way
     if goal is None:
         raise ConfigError(f"nothing tells which way {objective.metric} is better: objective.goal=min or max")
-    whole = replace(search, settings=settings, study=point.run.experiment, metric=objective.metric, goal=goal)
+    whole = replace(search, settings=settings, study=run.experiment, metric=objective.metric, goal=goal)
     check_space(whole, words.axes)
     check_optuna()
     _write(whole, places)
@@ -79,20 +80,15 @@ def _write(search: Search, places: Places) -> None:
 def find_study(places: Places, name: str) -> Search:
     """Return the definition of the study *name*; raise `ConfigError` where there is none, or it cannot be read."""
     path = places.studies / f"{name}.json"
+    if not path.is_file():
+        known = sorted(file.stem for file in places.studies.glob("*.json"))
+        meant = did_you_mean(name, known) or (f"there are {', '.join(known)}" if known else "hpcml tune begins one")
+        raise ConfigError(f"no study is called {name!r}: {meant}")
     try:
         search: Search = decode(Search, parse_json(read(path, top=places.home)))
-    except FileNotFoundError:
-        known = study_names(places)
-        meant = did_you_mean(name, known) or (f"there are {', '.join(known)}" if known else "hpcml tune begins one")
-        raise ConfigError(f"no study is called {name!r}: {meant}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is no study that can be read: {error}") from error
     return search
-
-
-def study_names(places: Places) -> list[str]:
-    """Return the names of all studies of the home."""
-    return sorted(path.stem for path in places.studies.glob("*.json"))
 
 
 def stop(places: Places, name: str) -> None:
@@ -102,10 +98,17 @@ def stop(places: Places, name: str) -> None:
 
 
 def some_point(words: SearchWords) -> Point:
-    """Return a point of the space, to see whether its runs could be composed."""
-    return {axis.key: axis.choices[0] if axis.choices else axis.rounded(axis.low) for axis in words.axes} | {
-        axis.key: int(axis.low) for axis in words.axes if axis.is_whole
+    """Return a point of the space: the first value of each axis."""
+    return {
+        axis.key: axis.choices[0] if axis.choices else int(axis.low) if axis.is_whole else axis.low
+        for axis in words.axes
     }
+
+
+def _with_each_choice(words: SearchWords) -> list[Point]:
+    """Return points of the space among which each choice is."""
+    first = some_point(words)
+    return [first, *({**first, axis.key: choice} for axis in words.axes for choice in axis.choices[1:])]
 
 
 def compose_points(
