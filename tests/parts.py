@@ -29,6 +29,7 @@ NIGHTLY: dict[str, tuple[str, ...]] = {  # part: its files, below tests/
     "kills": (
         "cli/test_random_kills.py",
         "cli/test_submission_kills.py",
+        "cli/test_tune_kills.py",
         "store/test_kills.py",
         "cli/test_*_disk.py",
         "commands/test_killed_queues.py",

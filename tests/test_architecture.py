@@ -46,6 +46,7 @@ OWNERS: dict[str, set[str]] = {
     "plotly": {"report"},
     "jinja2": {"report"},
     "scipy": {"analysis"},
+    "optuna": {"analysis/search.py"},
     "mlflow": {"interop/mlflow_client.py", "interop/mlflow_export.py"},
     "tensorboard": {"interop/tensorboard_export.py"},
     "rocrate": {"interop/crate_export.py"},

@@ -58,7 +58,7 @@ def _searching(command: Command) -> Command:
     return chosen
 
 
-@click.command(cls=BeforeProgram)
+@click.command(cls=BeforeProgram, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_words)
 @reading_metrics
 @_searching

@@ -38,6 +38,14 @@ def test_the_example_of_submitting_runs_as_it_stands(tmp_path: Path, hpcml_envir
     assert any(line.startswith("| tf32 ") for line in comparison)
 
 
+def test_the_example_of_searching_runs_as_it_stands(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
+    done = execute("search.py", tmp_path, hpcml_environ)
+
+    *looks, best = done.stdout.splitlines()
+    assert looks[-1] == "6 submitted, 0 under way", done.stderr
+    assert best.startswith("[(")
+
+
 def test_the_example_of_functions_runs_as_it_stands(tmp_path: Path, hpcml_environ: dict[str, str]) -> None:
     done = execute("functions.py", tmp_path, hpcml_environ)
 

@@ -128,7 +128,7 @@ def prepare(cluster: Cluster) -> Account:
 def _python(cluster: Cluster) -> Path:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     constraints = REPOSITORY / "constraints.txt"
-    wanted: list[str] = project["dependencies"]
+    wanted: list[str] = [*project["dependencies"], *project["optional-dependencies"]["tune"]]
     mark = hashlib.sha256(repr((wanted, constraints.read_text(encoding="utf-8"))).encode()).hexdigest()[:8]
     folder = cluster.root / f"venv-{mark}"
     if not (folder / "complete").exists():

@@ -29,29 +29,29 @@ print(len({run.submission for run in hpcml.open_store().runs()}))
 
 
 def test_a_sweep_of_a_function_gives_its_results_and_is_compared(site: Site) -> None:
-    conf, cluster = _place(site)
+    conf, cluster = place_of(site)
 
-    said = _run(site, "-c", SCRIPT, str(conf), cluster)
+    said = run_on(site, "-c", SCRIPT, str(conf), cluster)
 
     assert said.splitlines() == [
         "[0.9, 0.91, 0.5, 0.51] lr 0.1",
         "True ['COMPLETED', 'COMPLETED', 'COMPLETED', 'COMPLETED', 'FAILED']",
         "1",
     ]
-    lines = _run(site, "-m", "hpcml", "compare", "--by", "lr", "--where", "lr<1").splitlines()
+    lines = run_on(site, "-m", "hpcml", "compare", "--by", "lr", "--where", "lr<1").splitlines()
     assert [line.split()[:3] for line in lines if line.startswith(("0.1 ", "0.5 "))] == [
         ["0.1", "2", "0.9050"],
         ["0.5", "2", "0.5050"],
     ]
 
 
-def _place(site: Any) -> tuple[Path, str]:  # noqa: ANN401 - of either kind
+def place_of(site: Any) -> tuple[Path, str]:  # noqa: ANN401 - of either kind
     if isinstance(site, SlurmSite):
         return site.account.sources / "tests" / "schedulers" / "slurm" / "conf", "testslurm"
     return site.conf, site.cluster
 
 
-def _run(site: Site, *words: str) -> str:
+def run_on(site: Site, *words: str) -> str:
     """Return what the Python of *site* prints in the user's folder."""
     environ = {"HPCML_HOME": str(site.folder / "hpcml"), "HPCML_POLL_INTERVAL_S": "0"}
     argv = [site.python, *words]
