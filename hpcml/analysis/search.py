@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hpcml.errors import ConfigError
 from hpcml.model.choices import Goal
-from hpcml.model.search import Axis, Pruner, Sampler, Search, Value, grid, grid_size
+from hpcml.model.search import Axis, PrunerName, SamplerName, Search, Value, grid, grid_size
 
 if TYPE_CHECKING:
     import optuna
@@ -32,7 +32,7 @@ _INSTALL = "pip install 'hpcml[tune]'"
 Point = Mapping[str, Value]  # a value for each axis, by its key
 
 
-class Outcome(Enum):
+class PointState(Enum):
     """What a run tells the search."""
 
     UNDER_WAY = "under way"  # it waits, runs, or is about to be tried again
@@ -47,7 +47,7 @@ class Tried:
 
     uid: str
     point: Point
-    outcome: Outcome
+    outcome: PointState
     began_at: float
     ended_at: float | None = None
     value: float | None = None
@@ -62,10 +62,10 @@ def next_points(search: Search, axes: Sequence[Axis], tried: Sequence[Tried], co
     known = {tuple(run.point.values()) for run in tried}
     size = grid_size(axes)
     rest = None
-    if search.sampler is Sampler.grid or (size is not None and size <= _MOST_LISTED):
+    if search.sampler is SamplerName.grid or (size is not None and size <= _MOST_LISTED):
         rest = [point for point in grid(axes) if tuple(point.values()) not in known]
         count = min(count, len(rest))
-    if rest is not None and (search.sampler is Sampler.grid or count == len(rest)):
+    if rest is not None and (search.sampler is SamplerName.grid or count == len(rest)):
         return rest[:count]
     found: list[Point] = []
     study, chance = _rebuilt(search, axes, tried), random.Random(search.seed + len(tried))  # noqa: S311
@@ -96,7 +96,7 @@ def _new_point(study: optuna.Study, axes: Sequence[Axis], known: set[tuple[Value
 def to_prune(search: Search, axes: Sequence[Axis], tried: Sequence[Tried]) -> list[str]:
     """Return the uids of the runs under way that the pruner of *search* would stop, by what they reported so far."""
     doomed: list[str] = []
-    if search.pruner is not Pruner.none:
+    if search.pruner is not PrunerName.none:
         _rebuilt(search, axes, tried, doomed)
     return doomed
 
@@ -109,7 +109,7 @@ def _rebuilt(
     import optuna  # noqa: PLC0415 - an extra, which takes half a second
     from optuna.trial import TrialState  # noqa: PLC0415
 
-    is_replayed = search.sampler is Sampler.cmaes  # which keeps its state in the trials that it has proposed
+    is_replayed = search.sampler is SamplerName.cmaes  # which keeps its state in the trials that it has proposed
     sampler = _sampler(search, len(tried))
     study = optuna.create_study(
         study_name=search.study,  # Hyperband draws its brackets by it
@@ -125,13 +125,13 @@ def _rebuilt(
             continue
         trial = trials[run.uid]
         should_stop = _report(trial, run.reported)
-        if run.outcome is Outcome.UNDER_WAY:
+        if run.outcome is PointState.UNDER_WAY:
             if should_stop and doomed is not None:
                 doomed.append(run.uid)
-        elif run.outcome is Outcome.TOLD:
+        elif run.outcome is PointState.TOLD:
             study.tell(trial, run.value)
         else:
-            is_pruned = run.outcome is Outcome.PRUNED and bool(run.reported)
+            is_pruned = run.outcome is PointState.PRUNED and bool(run.reported)
             study.tell(trial, state=TrialState.PRUNED if is_pruned else TrialState.FAIL)
     study.sampler = sampler
     return study
@@ -172,19 +172,19 @@ def _sampler(search: Search, n_tried: int) -> BaseSampler:
     """Return the sampler, seeded such that it goes on and does not repeat what it has drawn."""
     from optuna import samplers  # noqa: PLC0415 - as above
 
-    if search.sampler is Sampler.cmaes:
+    if search.sampler is SamplerName.cmaes:
         return samplers.CmaEsSampler(seed=search.seed, warn_independent_sampling=False)
-    if search.sampler is Sampler.random:
+    if search.sampler is SamplerName.random:
         return samplers.RandomSampler(seed=search.seed + n_tried)
     return samplers.TPESampler(seed=search.seed + n_tried)
 
 
-def _pruner(pruner: Pruner) -> BasePruner:
+def _pruner(pruner: PrunerName) -> BasePruner:
     from optuna import pruners  # noqa: PLC0415 - as above
 
-    if pruner is Pruner.median:
+    if pruner is PrunerName.median:
         return pruners.MedianPruner()
-    return pruners.HyperbandPruner() if pruner is Pruner.hyperband else pruners.NopPruner()
+    return pruners.HyperbandPruner() if pruner is PrunerName.hyperband else pruners.NopPruner()
 
 
 def importances(search: Search, axes: Sequence[Axis], tried: Sequence[Tried]) -> dict[str, float]:
@@ -193,7 +193,7 @@ def importances(search: Search, axes: Sequence[Axis], tried: Sequence[Tried]) ->
     Empty where fewer than two runs have a value, or all have the same. Reference: Watanabe, Bansal and Hutter 2023,
     "PED-ANOVA", IJCAI.
     """
-    values = {run.value for run in tried if run.outcome is Outcome.TOLD}
+    values = {run.value for run in tried if run.outcome is PointState.TOLD}
     if len(values) < 2:
         return {}
     check_optuna()

@@ -18,7 +18,7 @@ from hpcml.commands.tune.study import define
 from hpcml.config.from_python import argument_word, arguments, setting_word, with_metrics
 from hpcml.errors import require
 from hpcml.model.choices import Goal
-from hpcml.model.search import Pruner, Sampler, Search
+from hpcml.model.search import PrunerName, SamplerName, Search
 
 ChoiceT = TypeVar("ChoiceT", bound=Enum)
 
@@ -64,8 +64,8 @@ def tune(  # noqa: PLR0913 - each an option of the command
             program=behind,
             runs=runs,
             in_flight=in_flight,
-            sampler=_chosen(Sampler, sampler, "sampler"),
-            pruner=_chosen(Pruner, prune, "prune"),
+            sampler=_chosen(SamplerName, sampler, "sampler"),
+            pruner=_chosen(PrunerName, prune, "prune"),
             takes_partial=partial,
             until=until,
             seed=seed,

@@ -14,7 +14,7 @@ import click
 from hpcml.cli.options import Command, WholeNumber, form, pass_places, print_output
 from hpcml.cli.program import BeforeProgram, complete_words, reading_metrics
 from hpcml.cli.say import complain, say
-from hpcml.model.search import Pruner, Sampler, Search
+from hpcml.model.search import PrunerName, SamplerName, Search
 from hpcml.paths import Places
 from hpcml.report.render.forms import document_output
 
@@ -43,13 +43,16 @@ def _searching(command: Command) -> Command:
         click.option(
             "--prune",
             "pruner",
-            type=click.Choice([each.name for each in Pruner]),
+            type=click.Choice([each.name for each in PrunerName]),
             default="none",
             help="Stop runs that fall behind.",
         ),
         click.option("--sampler-seed", "seed", type=WholeNumber(min=0), default=0, help="The same: the same points."),
         click.option(
-            "--sampler", type=click.Choice([each.name for each in Sampler]), default="tpe", help="What chooses points."
+            "--sampler",
+            type=click.Choice([each.name for each in SamplerName]),
+            default="tpe",
+            help="What chooses.",
         ),
         click.option("--in-flight", type=WholeNumber(min=1), default=4, help="How many runs wait or run at once."),
         click.option("--runs", type=WholeNumber(min=1), default=20, help="How many points are tried."),
@@ -128,7 +131,7 @@ def _begin(
             settings=settings,
             program=None if program_words is None else list(program_words),
             command_line=[Path(sys.argv[0]).name, *sys.argv[1:]],
-            **{**asked, "sampler": Sampler[asked["sampler"]], "pruner": Pruner[asked["pruner"]]},
+            **{**asked, "sampler": SamplerName[asked["sampler"]], "pruner": PrunerName[asked["pruner"]]},
         ),
         places,
         environ=os.environ,

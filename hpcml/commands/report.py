@@ -31,7 +31,7 @@ from hpcml.model.query_results import Curves, Timeline
 from hpcml.model.records import Point, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
-from hpcml.report.contents import Axis, GroupCurves, LiveLook, Origin, Publication, Study
+from hpcml.report.contents import Axis, GroupCurves, LiveLook, Origin, Publication, StudyContents
 from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Provenance, read_provenance
 from hpcml.store.database import Database
@@ -72,7 +72,7 @@ def publish(places: Places, selection: Selection, wish: Wish) -> Publication:
         return replace(gather(store, runs, wish), study=_study(store, places, runs))
 
 
-def _study(store: Database, places: Places, runs: Sequence[RunRecord]) -> Study | None:
+def _study(store: Database, places: Places, runs: Sequence[RunRecord]) -> StudyContents | None:
     """Return the search whose points *runs* are; None where they are of no study, or of several experiments."""
     name = runs[0].experiment
     if any(run.experiment != name for run in runs) or not (places.studies / f"{name}.json").exists():
@@ -86,7 +86,7 @@ def _study(store: Database, places: Places, runs: Sequence[RunRecord]) -> Study 
     search = find_study(places, name)
     words = read_search(search.settings, search.program)
     found, tried = points_of(store, places, search, words)
-    return Study(
+    return StudyContents(
         search=search, axes=words.axes, tried=tried, runs=found, importances=importances(search, words.axes, tried)
     )
 

@@ -23,7 +23,7 @@ _DIGITS = 6  # of a number that is searched: what is recorded can be typed again
 Value = float | int | str
 
 
-class Sampler(Enum):
+class SamplerName(Enum):
     """How the next point is chosen; all but `grid` are Optuna's."""
 
     tpe = "tpe"
@@ -32,7 +32,7 @@ class Sampler(Enum):
     cmaes = "cmaes"
 
 
-class Pruner(Enum):
+class PrunerName(Enum):
     """Which runs are stopped early, by the values that they report while they go."""
 
     none = "none"
@@ -144,8 +144,8 @@ class Search:
     metric: str = ""
     goal: Goal = Goal.max
     in_flight: int = 4
-    sampler: Sampler = Sampler.tpe
-    pruner: Pruner = Pruner.none
+    sampler: SamplerName = SamplerName.tpe
+    pruner: PrunerName = PrunerName.none
     takes_partial: bool = False  # the last value of a run that ran out of time counts
     until: str | None = None  # ISO 8601, local time unless it says another: nothing is submitted from then on
     seed: int = 0  # of the sampler
@@ -175,7 +175,7 @@ class Search:
 
 def check_space(search: Search, axes: Sequence[Axis]) -> None:
     """Raise `ConfigError` where the sampler of *search* cannot search *axes*."""
-    if search.sampler is Sampler.grid:
+    if search.sampler is SamplerName.grid:
         endless = next((axis.name for axis in axes if axis.values is None), None)
         require(endless is None, f"--sampler grid: {endless} has no end of values: list them, as {{0.01,0.1}}")
         size = grid_size(axes)
@@ -183,7 +183,7 @@ def check_space(search: Search, axes: Sequence[Axis]) -> None:
             size is None or size <= search.runs,
             f"--sampler grid: the space has {size} points and --runs is {search.runs}: raise it, or take --sampler tpe",
         )
-    if search.sampler is Sampler.cmaes:
+    if search.sampler is SamplerName.cmaes:
         named = next((axis.name for axis in axes if axis.choices), None)
         require(named is None, f"--sampler cmaes: {named} has choices, and it searches numbers alone: take tpe")
         require(len(axes) > 1, "--sampler cmaes: one axis is too few for it: take tpe")

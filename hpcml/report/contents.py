@@ -59,7 +59,7 @@ class LiveLook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class StudyContents:
     """A search whose points are runs of the report; `importances` are shares by the name of each axis."""
 
     search: Search
@@ -86,7 +86,7 @@ class Publication:
     curves: tuple[GroupCurves, ...] = ()
     timelines: Mapping[str, Sequence[Timeline]] = field(default_factory=dict)  # by uid
     scaling: Scaling | None = None
-    study: Study | None = None
+    study: StudyContents | None = None
     attainment: Attainment | None = None
     origins: tuple[Origin, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)  # what the report could have had, and why it has not

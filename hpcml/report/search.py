@@ -8,12 +8,12 @@ from itertools import accumulate
 from math import log10
 from typing import TYPE_CHECKING, Any
 
-from hpcml.analysis.search import Outcome, Tried
+from hpcml.analysis.search import PointState, Tried
 from hpcml.model.choices import Goal
 from hpcml.model.records import RunRecord
 from hpcml.model.search import Axis, Search, Value
 from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, plot, titled
-from hpcml.report.contents import Study
+from hpcml.report.contents import StudyContents
 from hpcml.report.document import Column, Document, Figure, Listing, Part, Remarks, Section
 from hpcml.report.runs import short_uid
 from hpcml.report.text import number, safe
@@ -29,7 +29,7 @@ _ROW_PX, _AROUND_PX = 36, 96
 def ended_line(run: RunRecord, tried: Tried, search: Search, axes: Sequence[Axis]) -> str:
     """Return one line on how a point ended."""
     value = "no value" if tried.value is None else f"{search.metric}={number(tried.value, 6)}"
-    word = "pruned" if tried.outcome is Outcome.PRUNED else run.state.value
+    word = "pruned" if tried.outcome is PointState.PRUNED else run.state.value
     return safe("  ".join([short_uid(run.uid), word, value, point_words(tried.point, axes)]))
 
 
@@ -77,7 +77,7 @@ def search_document(
     return Document(sections=[Section(parts=parts)], record=record)
 
 
-def search_section(study: Study) -> Section:
+def search_section(study: StudyContents) -> Section:
     """Return the section of a report on a study: how many points were tried, the best, and the charts."""
     search, told = study.search, _told(study.tried)
     parts: list[Part] = [Remarks(lines=[_selection_words(search, study.tried)])]
@@ -100,7 +100,7 @@ def _best_first(told: Sequence[Tried], search: Search) -> list[Tried]:
 
 
 def _selection_words(search: Search, tried: Sequence[Tried]) -> str:
-    ended = [each for each in tried if each.outcome is not Outcome.UNDER_WAY]
+    ended = [each for each in tried if each.outcome is not PointState.UNDER_WAY]
     without = sum(each.value is None for each in ended)
     of_them = f", {without} of them without a value" if without else ""
     told = len(ended) - without

@@ -53,7 +53,6 @@ def answer(hpcml: Hpcml, name: str = "s") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.story
 def test_a_search_of_a_program_of_ones_own_to_the_confirmed_winner(study: Hpcml) -> None:
     done = study(*words("--sampler-seed", "3"))
 

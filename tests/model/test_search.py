@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hpcml.errors import ConfigError
-from hpcml.model.search import Axis, Sampler, Search, check_space, grid, grid_size, parse_axis
+from hpcml.model.search import Axis, SamplerName, Search, check_space, grid, grid_size, parse_axis
 
 KEY = "workload.args.x"
 
@@ -78,20 +78,20 @@ def test_a_grid_has_an_end_or_none() -> None:
     assert grid_size([axis("0.0..1.0")]) is None
 
 
-def search(sampler: Sampler, runs: int = 4) -> Search:
+def search(sampler: SamplerName, runs: int = 4) -> Search:
     return Search(project="/", settings=[], program=None, runs=runs, sampler=sampler)
 
 
 @pytest.mark.parametrize(
     ("sampler", "texts", "why"),
     [
-        (Sampler.grid, ["0.0..1.0"], "--sampler grid: x has no end of values"),
-        (Sampler.grid, ["1..5"], "the space has 5 points and --runs is 4"),
-        (Sampler.cmaes, ["{a,b}", "0.0..1.0"], "--sampler cmaes: x has choices"),
-        (Sampler.cmaes, ["0.0..1.0"], "one axis is too few"),
+        (SamplerName.grid, ["0.0..1.0"], "--sampler grid: x has no end of values"),
+        (SamplerName.grid, ["1..5"], "the space has 5 points and --runs is 4"),
+        (SamplerName.cmaes, ["{a,b}", "0.0..1.0"], "--sampler cmaes: x has choices"),
+        (SamplerName.cmaes, ["0.0..1.0"], "one axis is too few"),
     ],
 )
-def test_a_sampler_that_cannot_search_the_space_is_refused(sampler: Sampler, texts: list[str], why: str) -> None:
+def test_a_sampler_that_cannot_search_the_space_is_refused(sampler: SamplerName, texts: list[str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         check_space(search(sampler), [axis(text) for text in texts])
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcml.analysis.search import Outcome, Point, Tried, next_points, to_prune
+from hpcml.analysis.search import Point, PointState, Tried, next_points, to_prune
 from hpcml.commands import repairs
 from hpcml.commands.cancel import cancel_planned, plan_cancel
 from hpcml.commands.collect import collect, opened
@@ -32,7 +32,7 @@ from hpcml.config.search_words import SearchWords, read_search
 from hpcml.errors import HpcmlError, require
 from hpcml.model.record_keys import begun_at, value_of
 from hpcml.model.records import RunRecord
-from hpcml.model.search import Pruner, Search
+from hpcml.model.search import PrunerName, Search
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.store.database import Database
@@ -62,7 +62,7 @@ class Looked:
     @property
     def under_way(self) -> int:
         """How many runs wait or run, those that were just submitted among them."""
-        return len(self.launched) + sum(run.outcome is Outcome.UNDER_WAY for run in self.tried)
+        return len(self.launched) + sum(run.outcome is PointState.UNDER_WAY for run in self.tried)
 
     @property
     def submitted(self) -> int:
@@ -121,7 +121,7 @@ def look(
         runs, tried, lines = read_points(places, backends, search, words, interval_s)
         pruned = _prune(places, backends, to_prune(search, words.axes, tried))
         trouble = _trouble(search, tried, runs)
-        under_way = sum(run.outcome is Outcome.UNDER_WAY for run in tried)
+        under_way = sum(run.outcome is PointState.UNDER_WAY for run in tried)
         wanted = 0 if trouble else max(0, min(search.in_flight - under_way, search.runs - len(tried)))
         points = next_points(search, words.axes, tried, wanted) if wanted else []
         if points:
@@ -162,7 +162,7 @@ def points_of(
     found = [run for run in find_runs(store, experiment=search.study) if Path(run.path).is_dir()]
     points = {run.uid: (run, point) for run in found if (point := _point_of(run, words)) is not None}
     reported: Mapping[str, Mapping[int, float]] = {}
-    if search.pruner is not Pruner.none:
+    if search.pruner is not PrunerName.none:
         reported = {
             uid: {each.step: each.value for each in curve if math.isfinite(each.value)}
             for uid, curve in curves(store, list(points), search.metric, is_timed=False).items()
@@ -202,19 +202,19 @@ def _tried(
     is_going = not run.state.is_final or not run.is_settled or is_going_on(store, run, time.time())
     counts = run.state is State.COMPLETED or (run.state is State.TIMEOUT and search.takes_partial)
     if is_going or repairs.may_retry(run, places):
-        outcome = Outcome.UNDER_WAY
+        outcome = PointState.UNDER_WAY
     elif counts and value is not None and math.isfinite(value):
-        outcome = Outcome.TOLD
+        outcome = PointState.TOLD
     else:
-        is_pruned = run.state is State.CANCELLED and search.pruner is not Pruner.none
-        outcome = Outcome.PRUNED if is_pruned else Outcome.FAILED
+        is_pruned = run.state is State.CANCELLED and search.pruner is not PrunerName.none
+        outcome = PointState.PRUNED if is_pruned else PointState.FAILED
     return Tried(
         uid=run.uid,
         point=point,
         outcome=outcome,
         began_at=begun_at(run.submitted_at, run.t_start) or 0.0,
-        ended_at=None if outcome is Outcome.UNDER_WAY else run.t_end,
-        value=value if outcome is Outcome.TOLD else None,
+        ended_at=None if outcome is PointState.UNDER_WAY else run.t_end,
+        value=value if outcome is PointState.TOLD else None,
         reported=reported,
     )
 
@@ -225,8 +225,8 @@ def _trouble(search: Search, tried: Sequence[Tried], runs: Mapping[str, RunRecor
         return f"study {search.study} was stopped: hpcml tune with its command line goes on"
     if time.time() >= search.ends_at():
         return f"--until {search.until} is over"
-    ended = [run for run in tried if run.outcome is not Outcome.UNDER_WAY]
-    if len(ended) < _TO_SEE or any(run.outcome is not Outcome.FAILED for run in ended):
+    ended = [run for run in tried if run.outcome is not PointState.UNDER_WAY]
+    if len(ended) < _TO_SEE or any(run.outcome is not PointState.FAILED for run in ended):
         return None
     completed = [run.uid for run in ended if runs[run.uid].state is State.COMPLETED]
     if not completed:
