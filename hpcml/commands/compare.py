@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,14 +20,16 @@ from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.analysis.steady import Curves, StepCurves
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
-from hpcml.errors import HpcmlError
+from hpcml.errors import ComparisonError, HpcmlError
 from hpcml.model.hours import Hours
+from hpcml.model.precision import PrecisionName
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Curve, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
+from hpcml.spelling import did_you_mean
 from hpcml.store import query
 from hpcml.store.attempts import attempts_of, others_of_experiments
 from hpcml.store.database import Database
@@ -147,13 +150,26 @@ def with_steps(places: Places, selection: Selection) -> Iterator[tuple[list[RunR
         yield runs, curves
 
 
-def attained_by(places: Places, selection: Selection) -> Attainment:
+def attained_by(places: Places, selection: Selection, cpu_peaks: Sequence[str] = ()) -> Attainment:
     """Return the share of their devices' peak that the selected runs attained, beside published figures.
 
-    Raises `ComparisonError` where no run has a rate.
+    *cpu_peaks* are those of the CPU, ``fp32=3.2`` in TFLOP/s. Raises `ComparisonError` where no run has a rate, and for
+    a peak that is none.
     """
+    given = dict(map(_cpu_peak, cpu_peaks))
     with with_steps(places, selection) as (runs, curves):
-        return attain(runs, curves)
+        return attain(runs, curves, given)
+
+
+def _cpu_peak(text: str) -> tuple[str, float]:
+    precision, _, tflops = text.partition("=")
+    if precision not in PrecisionName.__members__:
+        near = did_you_mean(precision, PrecisionName.__members__) or "write --cpu-peak fp32=3.2, in TFLOP/s"
+        raise ComparisonError(f"--cpu-peak {text}: {precision!r} is no precision: {near}")
+    with suppress(ValueError):
+        if math.isfinite(value := float(tflops)) and value > 0:
+            return precision, value
+    raise ComparisonError(f"--cpu-peak {text}: write a number of TFLOP/s above 0, such as {precision}=3.2")
 
 
 def published_alone() -> Attainment:

@@ -14,7 +14,7 @@ from solving import Refined, factorisation_residual, refine
 
 from hpcml_client import Checkpoints, Client
 from hpcml_train.errors import RecipeError
-from hpcml_train.size_sweep import SizeSweep, time_calls
+from hpcml_train.size_sweep import SizeSweep, Times, time_calls
 from hpcml_train.task import Task
 from hpcml_train.torch import switches
 from hpcml_train.torch.arithmetic import Arithmetic
@@ -40,7 +40,13 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
         )
     arithmetic = run.apply_precision("torch")
     sweep = SizeSweep(run, checkpoints, options["sizes"])
-    finished = sweep.measure(lambda size: _measure(arithmetic, options, task.seed, size))
+
+    def measure(size: int) -> dict[str, float]:
+        values, times = _measure(arithmetic, options, task.seed, size)
+        done = {} if times is None else {"total_gflop": sweep.total("total_gflop", times.calls * gflops(size, 1.0))}
+        return {**values, **done}
+
+    finished = sweep.measure(measure)
     if finished:
         sweep.report_best("gflops", "share_of_best")
     return finished
@@ -51,7 +57,9 @@ def gflops(size: int, seconds: float) -> float:
     return 2.0 / 3.0 * size**3 / seconds / 1e9
 
 
-def _measure(arithmetic: Arithmetic, options: Mapping[str, Any], seed: int, size: int) -> dict[str, float]:
+def _measure(
+    arithmetic: Arithmetic, options: Mapping[str, Any], seed: int, size: int
+) -> tuple[dict[str, float], Times | None]:
     generator = torch.Generator().manual_seed(seed)
     # uniform in 0..1, as MAGMA's testers draw them: its published residuals can be compared
     exact = torch.rand(size, size, generator=generator, dtype=torch.float64).to(arithmetic.device)
@@ -68,7 +76,7 @@ def _measure(arithmetic: Arithmetic, options: Mapping[str, Any], seed: int, size
         refining_s = time.perf_counter() - began
     values = {"residual": residual, **_as_metrics(refined)}
     if arithmetic.numerics != "native":
-        return values
+        return values, None
     wait = functools.partial(_wait, arithmetic)
     times = time_calls(compute, wait, warmup=options["warmup"], repeats=options["repeats"], repeat_time_s=0.0)
     values["gflops"] = gflops(size, times.best_s)
@@ -76,7 +84,7 @@ def _measure(arithmetic: Arithmetic, options: Mapping[str, Any], seed: int, size
     values["factorisation_time_s"] = times.median_s
     if refined.iterations is not None:
         values["solution_gflops"] = gflops(size, times.median_s + refining_s)
-    return values
+    return values, times
 
 
 def _as_metrics(refined: Refined) -> dict[str, float]:
