@@ -95,8 +95,10 @@ def curves_of(store: Database, runs: Sequence[RunRecord], metric: str, *, is_tim
 def with_packages(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Return *runs* with the packages in which they differ named in the fact ``packages``, in place of a digest.
 
-    What was installed stands in run.json; where that cannot be read the digest stays.
+    What was installed stands in run.json; where that cannot be read the digest stays. In the same way loaded modules
+    are those that not all runs have.
     """
+    runs = _with_modules(runs)
     first = {str(run.facts["packages"]): run for run in runs if "packages" in run.facts}
     if len(first) < 2:
         return list(runs)
@@ -110,6 +112,15 @@ def with_packages(runs: Sequence[RunRecord]) -> list[RunRecord]:
         else run
         for run in runs
     ]
+
+
+def _with_modules(runs: Sequence[RunRecord]) -> Sequence[RunRecord]:
+    loaded = {run.uid: set(str(run.facts["modules"]).split(", ")) for run in runs if "modules" in run.facts}
+    if len(loaded) < len(runs) or len(set(map(frozenset, loaded.values()))) < 2:
+        return runs
+    of_all = set.intersection(*loaded.values())
+    told = {uid: ", ".join(sorted(modules - of_all)) or "no other" for uid, modules in loaded.items()}
+    return [replace(run, facts={**run.facts, "modules": told[run.uid]}) for run in runs]
 
 
 def _packages(run: RunRecord) -> Mapping[str, str] | None:
