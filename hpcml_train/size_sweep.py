@@ -19,10 +19,11 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # 
 
 
 class Times(NamedTuple):
-    """Seconds of one call: in the fastest repeat and in the median one."""
+    """Seconds of one call, in the fastest repeat and in the median one, and how many calls there were in all."""
 
     best_s: float
     median_s: float
+    calls: int
 
 
 def time_calls(
@@ -42,12 +43,13 @@ def time_calls(
     for _ in range(warmup):
         call()
     wait()
-    calls, took_s = 1, _time(call, wait, 1, now)
+    calls, took_s, before = 1, _time(call, wait, 1, now), warmup + 1
     while took_s < repeat_time_s:
         calls = max(2 * calls, min(100 * calls, int(calls * repeat_time_s / max(took_s, 1e-9))))
         took_s = _time(call, wait, calls, now)
+        before += calls
     found = [_time(call, wait, calls, now) / calls for _ in range(repeats)]
-    return Times(min(found), statistics.median(found))
+    return Times(min(found), statistics.median(found), before + repeats * calls)
 
 
 def _time(call: Callable[[], object], wait: Callable[[], object], calls: int, now: Callable[[], float]) -> float:
@@ -93,6 +95,10 @@ class SizeSweep:
         if self._run.rank == 0:
             self._checkpoints.clear()
         return True
+
+    def total(self, metric: str, more: float) -> float:
+        """Return the highest value of *metric* so far and *more*, for one that counts over all sizes."""
+        return max((values.get(metric, 0.0) for values in self.results.values()), default=0.0) + more
 
     def report_best(self, metric: str, share: str) -> None:
         """Report the highest *metric* of the sweep, and for each size its *share* of that.

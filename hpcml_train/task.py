@@ -13,7 +13,7 @@ _ONE_PROCESS = ("single", "cpu_threads", "model_parallel", "mirrored", "central_
 _WHERE = {"model": "name", "layout": "name", "strategy": "name", "data": "name"}  # of what has a name
 _OF_TRAINING = (
     *("steps", "batch_size", "learning_rate", "eval_every", "deterministic", "checkpoint_every"),
-    *("accumulate", "compile"),
+    *("accumulate", "compile", "cudnn_benchmark"),
 )
 _OF_STRATEGY = ("inter_op_threads", "bucket_cap_mb", "microbatches", "schedule")
 
@@ -43,6 +43,7 @@ class Task:
     checkpoint_every: int | None = None  # steps; None: only when the time is nearly over
     accumulate: int = 1  # the parts that a process takes its share of a batch in
     compile: bool = False
+    cudnn_benchmark: bool = False
     inter_op_threads: int = 1  # cpu_threads
     bucket_cap_mb: float | None = None  # ddp: MiB of gradients that are sent together; None: torch's own choice
     microbatches: int = 4  # pipeline: the parts of a batch that are in it at once

@@ -156,7 +156,8 @@ def _work(
             shared = staging.shared_before(turn)
         with unharmed("facts"):
             given = {name: value for name, value in {**environ, **plan.environment}.items() if value is not None}
-            own = {**host.facts(), **host.telling_variables(given), **_image_facts(plan, turn.run_dir)}
+            own = {**host.facts(), **host.telling_variables(given), **host.loaded_modules(given)}
+            own |= _image_facts(plan, turn.run_dir)
             journal.event("facts", {**own, **telemetry.take_facts(PATIENCE_S)})
         telemetry.begin()
         outcome = _supervise(turn, hold, inbox, environ, journal, telemetry)

@@ -1,4 +1,4 @@
-"""Facts about this machine that comparisons hold equal or report: processor, memory, kernel, telling variables.
+"""Facts about this machine that comparisons hold equal or report: processor, memory, kernel, modules, variables.
 
 The agent records them in the event "facts" of each attempt.
 """
@@ -69,6 +69,24 @@ def telling_variables(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(environ.items())
         if _TELLING.fullmatch(name) and not _SPEAKS_OF_A_SECRET.search(name)
     }
+
+
+def loaded_modules(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the modules that are loaded, sorted, as the fact ``modules``; nothing where none is.
+
+    Environment Modules and Lmod say them in ``LOADEDMODULES``, and their files in ``_LMFILES_``.
+
+    >>> loaded_modules({"LOADEDMODULES": "GCC/12.3.0:CUDA/12.1.1"})
+    {'modules': 'CUDA/12.1.1, GCC/12.3.0'}
+    >>> loaded_modules({"_LMFILES_": "/apps/modules/all/CUDA/12.1.1.lua"})
+    {'modules': 'CUDA/12.1.1'}
+    """
+    names = environ.get("LOADEDMODULES", "").split(":")
+    if not any(names):
+        files = [Path(file.removesuffix(".lua")) for file in environ.get("_LMFILES_", "").split(":") if file]
+        names = ["/".join(file.parts[-2:]) for file in files]
+    found = ", ".join(sorted(filter(None, names)))
+    return {"modules": found} if found else {}
 
 
 def _cpu_model() -> str | None:

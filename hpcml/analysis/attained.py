@@ -31,7 +31,7 @@ class Attained:
     model_gflops_per_step: float | None  # 10^9 operations, over all devices
     achieved_tflops: float | None  # of one device
     peak_tflops: float | None
-    peak_basis: str | None  # data sheet | uncertain | derived
+    peak_basis: str | None  # data sheet | uncertain | derived; of a CPU: given | measured by model=gemm
     mfu: float | None
     why_no_mfu: str | None = None
     bandwidth_gbs: float | None  # of the device's memory, at most

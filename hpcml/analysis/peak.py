@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from hpcml.analysis.attained import Attained, Attainment
 from hpcml.analysis.compare.factor import natural
@@ -15,7 +16,7 @@ from hpcml.analysis.flags import Flag, FlagCode, flag
 from hpcml.analysis.frame import by_seed, device_of, median_of
 from hpcml.analysis.limits import find_limits
 from hpcml.analysis.published import published_for
-from hpcml.analysis.rates import attained, find_signs, measured_tflops, operations_doubts
+from hpcml.analysis.rates import CpuPeaks, attained, cpu_peaks, find_signs, measured_tflops, operations_doubts
 from hpcml.analysis.scaling.cells import Settings, differing, settings_of
 from hpcml.analysis.scaling.points import why_no_speed
 from hpcml.analysis.stats import ENOUGH_SEEDS
@@ -33,12 +34,15 @@ from hpcml.units import one_or_many
 _CELL = tuple(group for group in GROUPS if group != "precision")
 
 
-def attain(runs: Sequence[RunRecord], curves: StepCurves) -> Attainment:
+def attain(
+    runs: Sequence[RunRecord], curves: StepCurves, cpu_peaks_tflops: Mapping[str, float] = MappingProxyType({})
+) -> Attainment:
     """Return the rates of *runs* by cell and measured precision; the order of *runs* does not matter.
 
     *curves* are those of ``step_time_s``, ``communication_time_s`` and ``data_time_s``. Each run is timed in the last
     half of its own steps, or measured its rate itself (`measured_tflops`); the numbers of a cell are medians over
-    seeds. Runs without a rate are counted in a flag, with the reason. Raises `ComparisonError` where no run has one.
+    seeds. Peaks of CPUs are those of *cpu_peaks_tflops*, by precision, else those that *runs* measured (`cpu_peaks`).
+    Runs without a rate are counted in a flag, with the reason. Raises `ComparisonError` where no run has one.
     """
     runs = [run for _, run in sorted({run.uid: run for run in runs}.items())]
     if not runs:
@@ -57,7 +61,8 @@ def attain(runs: Sequence[RunRecord], curves: StepCurves) -> Attainment:
     cells: dict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
     for run in timed:
         cells[*settings[run.uid].items(), run.precision_effective, device_of(run)].append(run)
-    found = [_attained(members, settings[members[0].uid], telling, steady, curves) for members in cells.values()]
+    cpus = cpu_peaks(able, cpu_peaks_tflops)
+    found = [_attained(members, settings[members[0].uid], telling, steady, curves, cpus) for members in cells.values()]
     architectures = {model.architecture for run in timed if (model := hardware.gpu_of(run.facts)) is not None}
     return Attainment(
         n_runs=len(runs),
@@ -73,8 +78,9 @@ def _attained(
     telling: Sequence[str],
     steady: Mapping[str, SteadyState],
     curves: StepCurves,
+    cpus: CpuPeaks,
 ) -> Attained:
-    rates = {run.uid: attained(run, steady.get(run.uid)) for run in runs}
+    rates = {run.uid: attained(run, steady.get(run.uid), cpus) for run in runs}
     first = rates[runs[0].uid]  # one device and one precision: one peak
     signs = find_signs(runs, rates, steady, curves)
     achieved = median_of(by_seed(runs, lambda run: rates[run.uid].achieved_tflops))

@@ -6,8 +6,8 @@ MFU (model FLOPs utilization) is the operations that the model needs, nothing co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hpcml.analysis.frame import by_seed, median_of
 from hpcml.analysis.limits import Signs
@@ -31,13 +31,49 @@ class Rate:
     tokens_per_s: float | None
     achieved_tflops: float | None  # of one device; the model's operations, nothing computed twice
     peak_tflops: float | None  # of one device in the effective precision, dense
-    peak_basis: str | None  # data sheet | uncertain | derived
+    peak_basis: str | None  # data sheet | uncertain | derived; of a CPU: given | measured by model=gemm
     bandwidth_gbs: float | None  # of the device's memory, at most
     mfu: float | None  # achieved over peak
     why_no_mfu: str | None
 
 
-def attained(run: RunRecord, steady: SteadyState | None) -> Rate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuPeaks:
+    """The peaks that CPUs are measured against: those *given* by precision, else the fastest products of matrices."""
+
+    given: Mapping[str, float] = field(default_factory=dict)  # TFLOP/s
+    measured: Mapping[tuple[object, ...], float] = field(default_factory=dict)  # by `_cpu_of`
+
+    def of(self, run: RunRecord) -> hardware.Peak | None:
+        """Return the peak of the CPU of *run* in its measured precision; None: not known."""
+        precision = _measured_precision(run)
+        if precision is not None and precision.name in self.given:
+            return hardware.Peak(tflops=self.given[precision.name], basis=hardware.Basis.given)
+        found = self.measured.get(_cpu_of(run))
+        return None if found is None else hardware.Peak(tflops=found, basis=hardware.Basis.measured)
+
+
+NO_PEAKS = CpuPeaks()
+
+
+def cpu_peaks(runs: Iterable[RunRecord], given: Mapping[str, float]) -> CpuPeaks:
+    """Return the peaks *given*, and the fastest rate of matrix products (`model=gemm`) of each CPU among *runs*.
+
+    A CPU is one of a model with as many threads, in one measured precision.
+    """
+    measured: dict[tuple[object, ...], float] = {}
+    for run in runs:
+        rate = run.metrics.get("gflops")
+        if run.params.get("model.recipe") == "gemm" and rate is not None and rate.max is not None:
+            measured[_cpu_of(run)] = max(measured.get(_cpu_of(run), 0.0), rate.max / 1000)
+    return CpuPeaks(given=given, measured=measured)
+
+
+def _cpu_of(run: RunRecord) -> tuple[object, ...]:
+    return *(run.facts.get(fact) for fact in ("device", "cpu_model", "threads")), run.precision_effective
+
+
+def attained(run: RunRecord, steady: SteadyState | None, cpus: CpuPeaks = NO_PEAKS) -> Rate:
     """Return the rate of *run* in its *steady* state, or where that is None, the one that a benchmark measured itself.
 
     The peak is that of the precision that was measured, never of the one that was asked for; an emulated run has none,
@@ -49,9 +85,10 @@ def attained(run: RunRecord, steady: SteadyState | None) -> Rate:
     achieved = None if step_s is not None else measured_tflops(run)
     if step_s is not None and work is not None and work.model_flops is not None and devices is not None:
         achieved = work.model_flops / devices / step_s / 1e12
-    model = hardware.gpu_of(run.facts) if run.facts.get("device") != "cpu" else None
+    is_cpu = run.facts.get("device") == "cpu"
+    model = None if is_cpu else hardware.gpu_of(run.facts)
     precision = _measured_precision(run)
-    peak = model.peak(precision) if model is not None and precision is not None else None
+    peak = cpus.of(run) if is_cpu else model.peak(precision) if model is not None and precision is not None else None
     return Rate(
         step_s=step_s,
         devices=devices,
@@ -156,7 +193,7 @@ def _what_is_missing(
     if achieved is None:
         return "the program did not count its operations"
     if run.facts.get("device") == "cpu":
-        return "no peak is known of a CPU"
+        return None if peak is not None else "no peak is known of a CPU: measure it by model=gemm, or give --cpu-peak"
     if model is None:
         return f"no peak is known of {run.facts.get('gpu_model') or 'a GPU that was not recorded'}"
     if precision is None:

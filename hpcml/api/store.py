@@ -27,7 +27,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
-from hpcml.analysis.compare.result import Comparison, ComparisonRequest
+from hpcml.analysis.compare.result import Comparison, ComparisonRequest, Percent
 from hpcml.commands.cancel import cancel_planned, plan_cancel
 from hpcml.commands.collect import opened
 from hpcml.commands.runs import ask_in_sql, best_runs, list_runs
@@ -314,7 +314,7 @@ class Store:
         reference: str | None = None,
         metric: str | None = None,
         goal: Literal["max", "min"] | None = None,
-        margin: float | None = None,
+        margin: float | str | None = None,
         target: float | None = None,
         allow: Sequence[str] = (),
         allow_mixed: bool = False,
@@ -324,10 +324,11 @@ class Store:
 
         *by* is the setting whose effect is asked for (several are joined by commas), *reference* the value of it that
         the others are compared with. *metric* and *goal* are by default the objective that the runs were configured
-        with. *margin* is in the metric's unit: a smaller difference does not matter. *target* is a value of the metric:
-        the time and energy until it was reached are compared, too. *allow* names settings and facts that may differ
-        within a table, *allow_mixed* allows any. *seed* is the setting that is the program's seed, where it was swept
-        as a setting of its own. Raises an `HpcmlError` where no comparison can be made.
+        with. *margin* is in the metric's unit, or "10%" of the reference: a smaller difference does not matter.
+        *target* is a value of the metric: the time and energy until it was reached are compared, too. *allow* names
+        settings and facts that may differ within a table, *allow_mixed* allows any. *seed* is the setting that is the
+        program's seed, where it was swept as a setting of its own. Raises an `HpcmlError` where no comparison can be
+        made.
         """
         from hpcml.commands.compare import compare_runs  # noqa: PLC0415 - loads the statistics
 
@@ -339,7 +340,7 @@ class Store:
                 reference=reference,
                 metric=metric,
                 goal=goal,
-                margin=margin,
+                margin=Percent.parse(margin) if isinstance(margin, str) else margin,
                 target=target,
                 allow=tuple(allow),
                 allow_mixed=allow_mixed,

@@ -230,17 +230,26 @@ def scaling(
 
 @click.command()
 @click.option("--published", "is_published", is_flag=True, help="List what others published, and no runs.")
+@click.option(
+    "--cpu-peak",
+    "cpu_peaks",
+    multiple=True,
+    metavar="PRECISION=TFLOPS[,...]",
+    help="The CPU's; default: the fastest model=gemm of these runs.",
+)
 @selecting
 @output_in("json", "csv", "md")
 @pass_places
-def peak(places: Places, /, *, is_published: bool, selection: Selection) -> Output[Any]:
+def peak(places: Places, /, *, is_published: bool, cpu_peaks: tuple[str, ...], selection: Selection) -> Output[Any]:
     """Show what runs attained of what their devices can do at most, and what may have kept them from more."""
     from hpcml.commands import compare as attainment
     from hpcml.report.utilization import utilization_document
 
     if is_published and not selection.is_empty:
         raise click.UsageError("--published lists no runs: leave out which runs are meant")
-    result = attainment.published_alone() if is_published else attainment.attained_by(places, selection)
+    result = (
+        attainment.published_alone() if is_published else attainment.attained_by(places, selection, words_of(cpu_peaks))
+    )
     return document_output(utilization_document(result))
 
 

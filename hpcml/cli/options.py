@@ -44,6 +44,20 @@ class AnyNumber(click.types.FloatParamType):
     name = "number"
 
 
+class MarginOption(Number):
+    """A number above 0 of an option, or such a number of per cent."""
+
+    name = "number or per cent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as click
+        """Return a number for "0.1", a `Percent` for "10%"."""
+        from hpcml.analysis.compare.result import Percent
+
+        is_share = isinstance(value, str) and value.endswith("%")
+        number = super().convert(value[:-1] if is_share else value, param, ctx)
+        return Percent(value=number) if is_share else number
+
+
 def selecting(command: Command) -> Command:
     """Add ``[RUN]...`` and the options of `narrowing`; the command gets `selection`, a `Selection` of runs."""
     return click.argument("references", metavar="[RUN]...", nargs=-1)(narrowing(command))
@@ -100,8 +114,8 @@ def comparing(command: Command) -> Command:
         click.option("--target", type=AnyNumber(), help="A value of the metric: time and energy until it was reached."),
         click.option(
             "--margin",
-            type=Number(min=0, min_open=True),
-            help="A difference below it does not matter; fix it beforehand.",
+            type=MarginOption(min=0, min_open=True),
+            help="A difference below it, or below 10% of the reference, does not matter; fix it beforehand.",
         ),
         click.option(
             "--goal", type=click.Choice(["max", "min"]), help="Which way the metric should go; default: as configured."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,14 +20,16 @@ from hpcml.analysis.scaling.study import ScalingRequest, study_scaling
 from hpcml.analysis.steady import Curves, StepCurves
 from hpcml.commands.collect import collect, opened
 from hpcml.commands.selection import Selection, select
-from hpcml.errors import HpcmlError
+from hpcml.errors import ComparisonError, HpcmlError
 from hpcml.model.hours import Hours
+from hpcml.model.precision import PrecisionName
 from hpcml.model.query_results import Timeline
 from hpcml.model.records import Curve, RunRecord
 from hpcml.model.state import State
 from hpcml.paths import Places
 from hpcml.runs.files import read_raw
 from hpcml.runs.layout import RunDir
+from hpcml.spelling import did_you_mean
 from hpcml.store import query
 from hpcml.store.attempts import attempts_of, others_of_experiments
 from hpcml.store.database import Database
@@ -92,8 +95,10 @@ def curves_of(store: Database, runs: Sequence[RunRecord], metric: str, *, is_tim
 def with_packages(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Return *runs* with the packages in which they differ named in the fact ``packages``, in place of a digest.
 
-    What was installed stands in run.json; where that cannot be read the digest stays.
+    What was installed stands in run.json; where that cannot be read the digest stays. In the same way loaded modules
+    are those that not all runs have.
     """
+    runs = _with_modules(runs)
     first = {str(run.facts["packages"]): run for run in runs if "packages" in run.facts}
     if len(first) < 2:
         return list(runs)
@@ -107,6 +112,15 @@ def with_packages(runs: Sequence[RunRecord]) -> list[RunRecord]:
         else run
         for run in runs
     ]
+
+
+def _with_modules(runs: Sequence[RunRecord]) -> Sequence[RunRecord]:
+    loaded = {run.uid: set(str(run.facts["modules"]).split(", ")) for run in runs if "modules" in run.facts}
+    if len(loaded) < len(runs) or len(set(map(frozenset, loaded.values()))) < 2:
+        return runs
+    of_all = set.intersection(*loaded.values())
+    told = {uid: ", ".join(sorted(modules - of_all)) or "no other" for uid, modules in loaded.items()}
+    return [replace(run, facts={**run.facts, "modules": told[run.uid]}) for run in runs]
 
 
 def _packages(run: RunRecord) -> Mapping[str, str] | None:
@@ -147,13 +161,26 @@ def with_steps(places: Places, selection: Selection) -> Iterator[tuple[list[RunR
         yield runs, curves
 
 
-def attained_by(places: Places, selection: Selection) -> Attainment:
+def attained_by(places: Places, selection: Selection, cpu_peaks: Sequence[str] = ()) -> Attainment:
     """Return the share of their devices' peak that the selected runs attained, beside published figures.
 
-    Raises `ComparisonError` where no run has a rate.
+    *cpu_peaks* are those of the CPU, ``fp32=3.2`` in TFLOP/s. Raises `ComparisonError` where no run has a rate, and for
+    a peak that is none.
     """
+    given = dict(map(_cpu_peak, cpu_peaks))
     with with_steps(places, selection) as (runs, curves):
-        return attain(runs, curves)
+        return attain(runs, curves, given)
+
+
+def _cpu_peak(text: str) -> tuple[str, float]:
+    precision, _, tflops = text.partition("=")
+    if precision not in PrecisionName.__members__:
+        near = did_you_mean(precision, PrecisionName.__members__) or "write --cpu-peak fp32=3.2, in TFLOP/s"
+        raise ComparisonError(f"--cpu-peak {text}: {precision!r} is no precision: {near}")
+    with suppress(ValueError):
+        if math.isfinite(value := float(tflops)) and value > 0:
+            return precision, value
+    raise ComparisonError(f"--cpu-peak {text}: write a number of TFLOP/s above 0, such as {precision}=3.2")
 
 
 def published_alone() -> Attainment:

@@ -40,6 +40,7 @@ class Release:
     branches: tuple[str, ...] = ()  # older ones that do on a data centre's GPU
     compute_capability: Capability  # of the oldest GPU
     framework: str | None = None  # the version of PyTorch or TensorFlow in it, where it was read
+    framework_at_most: str | None = None  # where it was not
     source: str
     uncertain: Mapping[str, str] = field(default_factory=dict)  # figure -> where it comes from instead
 
@@ -180,9 +181,10 @@ def version_of(image: str, tag: str, framework: str) -> tuple[str | None, str | 
     month = _month(tag)
     if month is None or _FRAMEWORK_IMAGES.get(image) != framework:
         return None, None
-    known = [(row.release, row.framework) for row in _releases(image, all_months=True) if row.framework is not None]
-    before = [version for release, version in known if release <= month]
-    after = [version for release, version in known if release >= month]
+    rows = list(_releases(image, all_months=True))
+    before = [row.framework for row in rows if row.framework is not None and row.release <= month]
+    bounds = [(row.release, row.framework or row.framework_at_most) for row in rows]
+    after = [version for release, version in bounds if version is not None and release >= month]
     return (before[-1] if before else None), (after[0] if after else None)
 
 
@@ -274,7 +276,8 @@ def _releases(image: str, *, all_months: bool = False) -> Iterator[Release]:
             driver=row.get("driver"),
             branches=tuple(row.get("branches", ())),
             compute_capability=_capability(row["compute_capability"]),
-            framework=row.get(image.rpartition("/")[2]),
+            framework=row.get(name := image.rpartition("/")[2]),
+            framework_at_most=row.get(f"{name}_at_most"),
             source=row["source"],
             uncertain=row.get("from", {}),
         )

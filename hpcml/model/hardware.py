@@ -52,6 +52,8 @@ class Basis(Enum):
     data_sheet = "data sheet"
     uncertain = "uncertain"  # no data sheet says it, or two disagree
     derived = "derived"  # SMs x clock x operations per clock
+    measured = "measured by model=gemm"  # the fastest product of matrices
+    given = "given"  # on the command line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,9 +42,10 @@ _EACH = (  # tokens/s/gpu, mop/s total
     r"(?:(?:_?per_|/)(?:gpu|device|accelerator|chip|core|rank|node|thread|process)"
     r"|[_ ](?:total|sum|overall|aggregate|average|avg|mean|median))?$"
 )
+_EACH_JOULE = r"per_?(?:k?w|watts?|k?j|joules?|k?wh)$"
 # samples_per_s, GFLOP/s, GFLOPs and, as a rule may call what is printed as tok/s, tok_s
 _RATE = re.compile(
-    rf"(?:per_?|/)(?:s|sec|second|seconds|min|minute|h|hour|day){_EACH}|(?<![A-Za-z])[fpnu]s_day{_EACH}|per_?(?:k?w|watts?|k?j|joules?|k?wh)$"
+    rf"(?:per_?|/)(?:s|sec|second|seconds|min|minute|h|hour|day){_EACH}|(?<![A-Za-z])[fpnu]s_day{_EACH}|{_EACH_JOULE}"
     rf"|(?<![A-Za-z]){_COUNTED}_(?:s|sec){_EACH}|(?<![A-Za-z])[kmgtpe]flops?{_EACH}",
     re.IGNORECASE,
 )
@@ -132,6 +133,16 @@ def is_rate(metric: str) -> bool:
     """Whether *metric* is so much per time or energy; the ``loss/min`` is no rate but the least one."""
     found = _RATE.search(metric)
     return found is not None and (found[0].lower() != "/min" or _told(_words(metric[: found.start()])) is None)
+
+
+def is_speed(metric: str) -> bool:
+    """Whether *metric* is so much per time, so that a ratio of two is a speed-up.
+
+    >>> [is_speed(name) for name in ("gflops", "tokens_per_s", "throughput", "gflops_per_watt", "time_s")]
+    [True, True, True, False, False]
+    """
+    is_more = is_duration_or_rate(metric) and goal_by_name(metric) is Goal.max
+    return is_more and re.search(_EACH_JOULE, metric, re.IGNORECASE) is None
 
 
 def is_loss(metric: str) -> bool:

@@ -248,8 +248,11 @@ def check(run: Run, recipe: Recipe) -> None:
         raise ConfigError(
             f"strategy={run.strategy.name.name} is nothing of {model.framework}: choose {' or '.join(able)}"
         )
-    if run.training.compile and model.framework != "torch":
-        raise ConfigError(f"training.compile=true is torch's: set it to false with model.framework={model.framework}")
+    for name in ("compile", "cudnn_benchmark"):
+        if getattr(run.training, name) and model.framework != "torch":
+            raise ConfigError(
+                f"training.{name}=true is torch's: set it to false with model.framework={model.framework}"
+            )
     if reason := recipe.why_not(run.precision.name, str(model.framework)):
         raise ConfigError(f"precision={run.precision.name.name} is refused by the recipe {recipe.name}: {reason}")
     _check_options(model.options, recipe)

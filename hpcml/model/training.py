@@ -20,10 +20,15 @@ class Training:
     deterministic: bool = True  # same seed, threads and software: same numbers, bit for bit
     accumulate: int = 1  # gradient accumulation: parts of each process's share of a batch; less memory, same batch
     compile: bool = False  # torch.compile; refused for other frameworks
+    cudnn_benchmark: bool = False  # PyTorch's cuDNN takes the kernels that it finds to be the fastest
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "eval_every", "checkpoint_every", "accumulate"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"training.{name}={value} must be at least 1")
+        require(
+            not (self.cudnn_benchmark and self.deterministic),
+            "training.cudnn_benchmark=true chooses kernels by time, which is chance: set training.deterministic=false",
+        )
         rate = self.learning_rate
         require(rate > 0 and math.isfinite(rate), f"training.learning_rate={rate} must be positive and finite")

@@ -122,7 +122,7 @@ def _methods(comparison: Comparison, cell: Cell) -> Iterator[str]:
     compared = [row.difference for row in cell.rows if row.difference is not None]
     if compared:
         how = sorted({"paired by seed" if each.paired else "unpaired" for each in compared})
-        scale = "" if cell.scale == "linear" else f" on the {cell.scale} scale"
+        scale = "" if cell.scale == "linear" else " on the log scale"
         holm = f", Holm over {comparison.n_tests} rows" if comparison.n_tests > 1 else ""
         yield f"t tests{scale} {' or '.join(how)}{holm}; differences have 90 % intervals, means and speed-ups 95 %"
     if cell.margin is None and compared:

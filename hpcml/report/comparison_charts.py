@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hpcml.analysis.compare.result import Cell, Comparison, Interval, Row
 from hpcml.report.charts import LevelValue, Styles, bars, dots
+from hpcml.report.comparison_columns import margin_of, unit_of_difference
 from hpcml.report.document import Figure
 
 
@@ -40,10 +41,10 @@ def _differences(comparison: Comparison, cell: Cell, styles: Styles) -> Figure |
     ]
     if not measured:
         return None
-    shaded = "" if cell.margin is None else f"; shaded: the margin of ±{cell.margin:g}"
+    shaded = "" if cell.margin is None else f"; shaded: the margin of ±{margin_of(cell)}"
     return dots(
         f"{comparison.metric} minus that of {cell.reference}",
-        "",
+        unit_of_difference(cell).strip(),
         f"90 % interval{shaded}",
         measured,
         styles,

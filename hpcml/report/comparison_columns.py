@@ -45,12 +45,22 @@ _GROUPS = ("model", "data", "strategy", "layout", "cluster", "container")
 
 def outcome_listing(comparison: Comparison, cell: Cell) -> Listing[Row]:
     """Return the table of what came out and how fast; metric values have as many decimals as their spread supports."""
-    margin = "no margin was fixed" if cell.margin is None else f"margin {cell.margin:g}"
+    margin = "no margin was fixed" if cell.margin is None else f"margin {margin_of(cell)}"
     return Listing(
         caption=f"{comparison.metric} against {cell.reference}; {margin}",
         columns=[*_counts(comparison, cell), *_outcome(comparison, cell), *_speed()],
         rows=cell.rows,
     )
+
+
+def margin_of(cell: Cell) -> str:
+    """Return the margin of *cell* with its unit, where that is not the metric's; "" where none was fixed."""
+    return "" if cell.margin is None else f"{cell.margin:g}{unit_of_difference(cell)}"
+
+
+def unit_of_difference(cell: Cell) -> str:
+    """Return what stands behind a difference of *cell*; "" where it is in the metric's unit."""
+    return " %" if cell.scale == "percent" else ""
 
 
 def cost_listings(comparison: Comparison, cell: Cell) -> list[Listing[Row]]:
@@ -221,7 +231,7 @@ def _outcome(comparison: Comparison, cell: Cell) -> list[Column[Row]]:
         _hidden("reference", lambda _: cell.reference),
         Column(
             "difference",
-            f"difference to {cell.reference} [90 %]",
+            f"difference to {cell.reference}{unit_of_difference(cell).replace(' ', ', ')} [90 %]",
             lambda row: row.difference.value if row.difference else None,
             lambda row: _estimate(row.difference.value, row.difference.ci90, of_difference) if row.difference else "",
             is_number=False,
@@ -313,6 +323,7 @@ def _cost() -> list[Column[Row]]:
         field("co2_g", "CO2, g"),
         field("co2_source", None),
         field("n", None, key="n_energy"),
+        field("energy_per_gflop_j", "energy per 10^9 operations, J"),
     ]
 
 
@@ -405,7 +416,7 @@ def _speedup(row: Row) -> str:
     if row.speed is None:
         return _no_speed(row)
     if row.verdict == "reference":
-        return "" if row.speed.step_ms is None else "1"
+        return "1" if row.speed.n else ""
     if row.speed.speedup is None:
         return ends(row.speed.speedup_ci95, ratio_decimals(row.speed.speedup_ci95))
     return ratio(row.speed.speedup, row.speed.speedup_ci95)

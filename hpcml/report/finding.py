@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hpcml.analysis.compare.result import Cell, Comparison, Losses, Row, Verdict
+from hpcml.analysis.compare.result import Cell, Comparison, Cost, Losses, Row, Verdict
 from hpcml.model.told_apart import alike_words
-from hpcml.report.comparison_columns import difference_decimals, tone_of
+from hpcml.report.comparison_columns import difference_decimals, margin_of, tone_of, unit_of_difference
 from hpcml.report.document import Finding
 from hpcml.report.text import duration, ratio, to_decimals
 
@@ -81,7 +81,7 @@ def heading(cell: Cell) -> str:
 def of_all(cell: Cell, rows: Sequence[Row]) -> str:
     """Return the margin that *rows* are judged by, and the fewest seeds that one of them has."""
     fewest = min((_n_compared(cell, row) for row in rows if row.n_units), default=None)
-    margin = [] if cell.margin is None else [f"margin {cell.margin:g}"]
+    margin = [] if cell.margin is None else [f"margin {margin_of(cell)}"]
     return "; ".join([*margin, *([] if fewest is None else [f"{fewest} {rows[0].unit} or more"])])
 
 
@@ -90,7 +90,8 @@ def _found(comparison: Comparison, cell: Cell, row: Row) -> str:
     if row.difference is None:
         difference = f"no {comparison.metric} to compare"
     else:
-        difference = to_decimals(row.difference.value, difference_decimals(cell), signed=True)
+        number = to_decimals(row.difference.value, difference_decimals(cell), signed=True)
+        difference = f"{number}{unit_of_difference(cell)}"
         if row.verdict in ("unstable", "unstable reference"):
             difference = f"survivors differ by {difference}"
     return f"{_verdict(comparison, cell, row)}: {difference}"
@@ -123,9 +124,9 @@ def _interval(cell: Cell, row: Row) -> Iterator[str]:
     if difference.ci90 is not None:
         bounds = difference.ci90.low, difference.ci90.high
         low, high = (to_decimals(end, difference_decimals(cell), signed=True) for end in bounds)
-        yield f"between {low} and {high}"
+        yield f"between {low} and {high}{unit_of_difference(cell)}"
     if cell.margin is not None:
-        yield f"margin {cell.margin:g}"
+        yield f"margin {margin_of(cell)}"
 
 
 def _n_compared(cell: Cell, row: Row) -> int:
@@ -162,16 +163,20 @@ def _finding(comparison: Comparison, cell: Cell, row: Row) -> Finding:
 
 def _asked(comparison: Comparison, cell: Cell, level: str | None) -> str:
     """Return "does precision tf32 change val_accuracy by 0.02 or more, against fp32? higher is better"; None: each."""
-    by_much = "" if cell.margin is None else f" by {cell.margin:g} or more"
+    by_much = "" if cell.margin is None else f" by {margin_of(cell)} or more"
     which = f"each {comparison.by}" if level is None else f"{comparison.by} {level}"
     return f"does {which} change {comparison.metric}{by_much}, against {cell.reference}? {comparison.way}"
+
+
+def _work_of(cost: Cost) -> str:
+    return "sample" if cost.energy_per_gflop_j is None else "operation"
 
 
 def _ratios(cell: Cell, row: Row) -> Iterator[str]:
     if row.speed and row.speed.speedup is not None:
         yield f"{ratio(row.speed.speedup, row.speed.speedup_ci95)} times as fast as {cell.reference}"
     if row.cost and row.cost.energy_ratio is not None:
-        yield f"{ratio(row.cost.energy_ratio, row.cost.energy_ratio_ci95)} times its energy per sample"
+        yield f"{ratio(row.cost.energy_ratio, row.cost.energy_ratio_ci95)} times its energy per {_work_of(row.cost)}"
     race = row.to_target
     if race and race.saved_s is not None:
         when = f"{duration(abs(race.saved_s))} {'sooner' if race.saved_s >= 0 else 'later'} on average"

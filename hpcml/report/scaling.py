@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcml.analysis.compare.result import Interval
 from hpcml.analysis.flags import FlagCode
-from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint, SizeRow
 from hpcml.codec import encode
 from hpcml.model.told_apart import alike_words
-from hpcml.report.charts import NEUTRAL, level_styles, plot, titled
-from hpcml.report.document import Column, Document, Figure, Listing, Remarks, Section, Tone
+from hpcml.report.charts import NEUTRAL, drawn_text, level_styles, plot, titled
+from hpcml.report.document import Column, Document, Figure, Listing, Part, Remarks, Section, Tone
 from hpcml.report.text import number, ratio
 from hpcml.report.text_charts import bar
 from hpcml.units import one_or_many
@@ -40,6 +40,7 @@ def scaling_document(scaling: Scaling) -> Document:
         "on logarithms",
         sections=[
             *(Section(heading=_heading(cell), parts=[_table(cell), _remarks(cell)]) for cell in scaling.cells),
+            *(Section(heading=_of_sizes(scaling, row), parts=[_sizes(scaling, row)]) for row in scaling.sizes),
             *([Section(heading="", parts=[Remarks(lines=said, tones=[*strong, *plain])])] if said else []),
         ],
         record={"format": FORMAT, **encode(scaling)},
@@ -53,10 +54,86 @@ def scaling_section(scaling: Scaling) -> Section:
     The table has every number of devices, also those whose runs have no speed.
     """
     said = [*scaling.pays_from, *map(str, scaling.flags)]
-    parts = [Remarks(lines=said)] if said else []
+    parts: list[Part] = [Remarks(lines=said)] if said else []
+    for row in scaling.sizes:
+        parts += [_sizes_figure(scaling, row), replace(_sizes(scaling, row), caption=_of_sizes(scaling, row))]
     return Section(
         heading=f"Scaling over {scaling.over}", parts=parts, sections=[_cell(cell) for cell in scaling.cells]
     )
+
+
+def _of_sizes(scaling: Scaling, row: SizeRow) -> str:
+    """Return the heading of a table over sizes."""
+    apart = f" · {row.apart}" if row.apart else ""
+    return f"{row.kind} scaling by {row.size}{apart}: speed-ups [95 %] on more {scaling.over}"
+
+
+def _by_devices(scaling: Scaling, row: SizeRow) -> Mapping[int, Sequence[ScalingPoint | None]]:
+    """Return the points of each size of *row* by number of devices, None where a size has no speed-up on them."""
+    cells = [
+        {point.devices: point for point in scaling.cells[place].points if point.speedup is not None}
+        for place in row.cells
+    ]
+    return {number: [cell.get(number) for cell in cells] for number in sorted({n for cell in cells for n in cell})}
+
+
+def _sizes(scaling: Scaling, row: SizeRow) -> Listing[int]:
+    """Return the speed-ups of *row*: a line for each size, a column for each number of devices."""
+
+    def column(number: int, points: Sequence[ScalingPoint | None]) -> Column[int]:
+        def text(at: int) -> str:
+            return "" if (point := points[at]) is None else _estimate(point.speedup, point.speedup_ci95)
+
+        heading = f"{number} {one_or_many(number, scaling.over)}"
+        return Column(f"speedup_{number}", heading, lambda at: (one := points[at]) and one.speedup, text)
+
+    columns = [column(number, points) for number, points in _by_devices(scaling, row).items()]
+    return Listing(
+        columns=[Column("size", row.size, lambda at: row.names[at], is_number=False), *columns],
+        rows=range(len(row.names)),
+    )
+
+
+def _sizes_figure(scaling: Scaling, row: SizeRow) -> Figure:
+    return Figure(
+        title=f"Speed-up by {row.size}",
+        described=f"Speed-ups with 95 % intervals of each {row.size}, a line for each number of {scaling.over}; "
+        "dashed: as fast as the reference. What lies below it is slower.",
+        draw=partial(_sizes_plot, scaling, row),
+        numbers=_sizes(scaling, row),
+        repeats_a_table=True,
+    )
+
+
+def _sizes_plot(scaling: Scaling, row: SizeRow) -> Plot:
+    by_devices = _by_devices(scaling, row)
+    styles = level_styles(list(map(str, by_devices)))
+    drawn = plot(x=titled(row.size, type="category"), y=titled("speed-up"))
+    drawn.add_hline(y=1, line={"dash": "dash", "color": NEUTRAL})
+    for devices, points in by_devices.items():
+        words, style = f"{devices} {one_or_many(devices, scaling.over)}", styles[str(devices)]
+        drawn.add_scatter(
+            mode="lines+markers",
+            name=words,
+            x=list(map(drawn_text, row.names)),
+            y=[None if point is None else point.speedup for point in points],
+            error_y=_whiskers(points),
+            line={"color": style.colour, "width": 2},
+            marker={"size": 10, "color": style.colour, "symbol": style.marker},
+            hovertemplate=f"{words}: %{{y:.3g}}<extra></extra>",
+        )
+    return drawn
+
+
+def _whiskers(points: Sequence[ScalingPoint | None]) -> dict[str, object]:
+    """Return plotly's error bars of the speed-ups of *points*."""
+    ends = [
+        (0.0, 0.0)
+        if point is None or point.speedup is None or (ci := point.speedup_ci95) is None
+        else (ci.high - point.speedup, point.speedup - ci.low)
+        for point in points
+    ]
+    return {"type": "data", "symmetric": False, "array": [up for up, _ in ends], "arrayminus": [low for _, low in ends]}
 
 
 def _heading(cell: ScalingCell) -> str:
@@ -239,7 +316,6 @@ def _speedup(cell: ScalingCell) -> Figure:
 
 def _speedup_plot(measured: Sequence[ScalingPoint], base: int, over: str) -> Plot:
     devices, values = [point.devices for point in measured], [point.speedup or 0.0 for point in measured]
-    ends = [(point.speedup_ci95, value) for point, value in zip(measured, values, strict=True)]
     colour = level_styles(["measured"])["measured"].colour
     ticks = {"type": "log", "tickvals": devices, "ticktext": list(map(str, devices))}
     drawn = plot(x=titled(over, **ticks), y=titled("speed-up", **ticks), showlegend=False)
@@ -254,13 +330,7 @@ def _speedup_plot(measured: Sequence[ScalingPoint], base: int, over: str) -> Plo
         mode="lines+markers",
         x=devices,
         y=values,
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [0 if ci is None else ci.high - value for ci, value in ends],
-            "arrayminus": [0 if ci is None else value - ci.low for ci, value in ends],
-            "color": colour,
-        },
+        error_y=_whiskers(measured) | {"color": colour},
         line={"color": colour, "width": 2},
         marker={"size": 10, "color": colour},
         hovertemplate=f"%{{x}} {over}: %{{y:.3g}}<extra></extra>",

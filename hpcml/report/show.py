@@ -118,8 +118,8 @@ def _parts(shown: ShownRun, zone: tzinfo | None, *, is_all: bool) -> Iterator[tu
         yield "usage", Pairs(values=dict(usage_words(run.usage, cores_busy(shown.timelines))))
     if (drawn := timelines_listing(shown.timelines)) is not None:
         yield "timelines", drawn
-    if run.work is not None:
-        yield "work", Pairs(values=dict(work_words(run.work)))
+    of_step = {} if run.work is None else dict(work_words(run.work))
+    yield "work", Pairs(values={"parameters": _parameters(counting), **of_step})
     if is_all:
         yield "facts", Pairs(values=dict(sorted(run.facts.items())))
     if is_all or shown.asked.overrides is None:
@@ -193,6 +193,14 @@ def _that_count(events: Sequence[StoredEvent]) -> Sequence[StoredEvent]:
     """Return the events of the attempts whose work counts; all where no attempt has begun."""
     counting = RunFold.of(map(told_by, events)).counting()
     return [event for event in events if event.attempt in counting] if counting else events
+
+
+def _parameters(events: Sequence[StoredEvent]) -> str | None:
+    """Return how many parameters the model has, as a recipe said or an observer of a program saw; None: not known."""
+    told = {event.name: event.details.get("parameters") for event in events}
+    found = told.get("training") or told.get("precision_observed")
+    number = sum(found.values()) if isinstance(found, dict) else found
+    return f"{number:,}" if isinstance(number, int) else None
 
 
 def _unread(events: Sequence[StoredEvent]) -> dict[str, object]:

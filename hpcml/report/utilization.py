@@ -146,7 +146,7 @@ def _columns() -> list[Column[Attained]]:
 
     def doubtful_peak(row: Attained) -> str:
         doubt = "" if row.peak_basis in (None, "data sheet") else "~"
-        return "" if row.peak_tflops is None else f"{doubt}{row.peak_tflops:g}"
+        return "" if row.peak_tflops is None else f"{doubt}{row.peak_tflops:.4g}"
 
     whole = "{:.0f}".format
     return [

@@ -309,7 +309,7 @@ def _make_reproducible(task: Task) -> None:
         # in every product, which takes the host 40 microseconds.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(task.deterministic)
-    torch.backends.cudnn.benchmark = False  # kernels chosen by their speed are numbers chosen by chance
+    torch.backends.cudnn.benchmark = task.cudnn_benchmark  # kernels chosen by their speed: numbers chosen by chance
 
 
 def _synchronize(gpus: Sequence[torch.device]) -> None:

@@ -53,6 +53,7 @@ def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
             values["gflops"] = gflops(size, options["batch"], times.best_s)
             values["median_gflops"] = gflops(size, options["batch"], times.median_s)
             values["product_time_s"] = times.median_s
+            values["total_gflop"] = sweep.total("total_gflop", times.calls * gflops(size, options["batch"], 1.0))
         return {**values, "relative_error": products.relative_error()}
 
     finished = sweep.measure(measure)

@@ -33,7 +33,7 @@ class Digits(Classification):
         training, validation = digits.read(task)
         self._training, self._validation = (_place(pictures, arithmetic, task) for pictures in (training, validation))
         self.samples, self.held_out = len(training), len(validation)
-        self.model = MODELS[name]()
+        self.model = MODELS[name](**task.options)
 
     def batch(self, indices: torch.Tensor) -> Pair:
         images, labels = self._training

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from factors import Solve
 
 _ENOUGH = 1e-15  # a backward error of about four units of FP64's last bit: nothing more to be had
 
@@ -24,14 +25,14 @@ def factorisation_residual(a: torch.Tensor, lu: torch.Tensor, order: torch.Tenso
     return float((a[order] - lower @ torch.triu(wide)).norm() / (len(a) * a.norm()))
 
 
-def refine(a: torch.Tensor, b: torch.Tensor, lu: torch.Tensor, order: torch.Tensor, *, most: int) -> Refined:
-    """Solve a x = b by *lu*, and add the solution for what is left until the backward error is FP64's.
+def refine(a: torch.Tensor, b: torch.Tensor, solve: Solve, *, dtype: torch.dtype, most: int) -> Refined:
+    """Solve a x = b by *solve* in *dtype*, and add the solution for what is left until the backward error is FP64's.
 
     What is left is computed in FP64 and solved for in the factors' format, scaled to 1 so that it is in range. The
     backward error is |b - a x| / (|a| |x| + |b|) in the maximum norm.
     """
     a_norm, b_norm = a.abs().sum(dim=1).max(), b.abs().max()
-    x = _solve(lu, order, b)
+    x = _scaled(solve, dtype, b)
     first = last = float("nan")
     for iteration in range(most + 1):
         left = b - a @ x
@@ -39,12 +40,20 @@ def refine(a: torch.Tensor, b: torch.Tensor, lu: torch.Tensor, order: torch.Tens
         first = last if iteration == 0 else first
         if last < _ENOUGH:
             return Refined(iteration, first, last)
-        x = x + _solve(lu, order, left)
+        x = x + _scaled(solve, dtype, left)
     return Refined(None, first, last)
 
 
-def _solve(lu: torch.Tensor, order: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def lu_solver(lu: torch.Tensor, order: torch.Tensor) -> Solve:
+    """Return what solves by L and U."""
+
+    def solve(right: torch.Tensor) -> torch.Tensor:
+        half = torch.linalg.solve_triangular(lu, right[order].unsqueeze(1), upper=False, unitriangular=True)
+        return torch.linalg.solve_triangular(lu, half, upper=True).squeeze(1)
+
+    return solve
+
+
+def _scaled(solve: Solve, dtype: torch.dtype, right: torch.Tensor) -> torch.Tensor:
     scale = right.abs().max()
-    column = (right / scale).to(lu.dtype)[order].unsqueeze(1)
-    half = torch.linalg.solve_triangular(lu, column, upper=False, unitriangular=True)
-    return torch.linalg.solve_triangular(lu, half, upper=True).squeeze(1).double() * scale
+    return solve((right / scale).to(dtype)).double() * scale

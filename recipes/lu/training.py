@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from blocked import Product, factorise, lapack_factorise
-from solving import Refined, factorisation_residual, refine
+from factors import OPERATIONS, factorised, multiplied, positive_definite, solver
+from solving import Refined, factorisation_residual, lu_solver, refine
 
 from hpcml_client import Checkpoints, Client
 from hpcml_train.errors import RecipeError
-from hpcml_train.size_sweep import SizeSweep, time_calls
+from hpcml_train.size_sweep import SizeSweep, Times, time_calls
 from hpcml_train.task import Task
 from hpcml_train.torch import switches
 from hpcml_train.torch.arithmetic import Arithmetic
@@ -33,50 +34,67 @@ _IN_A_LIBRARY = ("fp64", "fp32")
 def train(run: Client, task: Task, checkpoints: Checkpoints) -> bool:
     """Measure as *task* says; return False where it left at a checkpoint."""
     options = {**DEFAULTS, **task.options}
-    if options["factorisation"] == "library" and run.precision not in _IN_A_LIBRARY:
+    if (kind := options["factorisation"]) != "blocked" and run.precision not in _IN_A_LIBRARY:
         raise RecipeError(
-            f"model.options.factorisation=library is LAPACK's, in {' or '.join(_IN_A_LIBRARY)}: "
+            f"model.options.factorisation={kind} is LAPACK's, in {' or '.join(_IN_A_LIBRARY)}: "
             f"choose blocked for precision={run.precision}"
         )
     arithmetic = run.apply_precision("torch")
     sweep = SizeSweep(run, checkpoints, options["sizes"])
-    finished = sweep.measure(lambda size: _measure(arithmetic, options, task.seed, size))
+
+    def measure(size: int) -> dict[str, float]:
+        values, times = _measure(arithmetic, options, task.seed, size)
+        done = (
+            {} if times is None else {"total_gflop": sweep.total("total_gflop", times.calls * gflops(size, 1.0, kind))}
+        )
+        return {**values, **done}
+
+    finished = sweep.measure(measure)
     if finished:
         sweep.report_best("gflops", "share_of_best")
     return finished
 
 
-def gflops(size: int, seconds: float) -> float:
-    """Return the rate of a factorisation: 2/3 N^3 operations, a multiply-add as two."""
-    return 2.0 / 3.0 * size**3 / seconds / 1e9
+def gflops(size: int, seconds: float, kind: str = "blocked") -> float:
+    """Return the rate of a factorisation: 2/3 N^3 operations of LU, a multiply-add as two."""
+    return OPERATIONS.get(kind, 2 / 3) * size**3 / seconds / 1e9
 
 
-def _measure(arithmetic: Arithmetic, options: Mapping[str, Any], seed: int, size: int) -> dict[str, float]:
+def _measure(
+    arithmetic: Arithmetic, options: Mapping[str, Any], seed: int, size: int
+) -> tuple[dict[str, float], Times | None]:
     generator = torch.Generator().manual_seed(seed)
     # uniform in 0..1, as MAGMA's testers draw them: its published residuals can be compared
     exact = torch.rand(size, size, generator=generator, dtype=torch.float64).to(arithmetic.device)
     right = torch.rand(size, generator=generator, dtype=torch.float64).to(arithmetic.device)
+    kind = options["factorisation"]
+    if kind == "cholesky":
+        exact = positive_definite(exact)
     working = torch.float64 if arithmetic.precision == "fp64" else torch.float32
     given = exact.to(working)
     compute = functools.partial(_factorise, arithmetic, options, given)
-    lu, order = compute()
-    residual = factorisation_residual(exact, lu, order)
+    factors = compute()
+    if kind in OPERATIONS:
+        residual = float((exact - multiplied(factors)).norm() / (size * exact.norm()))
+        solve = solver(factors)
+    else:
+        residual, solve = factorisation_residual(exact, *factors), lu_solver(*factors)
     with _exact(arithmetic):
         began = time.perf_counter()
-        refined = refine(exact, right, lu, order, most=options["max_iterations"])
+        refined = refine(exact, right, solve, dtype=working, most=options["max_iterations"])
         _wait(arithmetic)
         refining_s = time.perf_counter() - began
     values = {"residual": residual, **_as_metrics(refined)}
     if arithmetic.numerics != "native":
-        return values
+        return values, None
     wait = functools.partial(_wait, arithmetic)
     times = time_calls(compute, wait, warmup=options["warmup"], repeats=options["repeats"], repeat_time_s=0.0)
-    values["gflops"] = gflops(size, times.best_s)
-    values["median_gflops"] = gflops(size, times.median_s)
+    values["gflops"] = gflops(size, times.best_s, kind)
+    values["median_gflops"] = gflops(size, times.median_s, kind)
     values["factorisation_time_s"] = times.median_s
     if refined.iterations is not None:
-        values["solution_gflops"] = gflops(size, times.median_s + refining_s)
-    return values
+        values["solution_gflops"] = gflops(size, times.median_s + refining_s, kind)
+    return values, times
 
 
 def _as_metrics(refined: Refined) -> dict[str, float]:
@@ -86,10 +104,10 @@ def _as_metrics(refined: Refined) -> dict[str, float]:
     return {**values, "converged": float(refined.iterations is not None)}
 
 
-def _factorise(
-    arithmetic: Arithmetic, options: Mapping[str, Any], matrix: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if options["factorisation"] == "library":
+def _factorise(arithmetic: Arithmetic, options: Mapping[str, Any], matrix: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if (kind := options["factorisation"]) in OPERATIONS:
+        return factorised(kind, matrix)
+    if kind == "library":
         return lapack_factorise(matrix)
     with _exact(arithmetic):
         return factorise(matrix, options["block"], _product_of(arithmetic, matrix.dtype))

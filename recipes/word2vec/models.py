@@ -1,4 +1,4 @@
-"""Skip-gram: two vectors for each word, whose product says how well one stands beside the other."""
+"""Skip-gram and CBOW: two vectors for each word, whose product says how well one stands beside the other."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import nn
 class Shape:
     """What recipe.toml calls the options; the defaults are those of conf/model/word2vec.yaml."""
 
+    predicts: str = "context"
     width: int = 64
     window: int = 4
     negatives: int = 5
@@ -34,8 +35,8 @@ class Shape:
         return [analogy.lower().split() for analogy in self.analogies.split(";") if analogy.strip()]
 
 
-class SkipGram(nn.Module):
-    """Words in, their products with the words beside them and with others out."""
+class WordTables(nn.Module):
+    """Two vectors for each word: one as the word that is looked at, one as a word beside it."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -45,12 +46,34 @@ class SkipGram(nn.Module):
         nn.init.uniform_(self.words.weight, -0.5 / width, 0.5 / width)
         nn.init.zeros_(self.contexts.weight)
 
-    def forward(self, words: torch.Tensor, others: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _with_others(self, vectors: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        drawn = torch.bmm(self.contexts(others).flatten(0, 1), vectors.flatten(0, 1).unsqueeze(2))
+        return drawn.view_as(others).clone()  # no view: FSDP warns of such
+
+
+class SkipGram(WordTables):
+    """Words in, their products with the words beside them and with others out."""
+
+    def forward(self, words: torch.Tensor, others: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the products of each word with all of its sample (two axes of words), and with its *others*."""
         vectors = self.words(words)
-        beside = torch.bmm(vectors, self.contexts(words).transpose(1, 2))
-        drawn = torch.bmm(self.contexts(others).flatten(0, 1), vectors.flatten(0, 1).unsqueeze(2))
-        return beside, drawn.view_as(others).clone()  # no view: FSDP warns of such
+        return torch.bmm(vectors, self.contexts(words).transpose(1, 2)), self._with_others(vectors, others)
+
+
+class Cbow(WordTables):
+    """The words beside a word in, the product of their mean with it and with others out."""
+
+    def forward(
+        self, words: torch.Tensor, others: torch.Tensor, weights: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the products of the mean of each word's neighbours, by *weights*, with it and with its *others*."""
+        vectors = self.words(words)
+        shares = (weights / weights.sum(dim=2, keepdim=True).clamp(min=1e-12)).to(vectors.dtype)
+        means = torch.bmm(shares, vectors)
+        return self._with_others(means, words.unsqueeze(2)).squeeze(2), self._with_others(means, others)
+
+
+MODELS = {"context": SkipGram, "word": Cbow}
 
 
 def nearest(vectors: torch.Tensor, number: int, count: int, *, first: int) -> list[tuple[int, float]]:

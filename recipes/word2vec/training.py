@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from models import Shape, SkipGram, analogous, nearest
+from models import MODELS, Shape, analogous, nearest
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own custom
 from words import UNKNOWN, Tokenizer, pad, split_words
@@ -20,7 +20,7 @@ from hpcml_train.torch.recipe import Recipe
 from hpcml_train.torch.training import train as train_recipe
 
 if TYPE_CHECKING:
-    Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # words, others drawn for each, the weights of pairs
+    Batch = tuple[torch.Tensor, ...]  # words, others drawn for each, the weights of pairs, those of what is predicted
 
 _PIECE = 8  # samples that are held out together
 _FEWEST_PIECES = 20
@@ -50,20 +50,20 @@ class WordVectors(Recipe):
         self._validation = _samples(numbers, held_out, shape.length, device)
         self.samples, self.tokens_per_sample = len(self._training), shape.length
         self._weigh_words(device)
-        if not self._pairs_per_sample or not float(self._weights(self._validation).sum()):
+        if not self._predicted_per_sample or not float(self._weights(self._validation).sum()):
             raise RecipeError(
                 f"{self._text.where} has {len(words)} words, {max(0, len(self.tokenizer) - 2)} of them "
                 f"{shape.fewest} times: too few to train and to validate on: take a longer text or a smaller "
                 "model.options.fewest"
             )
-        self.model = SkipGram(len(self.tokenizer), shape.width)
+        self.model = MODELS[shape.predicts](len(self.tokenizer), shape.width)
 
     def batch(self, indices: torch.Tensor) -> Batch:
         return self._batch(self._training[indices], indices)
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         # divided by what the samples have in the mean: parts of a batch then add up to the whole
-        return _sum_of_losses(model, batch) / (self._pairs_per_sample * len(batch[0]))
+        return _sum_of_losses(model, batch) / (self._predicted_per_sample * len(batch[0]))
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         loss, pairs = 0.0, 0.0
@@ -71,7 +71,7 @@ class WordVectors(Recipe):
             chosen = indices.to(self._validation.device)
             batch = self._batch(self._validation[chosen], chosen)
             loss += float(_sum_of_losses(model, batch))
-            pairs += float(batch[2].sum())
+            pairs += float(batch[3].sum())
         return {"val_loss": loss / pairs}
 
     def facts(self) -> Mapping[str, object]:
@@ -113,8 +113,9 @@ class WordVectors(Recipe):
         self._keep = keep.float().to(device)
         apart = (torch.arange(shape.length)[:, None] - torch.arange(shape.length)).abs()
         self._beside = ((apart > 0) & (apart <= shape.window)).float().to(device)
-        self._pairs_per_sample = float(self._weights(self._training).sum()) / max(1, self.samples)
-        if self._pairs_per_sample:
+        all_predicted = self._predicted(self._training, self._weights(self._training)).sum()
+        self._predicted_per_sample = float(all_predicted) / max(1, self.samples)
+        if self._predicted_per_sample:
             generator = torch.Generator().manual_seed(0)  # the same for every seed: validation must be
             drawn = torch.multinomial(shares**_FREQUENCY_POWER, _DRAWN, replacement=True, generator=generator)
             self._drawn = drawn.to(device)
@@ -127,7 +128,14 @@ class WordVectors(Recipe):
 
     def _batch(self, words: torch.Tensor, indices: torch.Tensor) -> Batch:
         others = self._drawn[(indices[:, None, None] * _DRAWN_STRIDE + self._places) % _DRAWN]
-        return words, others, self._weights(words)
+        weights = self._weights(words)
+        return words, others, weights, self._predicted(words, weights)
+
+    def _predicted(self, words: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return what each prediction weighs: of each word beside a word, or of the word where any is beside it."""
+        if self._shape.predicts == "context":
+            return weights
+        return self._keep[words] * (weights.sum(dim=2) > 0)
 
 
 train = partial(train_recipe, make=WordVectors)
@@ -139,7 +147,8 @@ def _samples(numbers: list[int], spans: Iterable[Span], length: int, device: tor
 
 
 def _sum_of_losses(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the loss of each pair, of its word and of those drawn for it, times its weight, and added up."""
-    words, others, weights = batch
-    beside, drawn = (x if x.dtype is torch.float64 else x.float() for x in model(words, others))
-    return (weights * F.softplus(-beside)).sum() + (weights.sum(dim=2) * F.softplus(drawn).sum(dim=2)).sum()
+    """Return the loss of each prediction, of its word and of those drawn for it, times its weight, and added up."""
+    words, others, weights, predicted = batch
+    beside, drawn = (x if x.dtype is torch.float64 else x.float() for x in model(words, others, weights))
+    of_word = predicted.sum(dim=2) if predicted.dim() > 2 else predicted
+    return (predicted * F.softplus(-beside)).sum() + (of_word * F.softplus(drawn).sum(dim=2)).sum()

@@ -17,6 +17,7 @@ from hpcml.model.records import MetricSummary, Point, RunRecord, Usage, Work
 
 A100 = {"gpu_model": "NVIDIA A100-SXM4-40GB"}
 STEP_S = 0.1
+NO_CURVES: dict[str, dict[str, Any]] = {"step_s": {}, "communication_s": {}, "waiting_s": {}}
 WORK = Work(devices=4, model_flops=4 * 15.6e12 * STEP_S, samples=64, tokens=None)  # 15.6 TFLOP/s of each device
 
 
@@ -54,12 +55,41 @@ def test_the_peak_is_that_of_the_precision_that_was_measured() -> None:
     assert ("fp32", 19.5, ("1 seed: indicative only, take 5", "requested as tf32, measured fp32")) in peaks
 
 
-def test_a_cpu_has_a_rate_and_no_peak() -> None:
-    [row] = look(trained("fp32", facts={"device": "cpu", "gpu_model": None})).attained
+CPU = {"device": "cpu", "gpu_model": None}
+
+
+def test_a_cpu_has_a_rate_and_no_peak_but_one_that_is_given() -> None:
+    one = trained("fp32", facts=CPU)
+    [row] = look(one).attained
+    [given] = attain(
+        [one], StepCurves(**{**NO_CURVES, "step_s": {one.uid: constant(STEP_S)}}), {"fp32": 31.2, "fp64": 1.0}
+    ).attained
 
     assert row.achieved_tflops is not None
     assert (row.peak_tflops, row.mfu) == (None, None)
-    assert row.why_no_mfu == "no peak is known of a CPU"
+    assert row.why_no_mfu == "no peak is known of a CPU: measure it by model=gemm, or give --cpu-peak"
+    assert (given.peak_tflops, given.peak_basis, given.why_no_mfu) == (31.2, "given", None)
+    assert given.mfu == pytest.approx(0.5)
+
+
+def benchmark(recipe: str, seed: int, *, last: float, best: float, **fields: Any) -> RunRecord:  # noqa: ANN401
+    gflops = replace(run().metrics["val_accuracy"], name="gflops", last=last, max=best)
+    known = {"work": None, "metrics": {"gflops": gflops}, "params": {"model.recipe": recipe}, "uid": f"{recipe}{seed}"}
+    return run("fp32", seed, **{**known, **fields})
+
+
+def test_a_cpu_is_measured_by_the_fastest_product_on_the_same_one() -> None:
+    gemms = [benchmark("gemm", seed, last=60.0, best=best, facts=CPU) for seed, best in enumerate([70.0, 80.0])]
+    slower = benchmark("gemm", 2, last=99.0, best=99.0, facts={**CPU, "threads": 16})
+    in_fp64 = benchmark("gemm", 3, last=99.0, best=99.0, facts=CPU, precision_effective="fp64")
+    emulated = benchmark("gemm", 4, last=99.0, best=99.0, facts=CPU, numerics="emulated")
+    lu = benchmark("lu", 0, last=20.0, best=90.0, facts=CPU)
+
+    rows = attain([*gemms, slower, in_fp64, emulated, lu], StepCurves(**NO_CURVES)).attained
+
+    of_lu = next(row for row in rows if row.where["model.recipe"] == "lu")
+    assert (of_lu.peak_tflops, of_lu.peak_basis) == (0.08, "measured by model=gemm")
+    assert of_lu.mfu == pytest.approx(0.25)
 
 
 def test_runs_without_a_rate_are_counted_by_their_reasons() -> None:

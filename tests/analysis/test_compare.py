@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 import random
+import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from recorded_runs import arm, curve, curves, run, summary, texts
 
 from hpcml.analysis.compare.comparison import compare
-from hpcml.analysis.compare.result import Cell, Comparison, ComparisonRequest, Row
+from hpcml.analysis.compare.result import Cell, Comparison, ComparisonRequest, Percent, Row
 from hpcml.analysis.stats import LEAST_SEEDS
 from hpcml.errors import ComparisonError
 from hpcml.model.records import Point, RunRecord
@@ -151,6 +153,58 @@ def test_a_margin_from_the_command_line_is_marked_as_such() -> None:
 
     assert (cell.margin, cell.margin_source) == (0.0001, "command line")
     assert cell.rows[1].verdict != "equivalent"
+
+
+def with_values(values: dict[str, list[float]], goal: str = "max") -> list[RunRecord]:
+    settings = {"objective.goal": goal, "objective.margin": None}
+    return [each for precision, of in values.items() for each in arm(precision, of, params=settings)]
+
+
+def test_a_margin_in_per_cent_is_tested_on_the_ratio() -> None:
+    near = {"fp32": [100.0, 200.0, 400.0], "tf32": [104.0, 209.0, 419.0]}  # 4 to 4.75 % more, whatever the size
+    runs = with_values(near)
+    wide, narrow, absolute = (
+        only_cell(compare(runs, {}, ComparisonRequest(margin=margin)))
+        for margin in (Percent(value=10.0), Percent(value=3.0), 10.0)
+    )
+
+    row = wide.rows[1]
+    assert (wide.margin, wide.scale, row.verdict) == (10.0, "percent", "equivalent")
+    assert row.difference is not None
+    logs = [math.log(arm / reference) for arm, reference in zip(near["tf32"], near["fp32"], strict=True)]
+    assert row.difference.value == pytest.approx(100 * math.expm1(sum(logs) / 3))
+    half = 2.919986 * statistics.stdev(logs) / math.sqrt(3)  # t(2, 0.95)
+    assert row.difference.ci90 is not None
+    ends = row.difference.ci90.low, row.difference.ci90.high
+    assert ends == pytest.approx([100 * math.expm1(sum(logs) / 3 + side * half) for side in (-1, 1)])
+    assert [only.rows[1].verdict for only in (narrow, absolute)] == ["better", "non-inferior"]
+
+
+def test_below_three_seeds_a_margin_in_per_cent_has_no_verdict() -> None:
+    runs = with_values({"fp32": [100.0, 200.0], "tf32": [101.0, 202.5]})
+
+    assert only_cell(compare(runs, {}, ComparisonRequest(margin=Percent(value=10.0)))).rows[1].verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("values", "margin", "words"),
+    [
+        ([0.0, 1.0, 2.0], 10.0, "--margin 10% has no place for a value of 0: judge by differences in its unit"),
+        ([1.0, 1.1, 1.2], 100.0, "margin=100 from 100 leaves the log scale (--margin 100%): choose a smaller one"),
+    ],
+)
+def test_a_ratio_that_cannot_be_is_refused(values: list[float], margin: float, words: str) -> None:
+    runs = with_values({"fp32": [1.0, 1.2, 1.1], "tf32": values})
+
+    with pytest.raises(ComparisonError, match=re.escape(words)):
+        compare(runs, {}, ComparisonRequest(margin=Percent(value=margin)))
+
+
+@pytest.mark.parametrize("text", ["10", "%", "ten%", ""])
+def test_per_cent_are_a_number_with_its_sign(text: str) -> None:
+    assert Percent.parse("12.5%") == Percent(value=12.5)
+    with pytest.raises(ComparisonError, match=f"margin={text}: choose a number, in the metric's unit, or per cent"):
+        Percent.parse(text)
 
 
 @pytest.mark.parametrize("margin", [0.0, -0.1, math.nan, math.inf])

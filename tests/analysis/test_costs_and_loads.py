@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from recorded_runs import arm, curves, run, summary, texts
+from recorded_runs import arm, curves, ratio_of, run, summary, texts
 
 from hpcml.analysis.compare.comparison import compare
 from hpcml.analysis.compare.result import ComparisonRequest, Cost, Load, Row
@@ -193,3 +193,62 @@ def test_steps_skipped_by_loss_scaling_are_the_last_count() -> None:
     ]
 
     assert load_of(rows_of(runs)[1]).skipped_steps == 2.0
+
+
+RATES = {"fp32": [100.0, 104.0, 98.0, 102.0, 101.0], "tf32": [800.0, 810.0, 790.0, 830.0, 806.0]}
+
+
+def benchmarks(**more: Any) -> list[RunRecord]:  # noqa: ANN401
+    """Return runs of products of matrices that timed no step, tf32 at the same energy in eight times the operations."""
+    runs = []
+    for precision, rates in RATES.items():
+        for each, gflops in zip(arm(precision, VALUES, facts=GPU, **more), rates, strict=True):
+            done = 5e5 if precision == "fp32" else 4e6
+            metrics = {"gflops": summary("gflops", gflops), "total_gflop": summary("total_gflop", done)}
+            settings = {**each.params, "model.recipe": "gemm", "objective.metric": "gflops", "objective.margin": None}
+            runs.append(replace(each, metrics=metrics, params=settings, usage=USAGE))
+    return runs
+
+
+def test_the_speed_up_of_a_benchmark_is_the_ratio_of_its_rates() -> None:
+    [cell] = compare(benchmarks(), {}).cells
+    reference, row = cell.rows
+    expected = ratio_of(RATES["tf32"], RATES["fp32"], pairs=True)
+
+    assert row.speed is not None
+    assert expected is not None
+    assert (row.speed.speedup, row.speed.speedup_ci95) == expected
+    assert row.speed.speedup == pytest.approx(7.99, abs=0.01)
+    assert (row.speed.speedup_of, row.speed.speedup_paired, row.speed.n) == ("rates", True, 5)
+    assert not any("step_time_s" in text for text in (*texts(reference), *texts(row)))
+    assert load_of(row).achieved_tflops == pytest.approx(0.806)
+    assert load_of(row).mfu == pytest.approx(0.806 / 156)
+
+
+def test_an_operation_costs_an_eighth_where_eight_times_as_many_took_the_same() -> None:
+    reference, row = compare(benchmarks(), {}).cells[0].rows
+
+    assert cost_of(reference).energy_per_gflop_j == pytest.approx(64_000 / 5e5)
+    assert cost_of(row).energy_per_gflop_j == pytest.approx(64_000 / 4e6)
+    assert cost_of(row).energy_ratio == pytest.approx(1 / 8)
+    assert cost_of(row).energy_per_sample_j is None
+
+
+def test_emulated_benchmarks_have_neither_speed_up_nor_energy() -> None:
+    _, row = compare(benchmarks(numerics="emulated"), {}).cells[0].rows
+
+    assert (row.speed, row.cost, row.load) == (None, None, None)
+
+
+def test_a_speed_that_a_program_reports_is_compared_as_one_and_a_rate_for_each_joule_is_not() -> None:
+    values = {"fp32": [10.0, 11.0, 10.5], "tf32": [20.0, 22.0, 21.0]}
+    for metric, speed_up in (("tokens_per_s", 2.0), ("tokens_per_j", None)):
+        runs = [
+            replace(each, metrics={metric: summary(metric, value)}, params={**each.params, "model.recipe": None})
+            for precision, of in values.items()
+            for each, value in zip(arm(precision, [0.9] * 3), of, strict=True)
+        ]
+        _, row = compare(runs, {}, ComparisonRequest(metric=metric)).cells[0].rows
+
+        assert row.speed is not None
+        assert row.speed.speedup == (None if speed_up is None else pytest.approx(speed_up))

@@ -212,6 +212,27 @@ def test_models_are_ordered_by_their_operations() -> None:
     assert sentence.endswith("n=3: indicative only); not shown at small (2 MFLOP a sample)")
 
 
+def test_widths_of_one_model_are_sizes_of_it_and_their_order_is_that_of_their_operations() -> None:
+    sweep = Sweep()
+    for width, share in ((1024, 0.01), (128, 0.95), (512, 0.3)):
+        work = Work(model_flops=64e3 * width**2, samples=64, devices=None)
+        for gpus in (1, 2, 4):
+            for seed in range(5):
+                settings = {"model.name": "decoder", "model.options.width": width}
+                sweep.add(gpus, amdahl(share)(gpus), seed=seed, work=work, params=settings)
+
+    scaling = study(sweep)
+
+    [row] = scaling.sizes
+    assert (row.kind, row.size, row.apart) == ("strong", "model", "")
+    assert [name.partition(" (")[0] for name in row.names] == ["width 128", "width 512", "width 1024"]
+    assert [scaling.cells[place].where["model.options.width"] for place in row.cells] == ["128", "512", "1024"]
+    two, four = scaling.pays_from
+    assert two.startswith("2 GPUs pay from model width 128 (16.4 MFLOP a sample) on (efficiency")
+    assert four.startswith("4 GPUs pay from model width 512 (262 MFLOP a sample) on (efficiency")
+    assert four.endswith("; not shown at width 128 (16.4 MFLOP a sample)")
+
+
 def test_one_seed_shows_nothing_and_three_are_indicative() -> None:
     one = only(study(Sweep().law(amdahl(0.1), seeds=1)))
     three = only(study(Sweep().law(amdahl(0.1), seeds=3)))

@@ -78,7 +78,7 @@ TYPED = {
     "zzz": "hpcml --help lists the commands",
     "--hme /x runs": "--home",
     "compare --metric a --by x --metric=b": "--metric was given 2 times, and the last alone would count: give one",
-    "compare --margin much": "Invalid value for '--margin': 'much' is not a valid number.",
+    "compare --margin much": "Invalid value for '--margin': 'much' is not a valid number or per cent.",
     "show a b": "hpcml show shows one run: name it",
     "logs": "Missing argument 'RUN': hpcml logs --help lists what it takes",
     "best": "did you mean runs --best?",

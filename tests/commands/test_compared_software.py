@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from tests.store.building import make_run_dir
 OLD, NEW = {"numpy": "1.26.4", "torch": "2.13.0", "pip": "25"}, {"numpy": "2.4.0", "torch": "2.13.0", "pip": "25"}
 
 
-def ended(root: Path, precision: str, seed: int, *, code: str, packages: dict[str, str]) -> RunDir:
+def ended(
+    root: Path, precision: str, seed: int, *, code: str, packages: dict[str, str], modules: str | None = None
+) -> RunDir:
     name = PrecisionName[precision]
     run_dir = make_run_dir(root, f"20260528-202640-{precision}{seed}", seed=seed, precision=Precision(name=name))
     told = json.loads(run_dir.manifest.read_text())
@@ -28,9 +31,10 @@ def ended(root: Path, precision: str, seed: int, *, code: str, packages: dict[st
     run_dir.manifest.write_text(json.dumps(told))
     value = {"k": "m", "i": 9, "v": {"val_accuracy": 0.9 + seed / 99}}
     end = {"k": "e", "n": "attempt_ended", "d": {"state": "COMPLETED", "exit_code": 0, "wall_s": 1.0}}
-    for writer, said in (("rank0", value), ("agent", end)):
+    facts = {"k": "e", "n": "facts", "d": {} if modules is None else {"modules": modules}}
+    for writer, said in (("rank0", [value]), ("agent", [facts, end])):
         header = {"hpcml": 1, "journal": f"0-{writer}", "run": run_dir.uid, "attempt": 0, "writer": writer, "host": "h"}
-        lines = [{**header, "pid": 1, "t0": 1}, {"s": 0, "t": 1.0, **said}]
+        lines = [{**header, "pid": 1, "t0": 1}, *({"s": s, "t": 1.0, **each} for s, each in enumerate(said))]
         (run_dir.journals / f"0-{writer}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return run_dir
 
@@ -58,3 +62,19 @@ def test_packages_that_differ_are_named_with_their_versions(tmp_path: Path) -> N
         ended(tmp_path / "runs", "tf32", seed, code="9656b3b6", packages=NEW)
 
     assert compared(tmp_path, "packages") == ["packages: numpy 1.26.4 (3 runs: fp32); numpy 2.4.0 (3 runs: tf32)"]
+
+
+def test_modules_that_differ_are_refused_and_those_that_all_have_are_not_named(tmp_path: Path) -> None:
+    old, new, none = "CUDA/11.8, GCC/12.3.0", "CUDA/12.1, GCC/12.3.0, MPI/4", None
+    for folder, modules in (("changed", (old, new)), ("absent", (old, none)), ("alike", (old, old))):
+        for seed in range(3):
+            for precision, loaded in zip(("fp32", "tf32"), modules, strict=True):
+                ended(tmp_path / folder / "runs", precision, seed, code="96", packages=OLD, modules=loaded)
+
+    differing = "modules: CUDA/11.8 (3 runs: fp32); CUDA/12.1, MPI/4 (3 runs: tf32)"
+    with pytest.raises(ComparisonError, match=re.escape(differing)):
+        compared(tmp_path / "changed")
+
+    assert compared(tmp_path / "changed", "modules") == [differing]
+    assert compared(tmp_path / "absent", "modules") == [f"modules: {old} (3 runs: fp32); not recorded (3 runs: tf32)"]
+    assert compared(tmp_path / "alike") == []

@@ -19,6 +19,7 @@ from tests.commands.planning import planned_for
 
 _TORCH = ("+container=ngc_pytorch", "model=transformer_tiny", "precision=fp32")
 _FSDP = (*_TORCH, "strategy=fsdp", "strategy.processes_per_node=2")
+_KERAS = ("+container=ngc_tensorflow", "model=lstm", "model.framework=tensorflow", "precision=fp32")
 _SITE = ("resources.account=me", "container.build=never")
 
 
@@ -47,7 +48,19 @@ def started(item: Planned, folder: Path) -> list[str]:
         ((*_FSDP, "container.tag=24.08-py3"), "has torch 2.5.0a0+b465a5843b or older: choose"),  # a month nobody read
         (
             (*_TORCH, "container.tag=23.05-py3"),
-            "model=transformer_tiny needs torch 2.3 or newer, and nvidia/pytorch:23.05-py3 has torch 2.0.0: choose a",
+            "model=transformer_tiny needs torch 2.3 or newer, and nvidia/pytorch:23.05-py3 has torch 2.0.0: choose c",
+        ),
+        (
+            (*_KERAS, "cluster=dgx2", *_SITE),
+            "21.06-tf2-py3 has tensorflow 2.5: 21.06-tf2-py3 is the newest that runs on dgx2, for programs of your own",
+        ),
+        (
+            (*_KERAS, "cluster=bridges", *_SITE),
+            "and nvidia/tensorflow:21.12-tf2-py3 has tensorflow 2.15 or older: 21.12-tf2-py3 is the newest that",
+        ),
+        (
+            (*_KERAS, "container.tag=21.12-tf2-py3"),
+            "has tensorflow 2.15 or older: choose container.tag=25.02-tf2-py3, or container.pip=[tensorflow] with a",
         ),
     ],
 )

@@ -91,6 +91,17 @@ def plan_without(folder: Path, *words: str, absent: str) -> list[Planned]:
             ["model=inference", "model.options.provider=cuda"],
             "device=cpu with model.options.provider=cuda must be cuda",
         ),
+        (
+            ["model.framework=tensorflow", "training.cudnn_benchmark=true", "training.deterministic=false"],
+            "training.cudnn_benchmark=true is torch's: set it to false with model.framework=tensorflow",
+        ),
+        (["model.options.groups=3"], "model.options.groups=3 must be 1 or 2 or 4: 12, 24 and 32 channels"),
+        (
+            ["model.options.groups=2", "model.framework=tensorflow"],
+            "model.options.groups=2 with model.framework=tensorflow must be at most 1: grouped convolutions are",
+        ),
+        (["model=mnist_mlp", "+model.options.dilation=2"], "model.options.dilation=2 with model=mnist_mlp must be at"),
+        (["model=word2vec", "model.options.predicts=both"], "model.options.predicts='both' choose context, word"),
         (["model.name=mine"], "model=mine must be mnist_cnn or mnist_mlp"),
         (["data={name: mnist}"], "data=mnist needs data.path: a file or a folder"),
         (["data=mnist", "data.path=hollow"], "data.path={folder}/hollow is empty: data=mnist is read from it"),

@@ -34,6 +34,7 @@ RUNS = {
     "nccl_study": 10,
     "precision_study": 20,
     "scaling_study": 20,
+    "size_study": 60,
     "smoke": 2,
 }
 

@@ -81,7 +81,8 @@ def test_what_relies_on_compatibility_says_so_and_with_which_drivers() -> None:
         (PYTORCH, "26.09-py3", "torch", ("2.11.0a0+a6c236b9fd1", None)),
         (PYTORCH, "19.11-py3", "torch", (None, "1.12.0a0+8a1a93a9")),
         (PYTORCH, "my-own", "torch", (None, None)),
-        (TENSORFLOW, "24.12-tf2-py3", "tensorflow", ("1.13.0-rc0", "2.17")),
+        (TENSORFLOW, "24.12-tf2-py3", "tensorflow", ("2.6", "2.17")),
+        (TENSORFLOW, "21.12-tf2-py3", "tensorflow", ("2.6", "2.15")),  # before 2.16 was published
         ("nvidia/jax", "26.06-py3", "jax", (None, None)),
     ],
 )
@@ -209,7 +210,7 @@ def test_the_table_is_in_order_names_its_sources_and_repeats_nothing() -> None:
     assert months == sorted(set(months))
     for row in table["releases"]:
         assert row["source"] in ("matrix", "triton")
-        assert set(row.get("from", {}).values()) <= {"inferred", "triton", "jetson"}
+        assert set(row.get("from", {}).values()) <= {"inferred", "triton", "jetson", "tensorboard", "published"}
         assert set(row.get("from", {})) <= set(row)
         for branch in row.get("branches", ()):
             assert releases._numbers(branch) < releases._numbers(row["driver"]), row
@@ -219,6 +220,9 @@ def test_the_table_is_in_order_names_its_sources_and_repeats_nothing() -> None:
 
 
 def test_a_figure_that_was_not_read_is_marked() -> None:
-    assert newest(PYTORCH, None, "470.42.01").uncertain == {"compute_capability": "inferred"}
+    assert newest(PYTORCH, None, "470.42.01").uncertain == {
+        "compute_capability": "inferred",
+        "tensorflow": "tensorboard",
+    }
     assert newest(PYTORCH, A100, None).uncertain == {"pytorch": "jetson"}
     assert newest(PYTORCH, V100, None).framework == "2.6.0a0+df5bbc09d1"

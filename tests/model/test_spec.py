@@ -40,7 +40,7 @@ def test_who_pays_and_how_long_it_may_take_does_not_make_another_run(compose_one
     "override",
     [
         *("seed=1", "precision=tf32", "training.steps=5", "layout=nhwc", "data.holdout=0.3", "resources.partition=a"),
-        *("training.accumulate=2", "training.compile=true"),
+        *("training.accumulate=2", "training.compile=true", "training.deterministic=false"),
     ],
 )
 def test_runs_that_differ_in_anything_else_are_not(compose_one: ComposeOne, override: str) -> None:
@@ -50,6 +50,14 @@ def test_runs_that_differ_in_anything_else_are_not(compose_one: ComposeOne, over
 def test_a_batch_cannot_be_taken_in_no_parts(compose_one: ComposeOne) -> None:
     with pytest.raises(ConfigError, match=r"training\.accumulate=0 must be at least 1"):
         compose_one("training.accumulate=0")
+
+
+def test_kernels_chosen_by_time_are_another_run_and_not_deterministic(compose_one: ComposeOne) -> None:
+    chosen = compose_one("training.cudnn_benchmark=true", "training.deterministic=false")
+
+    assert chosen.spec_hash != compose_one("training.deterministic=false").spec_hash
+    with pytest.raises(ConfigError, match=r"cudnn_benchmark=true chooses .*: set training\.deterministic=false"):
+        compose_one("training.cudnn_benchmark=true")
 
 
 def test_where_it_was_typed_does_not_change_the_hash(

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.torch
 OWN = {
     "allreduce": ("allreduce", "training", "DEFAULTS"),
     "gemm": ("gemm", "training", "DEFAULTS"),
+    "image_classification": ("mnist_cnn", "models", "DEFAULTS"),
     "inference": ("inference", "training", "Options"),
     "linear_mse": ("linear_mse", "line", "DEFAULTS"),
     "lstm": ("lstm", "shape", "Shape"),

@@ -66,3 +66,36 @@ def test_asymmetric_padding_puts_the_odd_zero_behind(models: ModuleType) -> None
     image = torch.tensor([[[[1.0, 1.0], [1.0, 1.0]]]])
 
     assert layer(image).detach().tolist() == [[[[10.0, 4.0], [3.0, 1.0]]]]
+
+
+def test_groups_and_dilation_leave_the_shapes_as_they_are(models: ModuleType) -> None:
+    dilated, grouped = models.mnist_cnn(dilation=2), models.mnist_cnn(groups=2)
+    sizes = [sum(p.numel() for p in model.parameters()) for model in (dilated, grouped)]
+
+    # half of the weights of both convolutions are gone: 24*12*36/2 and 32*24*36/2
+    assert sizes == [354_002, 354_002 - 5_184 - 13_824]
+    assert all(model(torch.zeros(2, 1, 28, 28)).shape == (2, 10) for model in (dilated, grouped))
+
+
+def test_each_group_is_a_convolution_of_its_own(models: ModuleType) -> None:
+    x = torch.randn(2, 4, 9, 9, generator=torch.Generator().manual_seed(0))
+    layer = models.SameConv2d(4, 6, 6, stride=2, groups=2)
+    halves = [models.SameConv2d(2, 3, 6, stride=2) for _ in range(2)]
+    for part, half in enumerate(halves):
+        half.load_state_dict({name: of[3 * part : 3 * part + 3] for name, of in layer.state_dict().items()})
+
+    apart = torch.cat([half(x[:, 2 * part : 2 * part + 2]) for part, half in enumerate(halves)], dim=1)
+
+    assert torch.allclose(layer(x), apart, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [8, 9])
+def test_a_dilated_kernel_is_one_with_zeros_between_its_weights(models: ModuleType, size: int) -> None:
+    x = torch.randn(1, 1, size, size, generator=torch.Generator().manual_seed(0))
+    layer, spread = models.SameConv2d(1, 1, 3, stride=2, dilation=2), models.SameConv2d(1, 1, 5, stride=2)
+    with torch.no_grad():
+        spread.weight.zero_()
+        spread.weight[..., ::2, ::2] = layer.weight
+        spread.bias.copy_(layer.bias)
+
+    assert torch.allclose(layer(x), spread(x), atol=1e-6)

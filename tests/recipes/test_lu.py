@@ -27,6 +27,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
     configs["sizes"] = config_of("lu", "fp64", options={**few, "sizes": [123, 1000]})
     library = {**few, "sizes": [123], "factorisation": "library"}
     configs |= {f"library {name}": config_of("lu", name, options=library) for name in ("fp64", "fp32")}
+    for kind in ("cholesky", "qr"):
+        options = {**library, "factorisation": kind}
+        configs |= {f"{kind} {name}": config_of("lu", name, options=options) for name in ("fp64", "fp32")}
     return run_all(tmp_path_factory.mktemp("lu"), "lu", configs)
 
 
@@ -70,7 +73,9 @@ def test_residuals_are_those_of_magmas_table(runs: dict[str, Recorded]) -> None:
 def test_emulated_arithmetic_has_no_rate(runs: dict[str, Recorded]) -> None:
     rated = {name for name, recorded in runs.items() if recorded.series("gflops")}
 
-    assert rated == {"fp64", "fp32", "bf16", "sizes", "library fp64", "library fp32"}
+    of_lapack = {f"{kind} {name}" for kind in ("library", "cholesky", "qr") for name in ("fp64", "fp32")}
+    assert rated == {"fp64", "fp32", "bf16", "sizes", *of_lapack}
+    assert all(bool(runs[name].series("total_gflop")) == (name in rated) for name in runs)
     assert all(bool(runs[name].series("factorisation_time_s")) == (name in rated) for name in runs)
 
 
@@ -80,6 +85,37 @@ def test_a_rate_is_of_two_thirds_of_n_cubed() -> None:
     # published rates of the same operation agree with this within what their printed times are rounded to
     assert gflops(20000, 1.89) == pytest.approx(2821.48, rel=2e-3)
     assert gflops(10000, 0.37) == pytest.approx(1802.39, rel=2e-3)
+    assert gflops(3000, 9.0, "cholesky") == pytest.approx(1.0)  # N^3 / 3
+    assert gflops(3000, 36.0, "qr") == pytest.approx(1.0)  # four times that
+
+
+@pytest.mark.parametrize("kind", ["cholesky", "qr"])
+def test_cholesky_and_qr_are_exact_to_their_format_and_solve_as_lu_does(runs: dict[str, Recorded], kind: str) -> None:
+    exact, single = runs[f"{kind} fp64"], runs[f"{kind} fp32"]
+
+    assert last(exact, "residual") < 1e-17
+    assert 1e-10 < last(single, "residual") < 1e-8  # 2**29 times as much, as the last bits are
+    assert [last(run, "refinement_iterations") for run in (exact, single)] == [0, 2]
+    assert all(last(run, "backward_error") < 1e-15 for run in (exact, single))
+
+
+def test_the_factors_of_a_matrix_done_by_hand_are_found() -> None:
+    import torch  # noqa: PLC0415 - only where it is installed
+
+    factors = load("lu", "factors")
+    of_cholesky = torch.tensor([[4.0, 12, -16], [12, 37, -43], [-16, -43, 98]], dtype=torch.float64)
+    of_qr = torch.tensor([[12.0, -51, 4], [6, 167, -68], [-4, 24, -41]], dtype=torch.float64)
+
+    lower = factors.factorised("cholesky", of_cholesky)
+    q, r = factors.factorised("qr", of_qr)
+
+    assert lower[0].tolist() == [[2, 0, 0], [6, 1, 0], [-8, 5, 3]]
+    assert torch.allclose(r.abs(), torch.tensor([[14.0, 21, 14], [0, 175, 70], [0, 0, 35]], dtype=torch.float64))
+    right = torch.tensor([1.0, 2, 3], dtype=torch.float64)
+    for a, found in ((of_cholesky, lower), (of_qr, (q, r))):
+        assert torch.allclose(factors.multiplied(found), a)
+        assert torch.allclose(a @ factors.solver(found)(right), right)
+    assert torch.linalg.eigvalsh(factors.positive_definite(of_qr / 167)).min() > 0
 
 
 def test_a_block_that_does_not_divide_the_size_gives_the_same_factors() -> None:
@@ -100,9 +136,11 @@ def test_a_lapack_factorises_in_its_own_formats_only(tmp_path: Path, hpcml_envir
     words = ("model=lu", "model.options.sizes=[8]", "telemetry.enabled=false", "model.options.factorisation=library")
 
     refused = hpcml("run", "-m", *words, "precision=bf16,fp32")
+    no_qr = hpcml("run", *words[:-1], "precision=bf16", "model.options.factorisation=qr")
     done = hpcml("run", "-m", *words, "precision=fp64,fp32")
 
     assert refused.returncode == 2
     assert "model.options.factorisation=library" in said_in_one_line(refused)
+    assert "model.options.factorisation=qr must be fp64 or fp32" in said_in_one_line(no_qr)
     assert done.returncode == 0, done.stderr
     assert sorted(run["params"]["precision.name"] for run in hpcml.runs()) == ["fp32", "fp64"]

@@ -8,7 +8,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from report_values import run
+from report_values import event, run
 
 from hpcml.model.query_results import TelemetrySpan, Timeline
 from hpcml.model.records import RunRecord, Usage, Work
@@ -83,6 +83,15 @@ def test_a_run_shows_what_its_steps_do() -> None:
         "samples of a step  128.0",
         "peak memory        allocated 812.5 MiB, on the fullest device",
     ]
+
+
+def test_a_model_s_parameters_are_those_that_the_recipe_told_or_that_were_seen() -> None:
+    seen = event(name="precision_observed", details={"parameters": {"float32": 1_000, "float16": 200}})
+    told = event(name="training", details={"parameters": 354_002})
+
+    for events, parameters in (([seen], "1,200"), ([seen, told], "354,002")):
+        shown = ShownRun(run=run(), events=events, asked=Asked(overrides=None))
+        assert f"parameters  {parameters}" in as_text(run_document(shown))
 
 
 def test_power_and_utilisation_of_each_gpu_are_drawn_to_one_scale() -> None:

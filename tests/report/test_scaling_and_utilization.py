@@ -5,6 +5,7 @@ import io
 import json
 from dataclasses import replace
 
+import pytest
 from rendered import (
     attainment_csv,
     attainment_markdown,
@@ -19,7 +20,7 @@ from rich.console import Console, RenderableType
 
 from hpcml.analysis.attained import Attained, Attainment, Published
 from hpcml.analysis.compare.result import Excluded
-from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint, SerialShare
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint, SerialShare, SizeRow
 from hpcml.report.document import Figure, Listing
 from hpcml.report.scaling import scaling_section
 from hpcml.report.utilization import utilization_section
@@ -112,6 +113,29 @@ def test_the_chart_of_speed_ups_says_what_they_are_against() -> None:
     chart = next(part for part in scaling_section(study).sections[0].parts if isinstance(part, Figure))
 
     assert chart.described.startswith("Speed-up against 1 GPU with 95 % intervals")
+
+
+def test_sizes_have_one_table_and_one_chart() -> None:
+    small = replace(CELL, points=(REFERENCE, replace(EIGHT, speedup=0.8, speedup_ci95=ci(0.7, 0.9))))
+    four = replace(CELL, points=(REFERENCE, replace(EIGHT, devices=4, speedup=3.0, speedup_ci95=None), EIGHT))
+    row = SizeRow(kind="strong", size="model", apart="", names=("width 64", "width 512"), cells=(1, 0))
+    study = replace(SCALING, cells=(four, small), sizes=(row,))
+
+    text = printed(scaling_renderable(study, console=plain()), plain())
+    table = text[text.index("strong scaling by model: speed-ups [95 %] on more GPUs") :].splitlines()[1:4]
+    chart = next(part for part in scaling_section(study).parts if isinstance(part, Figure))
+    drawn = json.loads(chart.draw().to_json())["data"]
+
+    assert [line.split() for line in table] == [
+        ["model", "4", "GPUs", "8", "GPUs"],
+        ["width", "64", "0.80", "[0.70,", "0.90]"],
+        ["width", "512", "3.00", "5.00", "[4.90,", "5.10]"],
+    ]
+    assert [(line["name"], line["x"], line["y"]) for line in drawn] == [
+        ("4 GPUs", ["width 64", "width 512"], [None, 3.0]),
+        ("8 GPUs", ["width 64", "width 512"], [0.8, 5.0]),
+    ]
+    assert drawn[1]["error_y"]["array"] == pytest.approx([0.1, 0.1])
 
 
 def test_what_runs_attained_stands_apart_from_what_others_published() -> None:

@@ -17,7 +17,7 @@ from hpcml.analysis.compare.factor import Factor, find_factor, find_levels, find
 from hpcml.analysis.compare.fairness import Differences, find_allowed, find_differences
 from hpcml.analysis.compare.flags import cell_flags
 from hpcml.analysis.compare.objective import Yardstick, find_margin, find_scale, find_target, find_yardstick
-from hpcml.analysis.compare.result import Cell, Comparison, ComparisonRequest, Excluded, Row
+from hpcml.analysis.compare.result import Cell, Comparison, ComparisonRequest, Excluded, Percent, Row
 from hpcml.analysis.compare.rows import adjusted, draft_row
 from hpcml.analysis.compare.to_target import Race, find_budget_s, find_reaches
 from hpcml.analysis.flags import Flag
@@ -264,7 +264,7 @@ def _arms_of(cell: SortedCell, question: Question) -> CellArms:
         window=window,
         by_mean=means_differ([steady[run.uid] for run in arm.ok if run.uid in steady] for arm in timed),
         curves=question.steps,
-        scale=find_scale(cell.counted, yardstick),
+        scale=find_scale(cell.counted, yardstick, question.request.margin),
         race=race,
         reaches=reaches,
         budget_s=find_budget_s([reach for of_level in reaches.values() for reach in of_level]),
@@ -287,7 +287,7 @@ def _build_cell(cell: SortedCell, arms: CellArms, rows: Sequence[Row], question:
         confounders=cell.differences.forbidding,
         notes=cell.differences.noted,
         excluded=tuple(run for arm in arms.arms for run in excluded(arm, question.yardstick.metric)),
-        scale="linear" if arms.scale is None else "log",
+        scale="linear" if arms.scale is None else "percent" if isinstance(question.request.margin, Percent) else "log",
         target_source=arms.target.source,
     )
 

@@ -31,7 +31,7 @@ _BOOKKEEPING = frozenset({"seed", "experiment"})  # seeds are what is averaged o
 _JUDGEMENT = "objective."  # how runs are judged, not what they are; checked where it is used
 _BINDING_FACTS = (
     *("device", "gpu_model", "n_gpus", "gpu_driver", "gpu_power_limit_w", "gpu_max_sm_mhz", "gpu_ecc"),
-    *("cpu_model", "threads", *SOFTWARE, "image_sha256", "code", "packages"),
+    *("cpu_model", "threads", *SOFTWARE, "image_sha256", "code", "packages", "modules"),
     *("gpu_shared", "thermal_throttling", PRECISION_EFFECTIVE, LAST_STEP),
 )
 _NOTED_FACTS = (

@@ -9,7 +9,7 @@ from hpcml.analysis import stats
 from hpcml.analysis.compare.cell_arms import CellArms, Matched, Ratios
 from hpcml.analysis.compare.fairness import Differences, order_flags
 from hpcml.analysis.compare.losses import count_lost
-from hpcml.analysis.compare.measures import cost_flags
+from hpcml.analysis.compare.measures import cost_flags, rate_of
 from hpcml.analysis.compare.result import Verdict
 from hpcml.analysis.flags import Flag, FlagCode, FlagLevel, flag
 from hpcml.analysis.frame import Arm, is_own_doing
@@ -200,7 +200,9 @@ def _reach_flags(runs: Sequence[RunRecord]) -> Iterator[Flag]:
 
 def _time_flags(arm: Arm, cell: CellArms) -> Iterator[Flag]:
     """Yield the flags about seeds, or runs, without a steady step time, and about times that hold a queue's."""
-    without = set(arm.values) - {run.seed for run in arm.ok if run.uid in cell.steady}
+    metric = cell.yardstick.metric
+    timed = [run for run in arm.ok if run.uid in cell.steady or rate_of(run, metric) is not None]
+    without = set(arm.values) - {run.seed for run in timed}
     if without and (cell.by_precision or cell.curves.step_s):
         reported = {run.seed for run in arm.ok if cell.curves.step_s.get(run.uid)}
         why = "step_time_s was not reported" if without - reported else "too few steps of it are late enough"

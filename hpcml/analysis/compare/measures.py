@@ -2,39 +2,56 @@
 
 Numbers are medians over seeds, and meant for native arms (`Arm.has_speed`) alone. The step time is a median, and so are
 speed-ups, unless the mean of an arm's steps is another: then the throughput counts, which is by means
-(`hpcml.analysis.steady.means_differ`).
+(`hpcml.analysis.steady.means_differ`). Where steps were not timed speed-ups are ratios of rates (`rate_of`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, replace
+from functools import partial
 from statistics import median
 
 from hpcml.analysis.compare.result import Cost, Load, Speed
 from hpcml.analysis.flags import Flag, FlagCode, flag
-from hpcml.analysis.frame import Arm, by_seed, median_of
+from hpcml.analysis.frame import Arm, by_seed, median_of, metric_value
 from hpcml.analysis.limits import find_limits
 from hpcml.analysis.nodes import MeasuredRatio, measured, ratio
-from hpcml.analysis.rates import SKIPPED, attained, find_signs, median_usage, operations_doubts, samples_per_step
+from hpcml.analysis.rates import (
+    SKIPPED,
+    attained,
+    find_signs,
+    measured_tflops,
+    median_usage,
+    operations_doubts,
+    samples_per_step,
+)
 from hpcml.analysis.steady import SteadyState, StepCurves
+from hpcml.model.metric_goal import is_speed
 from hpcml.model.records import RunRecord
 
 _STEP_METRIC = "step_time_s"
+_OPERATIONS = "total_gflop"  # so far, hence the last value is the whole run's
 _SCOPES = ("gpu", "board", "shared")  # from a GPU's own energy to one that others draw as well
 
 Steady = Mapping[str, SteadyState]  # by uid
 _Read = Callable[[RunRecord], float | None]
 
 
-def find_speed_up(arm: Arm, reference: Arm | None, steady: Steady, *, by_mean: bool) -> MeasuredRatio | None:
+def find_speed_up(
+    arm: Arm, reference: Arm | None, steady: Steady, *, by_mean: bool, metric: str
+) -> MeasuredRatio | None:
     """Return the ratio of times of a sample, the reference's over those of *arm*; None where there is none.
 
-    Where samples are not known, times of a step are used if all runs have the same batch size; else None.
+    Where samples are not known, times of a step are used if all runs have the same batch size; else None. Where no run
+    of both timed its steps it is the ratio of their rates (`rate_of`), those of *arm* over the reference's.
     """
     if reference is None or reference is arm or not reference.has_speed or not arm.has_speed:
         return None
     timed = [run for run in (*arm.ok, *reference.ok) if run.uid in steady]
+    if not timed:
+        rate = partial(rate_of, metric=metric)
+        return ratio(measured(arm.ok, rate), measured(reference.ok, rate))
     read = _per_sample(steady, by_mean=by_mean)
     if any(read(run) is None for run in timed):
         if len({run.params.get("training.batch_size") for run in (*arm.ok, *reference.ok)}) != 1:
@@ -43,7 +60,12 @@ def find_speed_up(arm: Arm, reference: Arm | None, steady: Steady, *, by_mean: b
     return ratio(measured(reference.ok, read), measured(arm.ok, read))
 
 
-def find_speed(arm: Arm, steady: Steady, speed_up: MeasuredRatio | None, *, by_mean: bool) -> Speed:
+def rate_of(run: RunRecord, metric: str) -> float | None:
+    """Return how fast *run* was in *metric*, where that is a speed, else as a benchmark measured it."""
+    return metric_value(run, metric) if is_speed(metric) else measured_tflops(run)
+
+
+def find_speed(arm: Arm, steady: Steady, speed_up: MeasuredRatio | None, *, by_mean: bool, metric: str) -> Speed:
     """Return the speed of *arm*, whose runs must all be native (`Arm.has_speed`)."""
 
     def milliseconds(read: Callable[[SteadyState], float]) -> float | None:
@@ -52,6 +74,7 @@ def find_speed(arm: Arm, steady: Steady, speed_up: MeasuredRatio | None, *, by_m
 
     steps = by_seed(arm.ok, _of_step(steady, by_mean=by_mean))
     samples = by_seed(arm.ok, _per_sample(steady, by_mean=by_mean))
+    rates = {} if steps else by_seed(arm.ok, partial(rate_of, metric=metric))
     all_known = bool(samples) and samples.keys() == steps.keys()
     return Speed(
         step_ms=milliseconds(lambda state: state.median_s),
@@ -61,10 +84,10 @@ def find_speed(arm: Arm, steady: Steady, speed_up: MeasuredRatio | None, *, by_m
         speedup=None if speed_up is None else speed_up.value,
         speedup_ci95=None if speed_up is None else speed_up.ci95,
         speedup_paired=None if speed_up is None else speed_up.paired,
-        n=len(steps),
+        n=len(steps or rates),
         wall_s=median_of(by_seed(arm.ok, lambda run: run.wall_s)),
         step_ms_mean=milliseconds(lambda state: state.mean_s),
-        speedup_of="means" if by_mean else "medians",
+        speedup_of="rates" if rates else "means" if by_mean else "medians",
         speedup_unit=None if speed_up is None else speed_up.unit,
     )
 
@@ -112,14 +135,19 @@ def cost(arm: Arm, ratio_of_energies: MeasuredRatio | None) -> Cost | None:
         co2_g=median(co2_g.values()) if co2_g and len(sources) == 1 else None,  # by several factors it is no median
         co2_source=next(iter(sources)) if len(sources) == 1 else None,
         n=len(energies),
+        energy_per_gflop_j=median_of(by_seed(arm.ok, energy_per_gflop_j_of)),
     )
 
 
 def energy_ratio(arm: Arm, reference: Arm | None) -> MeasuredRatio | None:
-    """Return the energy per sample of *arm* over that of *reference*; None where one has none, or no speed."""
+    """Return the energy per sample of *arm* over that of *reference*; None where one has none, or no speed.
+
+    That of benchmarks is per operation.
+    """
     if reference is None or reference is arm or not reference.has_speed or not arm.has_speed:
         return None
-    return ratio(measured(arm.ok, energy_per_sample_j_of), measured(reference.ok, energy_per_sample_j_of))
+    each = (ratio(measured(arm.ok, of), measured(reference.ok, of)) for of in _ENERGIES)
+    return next((found for found in each if found is not None), None)
 
 
 def cost_flags(arm: Arm) -> Iterator[Flag]:
@@ -156,6 +184,17 @@ def energy_per_sample_j_of(run: RunRecord) -> float | None:
     return run.usage.energy_j / samples if samples else None
 
 
+def energy_per_gflop_j_of(run: RunRecord) -> float | None:
+    """Return what the boards of *run*'s GPUs drew for each 10^9 operations that a benchmark did; None: not known."""
+    done = run.metrics.get(_OPERATIONS)
+    if measured_tflops(run) is None or done is None or not done.last or run.usage is None:
+        return None
+    return None if run.usage.energy_j is None else run.usage.energy_j / done.last
+
+
+_ENERGIES = (energy_per_sample_j_of, energy_per_gflop_j_of)
+
+
 def energy_kj_of(run: RunRecord) -> float | None:
     """Return what the boards of *run*'s GPUs drew in all; None: not known."""
     return None if run.usage is None or run.usage.energy_j is None else run.usage.energy_j / 1000
@@ -172,7 +211,8 @@ def load(arm: Arm, steady: Steady, curves: StepCurves) -> tuple[Load | None, lis
 
     *steady* are the steady states by uid.
     """
-    rates = {run.uid: attained(run, steady[run.uid]) for run in arm.ok if run.uid in steady}
+    timed = [run for run in arm.ok if run.uid in steady or measured_tflops(run) is not None]
+    rates = {run.uid: attained(run, steady.get(run.uid)) for run in timed}
     signs = find_signs(arm.ok, rates, steady, curves)
     peaks = {(rate.peak_tflops, rate.peak_basis) for rate in rates.values()}
     peak_tflops, peak_basis = peaks.pop() if len(peaks) == 1 else (None, None)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hpcml.analysis.compare.result import Percent
 from hpcml.errors import ComparisonError
 from hpcml.model.choices import Goal, Scale
 from hpcml.model.metric_goal import goal_by_name, is_duration_or_rate
@@ -41,7 +42,7 @@ class Yardstick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margin:
-    """The smallest difference that matters, in the unit of the metric; None: none was fixed.
+    """The smallest difference that matters, in the unit of the metric or in per cent of it; None: none was fixed.
 
     The source `config` means that it was stored with the runs, before any result was known.
     """
@@ -56,18 +57,21 @@ class LogScale:
 
     at: float
     higher_is_better: bool
+    asked: str = "objective.scale=log"
 
     def value(self, raw: float) -> float:
         """Return the logarithm of *raw*; raise `ComparisonError` where there is none."""
         if raw <= 0:
-            raise ComparisonError(f"objective.scale=log has no place for a value of {raw:g}")
+            raise ComparisonError(f"{self.asked} has no place for a value of {raw:g}: judge by differences in its unit")
         return math.log(raw)
 
     def distance(self, margin: float) -> float:
         """Return how far from `at` a value lies that is worse by *margin*."""
         worse = self.at + (-margin if self.higher_is_better else margin)
         if worse <= 0:
-            raise ComparisonError(f"margin={margin:g} from objective.scale_at={self.at:g} leaves the log scale")
+            raise ComparisonError(
+                f"margin={margin:g} from {self.at:g} leaves the log scale ({self.asked}): choose a smaller one"
+            )
         return abs(math.log(worse / self.at))
 
     def back(self, difference: float) -> float:
@@ -129,16 +133,17 @@ def find_yardstick(runs: Sequence[RunRecord], metric: str | None, goal: str | No
     return Yardstick(metric=metric, goal="max" if by_name is Goal.max else "min", goal_source="metric name")
 
 
-def find_margin(runs: Sequence[RunRecord], metric: str, wanted: float | None) -> Margin:
+def find_margin(runs: Sequence[RunRecord], metric: str, wanted: float | Percent | None) -> Margin:
     """Return the margin for *metric* of the runs of one cell; *wanted* is the command line's.
 
     objective.margin is in the unit of objective.metric; objective.margins has those of other metrics, by name. Raises
     `ComparisonError` where *wanted* is not a positive number or the runs disagree.
     """
     if wanted is not None:
-        if not (math.isfinite(wanted) and wanted > 0):
+        given = wanted.value if isinstance(wanted, Percent) else float(wanted)
+        if not (math.isfinite(given) and given > 0):
             raise ComparisonError(f"margin={wanted} must be positive")
-        return Margin(value=float(wanted), source="command line")
+        return Margin(value=given, source="command line")
     values = {_margin_of(run, metric) for run in runs}
     if len(values) > 1:
         shown = ", ".join(sorted("none" if value is None else show(value) for value in values))
@@ -165,11 +170,16 @@ def find_target(runs: Sequence[RunRecord], metric: str, wanted: float | None) ->
     return Target(value=None, source=None) if value is None else Target(value=float(value), source="config")
 
 
-def find_scale(runs: Sequence[RunRecord], yardstick: Yardstick) -> LogScale | None:
+def find_scale(
+    runs: Sequence[RunRecord], yardstick: Yardstick, wanted: float | Percent | None = None
+) -> LogScale | None:
     """Return the logarithmic scale that *runs* were configured with; None: linear, as for a metric that is not theirs.
 
-    Raises `ComparisonError` where the runs disagree.
+    Where the margin that is *wanted* is in per cent, the scale is such that differences are in per cent of the
+    reference. Raises `ComparisonError` where the runs disagree.
     """
+    if isinstance(wanted, Percent):
+        return LogScale(at=100.0, higher_is_better=yardstick.higher_is_better, asked=f"--margin {wanted}")
     own = _judged_by(runs, yardstick.metric)
     scales = {(run.params.get("objective.scale"), run.params.get("objective.scale_at")) for run in own}
     if len(scales) > 1:

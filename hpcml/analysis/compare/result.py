@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from hpcml.analysis.flags import Flag
+from hpcml.errors import ComparisonError
 from hpcml.model.choices import Numerics
 
 Verdict = Literal[
@@ -40,6 +41,24 @@ _LISTED = 6  # values of one setting, in a line that people read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Percent:
+    """A margin relative to the reference: ratios are tested, on logarithms."""
+
+    value: float
+
+    @classmethod
+    def parse(cls, text: str) -> Percent:
+        """Return what *text*, "10%", says; raise `ComparisonError` where it is something else."""
+        try:
+            return cls(value=float(text[:-1] if text.endswith("%") else ""))
+        except ValueError:
+            raise ComparisonError(f"margin={text}: choose a number, in the metric's unit, or per cent, 10%") from None
+
+    def __str__(self) -> str:
+        return f"{self.value:g}%"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRequest:
     """The options of ``hpcml compare``; this is the one list of them.
 
@@ -51,7 +70,7 @@ class ComparisonRequest:
     reference: str | None = None  # the level that the others are compared with; of precision: fp32
     metric: str | None = None  # the objective that the runs were configured with
     goal: str | None = None  # max | min
-    margin: float | None = None  # in the metric's unit: a difference below it does not matter
+    margin: float | Percent | None = None  # a difference below it does not matter; a number is in the metric's unit
     target: float | None = None  # a value of the metric: time and energy until it was reached
     allow: tuple[str, ...] = ()  # settings and facts that may differ within a table
     allow_mixed: bool = False  # whatever differs
@@ -83,7 +102,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The mean metric of a row minus that of the reference, in the metric's unit.
+    """The mean metric of a row minus that of the reference, in the metric's unit; see `Cell.scale` for another one.
 
     The sign does not depend on the goal: positive means larger, not better. Statistics are None where an arm has fewer
     than two seeds. `p_tost` is of two one-sided tests for equivalence (Schuirmann 1987).
@@ -108,13 +127,13 @@ class Speed:
     step_ms_p5: float | None
     step_ms_p95: float | None
     samples_per_s: float | None  # over all devices; None where the program may ignore training.batch_size
-    speedup: float | None  # reference's time per sample over this row's, geometric mean; above 1 is faster
+    speedup: float | None  # reference's time per sample over this row's, or rates; geometric mean; above 1 is faster
     speedup_ci95: Interval | None
     speedup_paired: bool | None
-    n: int  # seeds with a steady state
+    n: int  # seeds with a steady state, or with a rate
     wall_s: float | None  # whole runs, start-up and validation included
     step_ms_mean: float | None = None  # the mean over the same steps, recurring slow ones included
-    speedup_of: Literal["medians", "means"] = "medians"  # of step times; samples_per_s is of the same
+    speedup_of: Literal["medians", "means", "rates"] = "medians"  # of step times, as samples_per_s; rates: `rate_of`
     speedup_unit: Unit | None = None  # of its interval
 
 
@@ -127,12 +146,13 @@ class Cost:
     energy_method: str | None
     energy_scope: str | None
     energy_per_sample_j: float | None  # over the samples that were trained on
-    energy_ratio: float | None  # this row's energy per sample over the reference's; below 1 saves
+    energy_ratio: float | None  # this row's energy per sample, or operation, over the reference's; below 1 saves
     energy_ratio_ci95: Interval | None
     co2_g: float | None  # of that energy, by the cluster profile's factor
     co2_source: str | None
     n: int  # seeds with a known energy
     energy_ratio_unit: Unit | None = None  # of its interval
+    energy_per_gflop_j: float | None = None  # of a benchmark, over the operations that it did; its inverse: GFLOP/s/W
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +321,9 @@ class Cell:
     confounders: tuple[Discrepancy, ...] = ()  # only where mixing was allowed: a reason to doubt every number above
     notes: tuple[Discrepancy, ...] = ()  # may differ, worth knowing
     excluded: tuple[Excluded, ...] = ()
-    scale: Literal["linear", "log"] = "linear"  # of all tests of the metric
+    scale: Literal["linear", "log", "percent"] = (
+        "linear"  # of all tests; percent: on logarithms, told in % of the reference
+    )
     target_source: Literal["config", "command line"] | None = None  # None: no row has a `to_target`
 
 

@@ -41,8 +41,9 @@ def draft_row(arm: Arm, cell: CellArms) -> Draft:
     mean = stats.mean(list(arm.values.values())) if arm.values else None
     others = None if reference is None or reference is arm else cell.reaches.get(reference.level)
     own_reaches = cell.reaches.get(arm.level, ())
+    metric = cell.yardstick.metric
     ratios = Ratios(
-        speed_up=find_speed_up(arm, reference, cell.steady, by_mean=cell.by_mean),
+        speed_up=find_speed_up(arm, reference, cell.steady, by_mean=cell.by_mean, metric=metric),
         energy=energy_ratio(arm, reference),
         saved_time=saved_time(own_reaches, others, cell.budget_s),
     )
@@ -67,7 +68,9 @@ def draft_row(arm: Arm, cell: CellArms) -> Draft:
         mean_ci95=None if mean is None else mean.interval(0.95),
         difference=None if matched is None else _difference(matched, cell),
         verdict=verdict,
-        speed=find_speed(arm, cell.steady, ratios.speed_up, by_mean=cell.by_mean) if arm.has_speed else None,
+        speed=find_speed(arm, cell.steady, ratios.speed_up, by_mean=cell.by_mean, metric=metric)
+        if arm.has_speed
+        else None,
         flags=(*flags, *doubts),
         losses=find_losses(arm),
         cost=cost(arm, ratios.energy) if arm.has_speed else None,
@@ -96,7 +99,7 @@ def _judged(draft: Draft, claims: Claims, m: int) -> Row:
 
 
 def _difference(matched: Matched, cell: CellArms) -> Difference:
-    """Return *matched* in the metric's unit; on the logarithmic scale as it is from `LogScale.at` on."""
+    """Return *matched* in the metric's unit, or in per cent; on the log scale as it is from `LogScale.at` on."""
     scale, margin, contrast = cell.scale, cell.margin.value, matched.contrast
 
     def back(interval: Interval | None) -> Interval | None:

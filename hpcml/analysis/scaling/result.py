@@ -85,6 +85,17 @@ class ScalingCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizeRow:
+    """Cells that differ in one size alone, that of the batch or of the model, from the smallest on."""
+
+    kind: Kind
+    size: str  # batch size | batch size a device | model
+    apart: str  # the settings that tell this row from others, in words; "" for a single one
+    names: tuple[str, ...]  # of the sizes
+    cells: tuple[int, ...]  # the places of their cells in `Scaling.cells`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
     """The whole result of one `hpcml scaling`."""
 
@@ -95,3 +106,4 @@ class Scaling:
     cells: tuple[ScalingCell, ...] = ()
     pays_from: tuple[str, ...] = ()  # over cells: the smallest model or batch at which n devices pay, as sentences
     flags: tuple[Flag, ...] = ()
+    sizes: tuple[SizeRow, ...] = ()  # that `pays_from` looks at

@@ -36,7 +36,7 @@ from hpcml.analysis.scaling.points import (
     left_out,
     sort_arms,
 )
-from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint
+from hpcml.analysis.scaling.result import Scaling, ScalingCell, ScalingPoint, SizeRow
 from hpcml.analysis.stats import ENOUGH_SEEDS
 from hpcml.analysis.steady import StepCurves
 from hpcml.errors import ComparisonError
@@ -96,14 +96,16 @@ def study_scaling(runs: Sequence[RunRecord], curves: StepCurves, question: Scali
         if not known:
             raise ComparisonError(f"reference {wanted}: no run has a speed; without a reference the reasons are listed")
         raise ComparisonError(f"reference {wanted}: no cell has a speed on it; choose {', '.join(map(str, known))}")
+    sizes = find_sizes(cells)
     return Scaling(
         over=over.value,
         n_runs=len(runs),
         least_gain=question.least_gain,
         least_efficiency=question.least_efficiency,
         cells=cells,
-        pays_from=tuple(pays_from(cells, question.least_efficiency)),
+        pays_from=tuple(pays_from(cells, sizes, question.least_efficiency)),
         flags=tuple(_left_over(runs, groups, over)),
+        sizes=sizes,
     )
 
 
@@ -241,20 +243,41 @@ _MODEL = "model"
 _Rest = tuple[tuple[str, str], ...]
 
 
-def pays_from(cells: Sequence[ScalingCell], least_efficiency: float) -> list[str]:
-    """Return a sentence for each number of devices and each row of cells that differ in batch size or model alone.
+def find_sizes(cells: Sequence[ScalingCell]) -> tuple[SizeRow, ...]:
+    """Return the rows of two cells or more that differ in batch size or model alone, each sorted by that.
 
-    Models are ordered by the floating-point operations of a sample, as programs counted them; models without a count
-    are left out.
+    Models, and settings of one such as its width, are ordered by the floating-point operations of a sample, as programs
+    counted them; those without a count are left out.
     """
-    lines = []
+    found = []
     for kind in ("strong", "weak"):
         for size in (STRONG_SIZE if kind == "strong" else WEAK_SIZE, _MODEL):
             rows = _rows([cell for cell in cells if cell.kind == kind], size)
             for rest, row in rows.items():
-                prefix = _told_apart(rest, list(rows))
-                lines += [f"{prefix}{sentence}" for sentence in _over_sizes(size, row, least_efficiency)]
-    return lines
+                telling = [key for key in _model_keys(row[0]) if len({cell.where[key] for cell in row}) > 1]
+                found.append(
+                    SizeRow(
+                        kind=row[0].kind,
+                        size=size,
+                        apart=_told_apart(rest, list(rows)),
+                        names=tuple(_name(cell, size, telling) for cell in row),
+                        cells=tuple(map(cells.index, row)),
+                    )
+                )
+    return tuple(found)
+
+
+def pays_from(cells: Sequence[ScalingCell], sizes: Sequence[SizeRow], least_efficiency: float) -> list[str]:
+    """Return a sentence for each number of devices and each row of *sizes*: from which on these devices pay."""
+    return [
+        f"{f'{row.apart}: ' if row.apart else ''}{sentence}"
+        for row in sizes
+        for sentence in _over_sizes(row, [cells[place] for place in row.cells], least_efficiency)
+    ]
+
+
+def _model_keys(cell: ScalingCell) -> list[str]:
+    return [key for key in cell.where if key == _MODEL or key.startswith(f"{_MODEL}.")]
 
 
 def _rows(cells: Sequence[ScalingCell], size: str) -> Mapping[_Rest, list[ScalingCell]]:
@@ -267,19 +290,22 @@ def _rows(cells: Sequence[ScalingCell], size: str) -> Mapping[_Rest, list[Scalin
     return {
         rest: sorted(row, key=lambda cell: cell.flops_per_sample or 0.0 if size == _MODEL else float(cell.where[size]))
         for rest, row in rows.items()
-        if 1 < len(row) == len({cell.where[size] for cell in row})
+        if len(row) > 1
     }
 
 
-def _over_sizes(size: str, row: Sequence[ScalingCell], least_efficiency: float) -> list[str]:
+def _over_sizes(row: SizeRow, cells: Sequence[ScalingCell], least_efficiency: float) -> list[str]:
     lines = []
-    for devices in sorted({point.devices for cell in row for point in cell.points}):
-        found = [(cell, point) for cell in row for point in cell.points if point.devices == devices]
-        found = [(cell, point) for cell, point in found if cell.reference is not None and devices > cell.reference]
+    for devices in sorted({point.devices for cell in cells for point in cell.points}):
+        found = [
+            (name, pays(point, least_efficiency), point)
+            for name, cell in zip(row.names, cells, strict=True)
+            for point in cell.points
+            if point.devices == devices and cell.reference is not None and devices > cell.reference
+        ]
         if len(found) > 1:
-            verdicts = [(_name(cell, size), pays(point, least_efficiency), point) for cell, point in found]
-            words = one_or_many(devices, row[0].over)
-            lines.append(f"{devices} {words} {_verdict(size, verdicts, is_one=devices == 1)}")
+            words = one_or_many(devices, cells[0].over)
+            lines.append(f"{devices} {words} {_verdict(row.size, found, is_one=devices == 1)}")
     return lines
 
 
@@ -298,14 +324,16 @@ def _verdict(size: str, verdicts: Sequence[tuple[str, bool, ScalingPoint]], *, i
     return f"{pay} from {size} {name} on (efficiency {percent(point.efficiency, point.efficiency_ci95)}{few}){rest}"
 
 
-def _name(cell: ScalingCell, size: str) -> str:
+def _name(cell: ScalingCell, size: str, telling: Sequence[str]) -> str:
     flops = cell.flops_per_sample
-    return f"{cell.where[size]} ({flops / 1e6:.3g} MFLOP a sample)" if size == _MODEL and flops else cell.where[size]
+    if size != _MODEL or not flops:
+        return cell.where[size]
+    words = [f"{key.rpartition('.')[2]} {cell.where[key]}" if key != _MODEL else cell.where[key] for key in telling]
+    return f"{' '.join(words)} ({flops / 1e6:.3g} MFLOP a sample)"
 
 
 def _told_apart(rest: _Rest, all_rests: Sequence[_Rest]) -> str:
     """Return the settings that distinguish one row of cells from the others, as "key value: "; "" for a single row."""
     rows = [dict(each) for each in all_rests]
     telling = [key for key, _ in rest if len({row.get(key) for row in rows}) > 1]
-    words = [f"{key} {value}" for key, value in rest if key in telling]
-    return f"{', '.join(words)}: " if words else ""
+    return ", ".join(f"{key} {value}" for key, value in rest if key in telling)

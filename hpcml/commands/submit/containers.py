@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from hpcml.errors import ConfigError, require
+from hpcml.errors import ConfigError
 from hpcml.images import releases
 from hpcml.images.command import PASSED_ON, gpu_for
 from hpcml.images.definition import reference_of
@@ -273,9 +273,16 @@ def check_framework(run: Run, script: Path, project: Path) -> None:
         if asked is None or highest is None:
             return
         oldest, why = asked
-        require(
-            Version(Version(highest).base_version) >= Version(oldest),
-            f"{why} needs {framework} {oldest} or newer, and {image}:{tag} has {framework} {highest}"
-            f"{' or older' if lowest != highest else ''}: choose a newer container.tag, or container.pip=[{framework}] "
-            "with a version",
-        )
+        if not _is_from(highest, oldest):
+            has = f"{framework} {highest}{' or older' if lowest != highest else ''}"
+            newest = with_tag(replace(container, tag=None), run.cluster).tag or tag
+            _, its = releases.version_of(image, newest, framework)
+            if its is None or _is_from(its, oldest):
+                instead = f"choose container.tag={newest}, or container.pip=[{framework}] with a version"
+            else:
+                instead = f"{newest} is the newest that runs on {run.cluster.name}, for programs of your own"
+            raise ConfigError(f"{why} needs {framework} {oldest} or newer, and {image}:{tag} has {has}: {instead}")
+
+
+def _is_from(version: str, oldest: str) -> bool:
+    return Version(Version(version).base_version) >= Version(oldest)
