@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from contextlib import AbstractContextManager
 from functools import wraps
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from hpcml.images.build import OnProgress
 
 _INTERRUPTED = 130
-_ASKED = ("runs", "in_flight", "sampler", "seed", "pruner", "takes_partial", "until")
+_ASKED = ("runs", "in_flight", "sampler", "seed", "pruner", "takes_partial", "until", "chain")
 
 
 def _searching(command: Command) -> Command:
@@ -38,6 +39,12 @@ def _searching(command: Command) -> Command:
 
     chosen: Command = with_search
     for option in (
+        click.option(
+            "--chain",
+            metavar="SETTINGS",
+            callback=lambda _, __, text: None if text is None else shlex.split(text),
+            help="Looks are jobs with these settings, each behind the oldest run under way.",
+        ),
         click.option("--until", metavar="TIME", help="Submit nothing from then on: 2026-12-24T08:00."),
         click.option("--partial", "takes_partial", is_flag=True, help="The last value of a run that timed out counts."),
         click.option(
@@ -138,7 +145,7 @@ def _begin(
     )
     for remark in remarks:
         complain(remark)
-    return _look(places, search.study, form) if once else _follow(places, search, form)
+    return _look(places, search.study, form) if once or search.chain is not None else _follow(places, search, form)
 
 
 class _Reporter:

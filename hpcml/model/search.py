@@ -149,6 +149,7 @@ class Search:
     takes_partial: bool = False  # the last value of a run that ran out of time counts
     until: str | None = None  # ISO 8601, local time unless it says another: nothing is submitted from then on
     seed: int = 0  # of the sampler
+    chain: list[str] | None = None  # settings of the job that takes the next look; None: there is none
     is_stopped: bool = False
     command_line: list[str] = field(default_factory=list)  # that began it: recorded in each run
 

@@ -133,6 +133,18 @@ def test_sync_goes_on_with_a_study_until_it_is_stopped(study: Hpcml) -> None:
     assert len(study.runs()) == 6
 
 
+def test_looks_may_be_jobs_each_behind_the_oldest_run(study: Hpcml) -> None:
+    begun = study(*words("--chain", "resources.cpus_per_task=1 resources.walltime=5m", "--in-flight", "2"))
+
+    assert begun.returncode == 0, begun.stderr
+    deadline = time.monotonic() + 240
+    while any(run["state"] in ("PENDING", "RUNNING") for run in study.runs()) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    ends = [(run["experiment"], run["state"]) for run in study.runs()]
+    assert ends.count(("s", "COMPLETED")) == 6
+    assert set(ends) == {("s", "COMPLETED"), ("s-looks", "COMPLETED")}
+
+
 def test_more_points_are_asked_for_by_the_same_words(study: Hpcml) -> None:
     study(*words(runs=2))
     study(*words(runs=3))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from hpcml.commands.submit.launch import Launched
 from hpcml.commands.submit.run import RunReporter, submit_points
 from hpcml.commands.submit.submission import deciding_alone
 from hpcml.commands.tune.study import compose_points
+from hpcml.config.compose import compose_command
 from hpcml.config.search_words import SearchWords, read_search
 from hpcml.errors import HpcmlError, require
 from hpcml.model.record_keys import begun_at, value_of
@@ -129,6 +131,10 @@ def look(
             trouble = None if launched or under_way else left  # what ends may leave hours of its walltime
         else:
             launched = []
+        going = [run.uid for run in tried if run.outcome is PointState.UNDER_WAY]
+        going += [item.run_dir.uid for item in launched]
+        if search.chain is not None and going:
+            _chain(search, going[0], places, backends, reporter, environ)
     return Looked(
         search=search,
         words=words,
@@ -245,6 +251,38 @@ def _prune(places: Places, backends: Backends, uids: Sequence[str]) -> list[str]
         return []
     plan = plan_cancel(places, Selection(references=tuple(uids)))
     return [stopped.uid for stopped in cancel_planned(plan, backends) if stopped.word == "cancelling"]
+
+
+def _chain(
+    search: Search,
+    oldest: str,
+    places: Places,
+    backends: Backends,
+    reporter: RunReporter,
+    environ: Mapping[str, str],
+) -> None:
+    """Submit the job that takes the next look, once the run *oldest* has ended, unless one waits already."""
+    experiment = f"{search.study}-looks"
+    with opened(places) as store:
+        if find_runs(store, experiment=experiment, states=(State.PENDING,)):
+            return
+    settings = [f"experiment={experiment}", f"resources.dependency=afterany:{oldest}", "telemetry.enabled=false"]
+    where = ["--home", str(places.home), "--store", places.store_url]
+    program = [sys.executable, "-m", "hpcml", *where, "tune", "--again", search.study]
+    composed, _ = compose_command(
+        [*(search.chain or ()), *settings], program, project=Path.cwd(), is_literal=True, most=1
+    )
+    planned, _ = plan_points(composed, environ, Path.cwd(), ask=lambda _: None, is_dry=False)
+    submit_points(
+        planned,
+        places,
+        backends,
+        reporter,
+        environ=environ,
+        project=Path.cwd(),
+        command_line=search.command_line,
+        only_missing=False,
+    )
 
 
 def _submit(
