@@ -233,6 +233,21 @@ def test_widths_of_one_model_are_sizes_of_it_and_their_order_is_that_of_their_op
     assert four.endswith("; not shown at width 128 (16.4 MFLOP a sample)")
 
 
+def test_an_option_that_leaves_the_operations_as_they_are_is_no_size() -> None:
+    sweep = Sweep()
+    for dropout, share in ((0.0, 0.1), (0.5, 0.9)):
+        for gpus in (1, 4):
+            for seed in range(5):
+                settings = {"model.name": "decoder", "model.options.dropout": dropout}
+                work = Work(model_flops=64e6, samples=64, devices=None)
+                sweep.add(gpus, amdahl(share)(gpus), seed=seed, work=work, params=settings)
+
+    scaling = study(sweep)
+
+    assert len(scaling.cells) == 2
+    assert (scaling.sizes, scaling.pays_from) == ((), ())
+
+
 def test_one_seed_shows_nothing_and_three_are_indicative() -> None:
     one = only(study(Sweep().law(amdahl(0.1), seeds=1)))
     three = only(study(Sweep().law(amdahl(0.1), seeds=3)))

@@ -282,15 +282,19 @@ def _model_keys(cell: ScalingCell) -> list[str]:
 
 def _rows(cells: Sequence[ScalingCell], size: str) -> Mapping[_Rest, list[ScalingCell]]:
     """Return groups of two or more cells that differ in *size* alone, sorted by it, by what they share."""
+
+    def size_of(cell: ScalingCell) -> float:
+        return cell.flops_per_sample or 0.0 if size == _MODEL else float(cell.where[size])
+
     rows: dict[_Rest, list[ScalingCell]] = defaultdict(list)
     for cell in cells:
         if size in cell.where and (size != _MODEL or cell.flops_per_sample is not None):
             own = (size, f"{_MODEL}.") if size == _MODEL else (size,)
             rows[tuple(item for item in cell.where.items() if not item[0].startswith(own))].append(cell)
     return {
-        rest: sorted(row, key=lambda cell: cell.flops_per_sample or 0.0 if size == _MODEL else float(cell.where[size]))
+        rest: sorted(row, key=size_of)
         for rest, row in rows.items()
-        if len(row) > 1
+        if 1 < len(row) == len({size_of(cell) for cell in row})  # an option such as dropout is no size
     }
 
 
@@ -333,7 +337,7 @@ def _name(cell: ScalingCell, size: str, telling: Sequence[str]) -> str:
 
 
 def _told_apart(rest: _Rest, all_rests: Sequence[_Rest]) -> str:
-    """Return the settings that distinguish one row of cells from the others, as "key value: "; "" for a single row."""
+    """Return the settings that distinguish one row of cells from the others, as "key value"; "" for a single row."""
     rows = [dict(each) for each in all_rests]
     telling = [key for key, _ in rest if len({row.get(key) for row in rows}) > 1]
     return ", ".join(f"{key} {value}" for key, value in rest if key in telling)
