@@ -112,10 +112,8 @@ def graph() -> dict[str, set[str]]:
     names = {name_of(path) for path in modules("hpcml")}
     found = {}
     for path in modules("hpcml"):
-        own = set()
-        for name in imported(path):  # `from a import b` gives a and a.b: the longest name that is a module counts
-            if name in names and not any(other.startswith(f"{name}.") for other in names & set(imported(path))):
-                own.add(name)
+        known = names & set(imported(path))  # `from a import b` gives a and a.b: the longest name that is a module counts
+        own = {name for name in known if not any(other.startswith(f"{name}.") for other in known)}
         found[name_of(path)] = own - {name_of(path)}
     return found
 
