@@ -16,8 +16,10 @@ NIGHTLY: dict[str, tuple[str, ...]] = {  # part: its files, below tests/
     "mpi": ("schedulers/*_mpi.py", "schedulers/*_mpi_images.py", "recipes/test_horovod*.py"),
     "slurm": (),  # what is marked so
     "pbs": tuple(
-        f"schedulers/pbs/test_pbs_{each}.py" for each in ("launchers", "reconcile", "ends", "end_to_end", "life")
+        f"schedulers/pbs/test_pbs_{each}.py"
+        for each in ("launchers", "reconcile", "ends", "end_to_end", "life", "requeue", "faults")
     ),
+    "lsf": ("schedulers/conformance/test_commands_on_lsf_and_flux.py",),
     "apptainer": (),  # as for slurm
     "postgres": ("store/test_postgres*.py", "cli/test_shared_store.py"),
     "frameworks": (
@@ -37,7 +39,10 @@ NIGHTLY: dict[str, tuple[str, ...]] = {  # part: its files, below tests/
     "mlflow": ("interop/test_mlflow_*.py",),
     "browser": ("report/test_html_*.py", "report/test_latex.py", "cli/test_watch.py"),
     "statistics": ("analysis/test_*_rates.py",),
-    "docs": ("docs/test_examples.py", "docs/test_course.py", "docs/test_contributing.py"),
+    "long": (),  # what is marked so
+    "docs": tuple(
+        f"docs/test_{each}.py" for each in ("examples", "course", "contributing", "coming_from", "drawn_pictures")
+    ),
     "wheels": ("test_wheel.py", "client/test_old_python.py", "train/test_train_on_old_python.py"),
 }
 _NOT_THERE = "not there: "

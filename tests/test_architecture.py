@@ -112,7 +112,9 @@ def graph() -> dict[str, set[str]]:
     names = {name_of(path) for path in modules("hpcml")}
     found = {}
     for path in modules("hpcml"):
-        known = names & set(imported(path))  # `from a import b` gives a and a.b: the longest name that is a module counts
+        known = names & set(
+            imported(path)
+        )  # `from a import b` gives a and a.b: the longest name that is a module counts
         own = {name for name in known if not any(other.startswith(f"{name}.") for other in known)}
         found[name_of(path)] = own - {name_of(path)}
     return found

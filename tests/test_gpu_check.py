@@ -24,6 +24,7 @@ def _script(theirs: Mapping[str, str], name: str, *words: str) -> subprocess.Com
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=600, env=environ)
 
 
+@pytest.mark.nightly("long")
 def test_it_goes_the_whole_way_and_lists_what_is_unknown(hpcml_environ: dict[str, str], tmp_path: Path) -> None:
     done = _script(hpcml_environ, "gpu_check.py", "--on-cpu", "--out", str(tmp_path))
 

@@ -203,6 +203,7 @@ def pairs(options: Options) -> Iterator[Chosen]:
                 yield replace(start, **{first: here, second: there})  # type: ignore[arg-type] # names of groups
 
 
+@pytest.mark.nightly("long")
 def test_every_two_options_are_planned_or_refused_by_a_setting(options: Options) -> None:
     planned = [chosen for chosen in pairs(options) if is_planned(options, chosen)]
 
@@ -225,6 +226,7 @@ def test_every_strategy_is_good_for_some_model(options: Options) -> None:
     assert not {name for name in unused if set(KINDS[StrategyName[name]].frameworks) & frameworks}
 
 
+@pytest.mark.nightly("long")
 @settings(deadline=None, max_examples=times(50, 400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(draw=st.data())
 def test_any_combination_is_planned_or_refused_by_a_setting(options: Options, draw: st.DataObject) -> None:

@@ -190,6 +190,7 @@ def command_lines(draw: Callable[[Any], Any]) -> list[str]:
     return words
 
 
+@pytest.mark.nightly("long")
 @given(command_lines())
 @settings(
     max_examples=times(6, 60),

@@ -213,6 +213,7 @@ def test_a_store_that_was_used_directly_is_taken_over_with_all_that_is_in_its_lo
             assert [run.uid for run in find_runs(store)] == [UID]
 
 
+@pytest.mark.nightly("kills")
 def test_killed_at_any_point_it_leaves_a_whole_store_that_the_next_one_completes(tmp_path: Path, runs: Path) -> None:
     rng = random.Random(11)  # noqa: S311
     place, scratch = tmp_path / "store.db", tmp_path / "scratch"
@@ -234,6 +235,7 @@ def test_killed_at_any_point_it_leaves_a_whole_store_that_the_next_one_completes
     assert read_in(place, scratch, runs) == fresh(tmp_path, runs)
 
 
+@pytest.mark.nightly("kills")
 @as_root
 def test_two_hosts_of_which_one_dies_again_and_again_lose_nothing(tmp_path: Path, runs: Path) -> None:
     rng = random.Random(12)  # noqa: S311
@@ -264,6 +266,7 @@ def slow(tmp_path: Path) -> dict[str, str]:
     return {"LD_PRELOAD": str(library), "SLOW_RENAME": str(tmp_path / "store.db")}
 
 
+@pytest.mark.nightly("kills")
 @as_root
 def test_two_hosts_lose_nothing_where_replacing_the_snapshot_takes_long(
     tmp_path: Path, runs: Path, slow: dict[str, str]

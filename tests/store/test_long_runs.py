@@ -6,6 +6,8 @@ import json
 import math
 from pathlib import Path
 
+import pytest
+
 from hpcml.store.database import Database
 from hpcml.store.ingest import ingest_all
 from hpcml.store.news import IngestReport
@@ -64,6 +66,7 @@ def fresh_store(tmp_path: Path, runs: Path) -> Database:
     return store
 
 
+@pytest.mark.nightly("long")
 def test_a_run_with_a_million_points_is_whole(runs: Path, store: Database) -> None:
     run_dir = make_run_dir(runs)
     for rank in range(2):

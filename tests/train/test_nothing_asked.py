@@ -107,6 +107,7 @@ print(json.dumps({"told": told}))
 """
 
 
+@pytest.mark.nightly("frameworks")
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 def test_tensorflow_keeps_its_switches_and_kerass_policy() -> None:
     told = run_script(IN_TENSORFLOW, "tensorflow")["told"]

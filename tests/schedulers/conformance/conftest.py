@@ -13,7 +13,7 @@ from tests.schedulers.conformance import sites
 from tests.schedulers.conformance.kit import Site
 from tests.schedulers.slurm.conftest import account, slurm  # noqa: F401 - fixtures
 
-SERVED = (pytest.param("slurm", marks=pytest.mark.slurm), "pbs", "lsf", "flux")
+SERVED = (pytest.param("slurm", marks=pytest.mark.slurm), "pbs", *sites.LSF_AND_FLUX)
 
 
 @pytest.fixture(params=("local", *SERVED))

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hpcml.schedulers.contract import Answers, Batch, Job, Submitter, Ticket
 from hpcml.schedulers.driver import Driver
 from hpcml.schedulers.flux import FLUX
@@ -27,6 +29,7 @@ from tests.schedulers.pbs.runs import batch_of
 from tests.schedulers.slurm import as_user
 
 CONF = Path(__file__).parent / "conf"
+LSF_AND_FLUX = [pytest.param(name, marks=pytest.mark.nightly("lsf")) for name in ("lsf", "flux")]
 PBS_CONF = Path(__file__).parents[1] / "pbs" / "conf"
 TWO_NODES = "resources.nodes=2 strategy=ddp strategy.processes_per_node=1"
 NINE_NODES = TWO_NODES.replace("=2", "=9")

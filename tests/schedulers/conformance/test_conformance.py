@@ -20,6 +20,7 @@ from hpcml.model.state import State
 from hpcml.schedulers.commands import NoAnswerError, UncertainSubmissionError
 from hpcml.schedulers.contract import Ticket
 from tests.schedulers.conformance.kit import Site, n_attempts, printed, state_of, until, until_printed
+from tests.schedulers.conformance.sites import LSF_AND_FLUX
 
 NODES = ("strategy=ddp", "strategy.processes_per_node=1", "resources.nodes=2")
 
@@ -129,7 +130,7 @@ def test_a_lost_or_buried_answer_does_not_queue_a_run_twice(served: Site, what: 
     assert n_attempts(given.path) == 1
 
 
-@pytest.mark.parametrize("served", ["pbs", "lsf", "flux"], indirect=True)
+@pytest.mark.parametrize("served", ["pbs", *LSF_AND_FLUX], indirect=True)
 def test_of_what_a_sites_wrapper_submits_twice_no_twin_runs_a_run_that_was_cancelled(
     served: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

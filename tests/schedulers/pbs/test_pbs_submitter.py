@@ -162,6 +162,7 @@ def test_a_few_plain_jobs_are_looked_at_closely_by_one_call(submitter: Driver, f
     assert (len(answers.known), answers.calls, pbs.calls()["qstat"]) == (25, 1, 1)
 
 
+@pytest.mark.nightly("pbs")
 def test_any_number_of_running_jobs_costs_one_call_and_of_waiting_ones_two(
     submitter: Driver, folder: Path, pbs: PbsDouble
 ) -> None:
