@@ -31,7 +31,6 @@ def test_a_study_is_whole_however_often_its_looks_are_killed(hpcml: Hpcml, part:
 
     for _ in range(KILLS):
         run_killed(hpcml, chance.randrange(changes), "tune", "--again", "s")
-    hpcml("wait")
     while (found := json.loads(hpcml("tune", "--again", "s", "--json").stdout))["under_way"]:
         hpcml("wait")
 

@@ -120,6 +120,7 @@ def look(
         deciding_alone(places, reporter.note, lock=f"study-{search.study}"),
     ):
         finish_interrupted(places, backends)
+        revived = list(backends.this_machine().start_again())  # else its runs would be under way for ever
         runs, tried, lines = read_points(places, backends, search, words, interval_s)
         pruned = _prune(places, backends, to_prune(search, words.axes, tried))
         trouble = _trouble(search, tried, runs)
@@ -142,7 +143,7 @@ def look(
         runs=runs,
         launched=launched,
         pruned=pruned,
-        lines=lines,
+        lines=[*revived, *lines],
         trouble=trouble,
     )
 
