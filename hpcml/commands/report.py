@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,8 @@ from hpcml.runs.layout import RunDir
 from hpcml.runs.manifest import Provenance, read_provenance
 from hpcml.store.database import Database
 from hpcml.store.telemetry import timelines
+
+log = logging.getLogger(__name__)
 
 STDOUT = "-"
 _Points = Mapping[str, Sequence[Point]]  # by uid
@@ -86,9 +89,12 @@ def _study(store: Database, places: Places, runs: Sequence[RunRecord]) -> StudyC
     search = find_study(places, name)
     words = read_search(search.settings, search.program)
     found, tried = points_of(store, places, search, words)
-    return StudyContents(
-        search=search, axes=words.axes, tried=tried, runs=found, importances=importances(search, words.axes, tried)
-    )
+    try:
+        shares = importances(search, words.axes, tried)
+    except ConfigError as error:  # Optuna is not here: all else of the study is shown without it
+        log.warning("the importance of settings is left out: %s", error)
+        shares = {}
+    return StudyContents(search=search, axes=words.axes, tried=tried, runs=found, importances=shares)
 
 
 def gather(

@@ -116,6 +116,19 @@ def test_ctrl_c_leaves_all_going_and_another_look_goes_on(study: Hpcml) -> None:
     assert all(point["value"] is not None for point in known["points"])
 
 
+def test_a_study_that_is_stopped_elsewhere_ends_the_command_in_the_foreground(study: Hpcml) -> None:
+    process = study.start(*words("--in-flight", "1", program=(*SPACE, "--pause", "2")))
+    deadline = time.monotonic() + 120
+    while not list(study.home.glob("runs/s/*/run.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+    assert study("tune", "--stop", "s").returncode == 0
+    said = process.communicate(timeout=120)[1]
+
+    assert (process.returncode, "study s was stopped" in said) == (1, True), said
+    assert len(study.runs()) < 6
+
+
 def test_sync_goes_on_with_a_study_until_it_is_stopped(study: Hpcml) -> None:
     study(*words("--once", "--in-flight", "2"))
     study("wait")

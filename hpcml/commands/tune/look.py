@@ -28,7 +28,7 @@ from hpcml.commands.submit.check import plan_points
 from hpcml.commands.submit.launch import Launched
 from hpcml.commands.submit.run import RunReporter, submit_points
 from hpcml.commands.submit.submission import deciding_alone
-from hpcml.commands.tune.study import compose_points
+from hpcml.commands.tune.study import compose_points, find_study
 from hpcml.config.compose import compose_command
 from hpcml.config.search_words import SearchWords, read_search
 from hpcml.errors import HpcmlError, require
@@ -119,6 +119,7 @@ def look(
         contextlib.chdir(search.project),  # programs and ./conf are meant from there
         deciding_alone(places, reporter.note, lock=f"study-{search.study}"),
     ):
+        search = find_study(places, search.study)  # it may have been stopped, or got other limits, since
         finish_interrupted(places, backends)
         revived = list(backends.this_machine().start_again())  # else its runs would be under way for ever
         runs, tried, lines = read_points(places, backends, search, words, interval_s)
