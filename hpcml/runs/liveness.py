@@ -35,8 +35,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SHORT = 8  # digits of a boot id: enough to tell the boots of one machine, or machines of one name, from each other
 _MOST_PID = 2**31
 _LATEST_S = 1e12
-_TOLERANCE_S = 1.0  # a process's start is told by the wall clock, which is set now and then
-_BOOT_TOLERANCE_S = 60.0  # as above, just after the boot
+_BOOT_TOLERANCE_S = 60.0  # a start is told by the wall clock, which is set now and then, just after the boot above all
 _UNSAFE = re.compile(r"[^A-Za-z0-9-]")
 _PLACE = re.compile(r"(?P<host>[^@]*)@(?P<boot>[0-9a-f]*)@(?P<namespace>\d*)")
 
@@ -58,7 +57,7 @@ class ProcessIdentity:
     pid_namespace: str = ""  # as /proc/PID/ns/pid says it: pid:[4026531836]
     pid: int  # in that namespace
     start_ticks: int | None = None  # clock ticks from the machine's start to the process's: tells a recycled id
-    created_at: float | None = None  # unix seconds: the same, by the wall clock
+    created_at: float | None = None  # unix seconds: when it began, or a later time at which it lived
 
     @classmethod
     def of_this_process(cls) -> ProcessIdentity:
@@ -110,13 +109,20 @@ class ProcessIdentity:
         return f"{plain(self.host)}@{boot}@{re.sub(r'[^0-9]', '', self.pid_namespace)}"
 
     @classmethod
-    def at(cls, place: str, pid: int, *, created_at: float | None = None) -> ProcessIdentity:
+    def at(
+        cls, place: str, pid: int, *, start_ticks: int | None = None, created_at: float | None = None
+    ) -> ProcessIdentity:
         """Return the identity of process *pid* in a `place`; a text of another form is taken for a host."""
         match = _PLACE.fullmatch(place)
-        if match is None:
-            return cls(host=place, pid=pid, created_at=created_at)
-        namespace = f"pid:[{match['namespace']}]" if match["namespace"] else ""
-        return cls(host=match["host"], boot_id=match["boot"], pid_namespace=namespace, pid=pid, created_at=created_at)
+        namespace = "" if match is None else match["namespace"]
+        return cls(
+            host=place if match is None else match["host"],
+            boot_id="" if match is None else match["boot"],
+            pid_namespace=f"pid:[{namespace}]" if namespace else "",
+            pid=pid,
+            start_ticks=start_ticks,
+            created_at=created_at,
+        )
 
 
 def liveness_of(process: ProcessIdentity, ours: ProcessIdentity | None = None) -> Liveness:
@@ -184,12 +190,7 @@ def _is_before_this_boot(process: ProcessIdentity) -> bool:
 def _has_its_start(process: ProcessIdentity) -> bool:
     """Tell whether the process of this id lives and began when *process* did; nothing but its id may be known."""
     ticks = _start_of(str(process.pid))
-    if ticks is None:
-        return False
-    if process.start_ticks is not None:
-        return ticks == process.start_ticks
-    began = _wall_clock(ticks)
-    return process.created_at is None or (began is not None and abs(began - process.created_at) < _TOLERANCE_S)
+    return ticks is not None and process.start_ticks in (None, ticks)
 
 
 def _is_same_boot(one: str, other: str) -> bool:

@@ -19,16 +19,18 @@ parser.add_argument("--x", type=float)
 parser.add_argument("--kind", default="a")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--pause", type=float, default=0)
+parser.add_argument("--bad-pause", type=float)
 parser.add_argument("--steps", type=int, default=1)
 parser.add_argument("--quiet", action="store_true")
 parser.add_argument("--fail-above", type=float, default=9e9)
 asked = parser.parse_args()
 noise = random.Random(asked.seed + round(asked.x * 1e6)).gauss(0, 0.01)
 value = (asked.x - 3) ** 2 + (asked.kind == "b") + noise
+pause = asked.bad_pause if asked.bad_pause and value > 9 else asked.pause
 for step in range(1, asked.steps + 1):
     if not asked.quiet:
         print(f"step {step} val_loss={value + 1 / step}", flush=True)
-    time.sleep(asked.pause / asked.steps)
+    time.sleep(pause / asked.steps)
 sys.exit(asked.x > asked.fail_above)
 """
 SPACE = ("--x", "0.0..10.0", "--kind", "{a,b}")
@@ -198,7 +200,7 @@ def test_runs_that_fail_stop_the_search_after_three_and_some_do_not(study: Hpcml
 
 
 def test_a_run_that_falls_behind_is_cancelled_and_told_as_pruned(study: Hpcml) -> None:
-    program = ("--x", "{3,3.1,2.9,3.2,2.8,9,8}", "--steps", "8", "--pause", "4")
+    program = ("--x", "{3,3.1,2.9,3.2,2.8,9,8}", "--steps", "8", "--bad-pause", "120")
 
     done = study(*words("--sampler", "grid", "--prune", "median", "--in-flight", "2", program=program, runs=7))
 

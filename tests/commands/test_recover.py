@@ -23,6 +23,7 @@ from hpcml.commands.submit.submission import (
     this_host,
 )
 from hpcml.errors import HpcmlError
+from hpcml.runs import liveness
 from hpcml.runs.layout import RunDir
 from tests.cli.command_line import Hpcml, program
 
@@ -208,6 +209,14 @@ def test_a_submission_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
 
     assert interrupted(tmp_path, now=time.time()) == []
     assert interrupted(tmp_path, now=time.time() + 1e9) == []  # seen to live, it may take as long as it likes
+
+
+def test_a_clock_that_was_set_meanwhile_changes_no_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_submission(tmp_path, intent(), Phase.SUBMITTING)
+    booted_at = liveness._booted_at()
+    monkeypatch.setattr(liveness, "_booted_at", lambda: booted_at + 3600)
+
+    assert interrupted(tmp_path, now=time.time() + 3600) == []
 
 
 def test_a_recycled_process_id_is_not_its_process(tmp_path: Path) -> None:

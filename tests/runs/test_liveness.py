@@ -94,7 +94,7 @@ def test_details_without_a_process_name_none(details: dict[str, object]) -> None
 
 def test_an_identity_survives_being_written_down() -> None:
     assert ProcessIdentity.from_details(json.loads(json.dumps(OURS.as_details()))) == OURS
-    found = ProcessIdentity.at(OURS.place, OURS.pid, created_at=OURS.created_at)
+    found = ProcessIdentity.at(OURS.place, OURS.pid, start_ticks=OURS.start_ticks)
     assert liveness_of(found) is Liveness.ALIVE
     assert OURS.place.count("@") == 2
     assert not set(OURS.place) & set("./")

@@ -123,7 +123,7 @@ class _Name:
     phase: Phase
     place: str
     pid: int
-    start: int  # of the process, in hundredths of a second: tells it from another with a recycled id
+    start: int  # of the process, in clock ticks since boot: tells it from another with a recycled id
 
     def __str__(self) -> str:
         return f"{self.submission}.{self.phase.value}.{self.place}.{self.pid}.{self.start}.json"
@@ -144,15 +144,16 @@ class _Name:
         """Tell whether the process that owns the file *path* of this name is dead."""
         if (self.place, self.pid, self.start) == _NOBODY:
             return True
-        match liveness_of(ProcessIdentity.at(self.place, self.pid, created_at=self.start / 100)):
+        try:
+            touched_at = path.stat().st_mtime
+        except FileNotFoundError:
+            return False  # finished at this moment
+        match liveness_of(ProcessIdentity.at(self.place, self.pid, start_ticks=self.start, created_at=touched_at)):
             case Liveness.ALIVE:
                 return False
             case Liveness.DEAD:
                 return True
-        try:
-            return now - path.stat().st_mtime > SUBMISSION_SILENCE_S
-        except FileNotFoundError:
-            return False  # finished at this moment
+        return now - touched_at > SUBMISSION_SILENCE_S
 
 
 def open_submission(folder: Path, submission: Submission, phase: Phase) -> OpenSubmission:
@@ -265,4 +266,4 @@ def _files(folder: Path) -> Iterator[tuple[Path, _Name]]:
 
 def _myself() -> tuple[str, int, int]:
     process = ProcessIdentity.of_this_process()
-    return process.place, process.pid, round((process.created_at or 0) * 100)
+    return process.place, process.pid, process.start_ticks or 0
